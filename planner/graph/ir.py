@@ -1,0 +1,80 @@
+"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `check.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
+
+ROLES = ("input", "weight", "state", "activation", "gradient", "loss")
+ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """How a tensor that no node produces gets its first values.
+
+    `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value < below,
+    from the global hash) or "data" (from the data set).
+    """
+
+    kind: str
+    scale: float = 0.0
+    below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array of the graph; `init` is None exactly where a node produces it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    init: Init | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator applied to tensors.
+
+    `forward` names the forward node that a backward node came from; `unroll` is (cell node, timestep) for a node of
+    an unrolled recurrent cell. Both are hints for coarsening. `attrs` holds plain values; the attribute `extents`
+    gives the extents of index variables that shapes do not determine.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Value] = field(default_factory=dict)
+    forward: str | None = None
+    unroll: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A training iteration: nodes in an order in which they can run.
+
+    `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
+    `metrics` names the tensors reported while training ("loss", "logits", "labels").
+    """
+
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
+    updates: Mapping[str, str]
+    metrics: Mapping[str, str]

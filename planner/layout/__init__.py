@@ -1,0 +1,59 @@
+"""Layouts: where every element of every tensor lies, who needs it, and what must move."""
+
+from planner.layout.exchange import Exchange, count
+from planner.layout.geometry import (
+    EVERYWHERE,
+    Production,
+    Strategy,
+    fetch,
+    needed,
+    owned,
+    owned_by_all,
+    production,
+    store,
+)
+from planner.layout.placement import (
+    REPLICATE,
+    Layout,
+    Placement,
+    Replicate,
+    Shard,
+    format_layout,
+    parse_layout,
+    parse_placement,
+)
+from planner.layout.region import Region, elements, local_shape
+from planner.layout.signature import Signature, signatures
+from planner.layout.split import Runs, digits, eligible, iteration_runs, part
+
+__all__ = [
+    "EVERYWHERE",
+    "REPLICATE",
+    "Exchange",
+    "Layout",
+    "Placement",
+    "Production",
+    "Region",
+    "Replicate",
+    "Runs",
+    "Shard",
+    "Signature",
+    "Strategy",
+    "count",
+    "digits",
+    "elements",
+    "eligible",
+    "fetch",
+    "format_layout",
+    "iteration_runs",
+    "local_shape",
+    "needed",
+    "owned",
+    "owned_by_all",
+    "part",
+    "parse_layout",
+    "parse_placement",
+    "production",
+    "signatures",
+    "store",
+]

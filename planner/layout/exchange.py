@@ -1,0 +1,108 @@
+"""Exchanges: who sends which elements to whom, counted and cut into pieces.
+
+An exchange takes every worker from what all workers hold (sources) to what it is to hold (targets). A worker reads
+from the workers that share its digits at the `fixed` steps; those hold, between them, all it wants. With a reducer
+several of them hold partial results of the same elements, and all are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout.region import Region, elements, intersect, intersect_runs, length, subtract_all
+from planner.layout.split import Runs, digits
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One transfer for all workers.
+
+    `already` lists, per earlier fetch of the same tensor that a worker may copy from, what each worker fetched then:
+    those elements do not move again.
+    """
+
+    ways: tuple[int, ...]
+    sources: tuple[Region, ...]
+    targets: tuple[Region, ...]
+    fixed: frozenset[int] = frozenset()
+    reducer: str | None = None
+    already: tuple[tuple[Region, ...], ...] = ()
+
+    def moved(self) -> NDArray[np.int64]:
+        """Return the k x k matrix of elements that go from worker (row) to worker (column)."""
+        return count(self)
+
+    def wanted(self, worker: int) -> tuple[Region, ...]:
+        """Return disjoint regions that hold what the worker must read now."""
+        return subtract_all(self.targets[worker], [earlier[worker] for earlier in self.already])
+
+    def reads(self, worker: int) -> Iterator[tuple[int, tuple[Region, ...]]]:
+        """Yield every worker that this one reads from, itself included, in ascending order, with the regions read."""
+        wanted = self.wanted(worker)
+        for source in peers(self.ways, self.fixed, worker):
+            found = (intersect(box, self.sources[source]) for box in wanted)
+            if regions := tuple(region for region in found if elements(region)):
+                yield source, regions
+
+
+_PEERS: dict[tuple[tuple[int, ...], frozenset[int], int], tuple[int, ...]] = {}
+
+
+def peers(ways: tuple[int, ...], fixed: frozenset[int], worker: int) -> tuple[int, ...]:
+    """Return the workers that share the worker's digits at the fixed steps, in ascending order."""
+    key = (ways, fixed, worker)
+    if key not in _PEERS:
+        matrix = sharing(ways, fixed)
+        _PEERS[key] = tuple(int(other) for other in np.flatnonzero(matrix[:, worker]))
+    return _PEERS[key]
+
+
+def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
+    """Return the k x k matrix of pairs of workers whose digits agree at every fixed step."""
+    total = int(np.prod(ways, dtype=np.int64))
+    own = np.array([digits(ways, worker) for worker in range(total)]).reshape(total, len(ways))
+    at = sorted(fixed)
+    return np.asarray((own[:, None, at] == own[None, :, at]).all(axis=2))
+
+
+def count(exchange: Exchange) -> NDArray[np.int64]:
+    """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
+    pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]
+    total = np.zeros((len(pieces), len(pieces)), dtype=np.int64)
+    for number in range(max(map(len, pieces), default=0)):
+        having = [worker for worker, boxes in enumerate(pieces) if number < len(boxes)]
+        total[:, having] += _overlaps(exchange.sources, [pieces[worker][number] for worker in having])
+    total[~sharing(exchange.ways, exchange.fixed)] = 0
+    np.fill_diagonal(total, 0)
+    return total
+
+
+def _overlaps(sources: tuple[Region, ...], targets: list[Region]) -> NDArray[np.int64]:
+    """Return |source n target| for every pair: a product over dimensions of one-dimensional counts."""
+    product = np.ones((len(sources), len(targets)), dtype=np.int64)
+    for rows, columns in zip(zip(*sources, strict=True), zip(*targets, strict=True), strict=True):
+        product *= _overlaps_in_one_dimension(rows, columns)
+    return product
+
+
+def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]) -> NDArray[np.int64]:
+    left, right = _Distinct(), _Distinct()
+    at_left, at_right = [left.number(runs) for runs in rows], [right.number(runs) for runs in columns]
+    table = np.array(
+        [[length(intersect_runs(one, other)) for other in right.numbers] for one in left.numbers], dtype=np.int64
+    )
+    return table[np.ix_(at_left, at_right)]
+
+
+@dataclass(slots=True)
+class _Distinct:
+    """Numbers the distinct runs among many workers': most workers' share them."""
+
+    numbers: dict[Runs, int] = field(default_factory=dict)
+
+    def number(self, runs: Runs) -> int:
+        return self.numbers.setdefault(runs, len(self.numbers))

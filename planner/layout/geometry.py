@@ -1,0 +1,189 @@
+"""What each worker holds, needs and produces, and the exchanges that follow (design: "Who sends what")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import tdl
+from planner.layout.exchange import Exchange
+from planner.layout.placement import REPLICATE, Layout, Placement, Replicate, Shard, Single
+from planner.layout.region import Region, intersect
+from planner.layout.signature import Signature
+from planner.layout.split import Runs, digits, first_eligible, iteration_runs, normalise
+
+Strategy = tuple[str, ...]
+"""One choice per step: an index variable, or `*` (every part computes the same)."""
+
+EVERYWHERE = "*"
+Holding = tuple[Placement | Single, ...]
+
+
+def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: int) -> Region:
+    """Return what a worker holds of a tensor of this shape and layout."""
+    own = digits(ways, worker)
+    if any(isinstance(placement, Single) and own[step] for step, placement in enumerate(layout)):
+        return tuple(() for _ in shape)
+    return tuple(
+        iteration_runs(extent, [step for step, p in enumerate(layout) if p == Shard(dim)], ways, worker)
+        for dim, extent in enumerate(shape)
+    )
+
+
+@lru_cache(maxsize=None)
+def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: tuple[int, ...]) -> tuple[Region, ...]:
+    """Return what every worker holds of a tensor."""
+    return tuple(owned(shape, layout, ways, worker) for worker in range(prod(ways)))
+
+
+def split_runs(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> dict[str, Runs]:
+    """Return the worker's runs of every index variable that the strategy splits."""
+    return {
+        name: iteration_runs(
+            signature.extents[name], [s for s, choice in enumerate(strategy) if choice == name], ways, worker
+        )
+        for name in dict.fromkeys(strategy)
+        if name != EVERYWHERE
+    }
+
+
+def reached(index: tdl.Index, extents: Mapping[str, int], runs: Mapping[str, Runs], extent: int) -> Runs:
+    """Return which indices of a dimension an index expression reaches from the given runs of split variables.
+
+    A dimension in whose index no split variable occurs is needed whole; else it narrows to the hull of the image of
+    each contiguous run, clipped to the dimension, united over runs.
+    """
+    if isinstance(index, tdl.Whole) or not any(name in runs for name in index.variables):
+        return ((0, extent),)
+    if isinstance(index, tdl.Digits):
+        return _reached_digits(index.variables, extents, runs)
+    per_variable = [runs.get(name, ((0, extents[name]),)) for name in index.variables]
+    images = (
+        index.image(dict(zip(index.variables, bounds, strict=True))) for bounds in product(*per_variable)
+    )
+    return normalise((max(low, 0), min(high, extent)) for low, high in images)
+
+
+def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: Mapping[str, Runs]) -> Runs:
+    """Return the exact image of a mixed-radix tuple: every combination of the variables' runs."""
+    found: Runs = ((0, 1),)
+    for name in variables:
+        radix = extents[name]
+        inner = runs.get(name, ((0, radix),))
+        if inner == ((0, radix),):
+            found = tuple((start * radix, stop * radix) for start, stop in found)
+        else:
+            found = normalise(
+                (value * radix + low, value * radix + high)
+                for start, stop in found
+                for value in range(start, stop)
+                for low, high in inner
+            )
+    return found
+
+
+@lru_cache(maxsize=None)
+def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
+    """Return what each worker needs of an operand: a product over its dimensions, united over the accesses."""
+    shape = signature.shapes[operand]
+    indices = [access.index for access in signature.description.accesses if access.operand == operand]
+
+    def region(worker: int) -> Region:
+        runs = split_runs(signature, strategy, ways, worker)
+        return tuple(
+            normalise(run for index in indices for run in reached(index[dim], signature.extents, runs, extent))
+            for dim, extent in enumerate(shape)
+        )
+
+    return tuple(region(worker) for worker in range(prod(ways)))
+
+
+@lru_cache(maxsize=None)
+def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
+    """Return which elements of an output each worker computes (whole values or partial results)."""
+    shape = signature.outputs[output]
+    indices = signature.description.outputs[output].index
+
+    def region(worker: int) -> Region:
+        runs = split_runs(signature, strategy, ways, worker)
+        return tuple(
+            reached(index, signature.extents, runs, extent)
+            for index, extent in zip(indices, shape, strict=True)
+        )
+
+    return tuple(region(worker) for worker in range(prod(ways)))
+
+
+def fetch(shape: tuple[int, ...], layout: Layout, targets: tuple[Region, ...], ways: tuple[int, ...]) -> Exchange:
+    """Return the exchange by which workers fetch what they need of a stored tensor.
+
+    A replicated operand is read from the replica that shares the reader's digits at the replicated steps.
+    """
+    fixed = frozenset(step for step, placement in enumerate(layout) if isinstance(placement, Replicate))
+    return Exchange(ways, owned_by_all(shape, layout, ways), targets, fixed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Production:
+    """An output as it leaves its operator: what each worker has computed, and at which steps it must be reduced.
+
+    `same` are the steps at which every part computes the same.
+    """
+
+    shape: tuple[int, ...]
+    regions: tuple[Region, ...]
+    reducing: frozenset[int]
+    same: frozenset[int]
+    reducer: str | None
+
+
+@lru_cache(maxsize=None)
+def production(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> Production:
+    """Return how a strategy leaves an output."""
+    summed = signature.description.reduction_variables
+    return Production(
+        signature.outputs[output],
+        produced(signature, output, strategy, ways),
+        frozenset(step for step, choice in enumerate(strategy) if choice in summed),
+        frozenset(step for step, choice in enumerate(strategy) if choice == EVERYWHERE),
+        signature.description.outputs[output].reducer,
+    )
+
+
+@lru_cache(maxsize=None)
+def store(made: Production, layout: Layout, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
+    """Return the exchanges that take an output from where it is computed to where it is stored.
+
+    None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
+    otherwise partial results are reduced to shares, then the shares are fetched.
+    """
+    stored = owned_by_all(made.shape, layout, ways)
+    if not made.reducing:
+        return () if made.regions == stored else (Exchange(ways, made.regions, stored, made.same),)
+    if not any(isinstance(placement, Replicate) for placement in layout):
+        return (Exchange(ways, made.regions, stored, made.same, made.reducer),)
+    cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
+    shares = tuple(map(intersect, made.regions, cuts))
+    kept = frozenset(range(len(ways))) - made.reducing
+    reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
+    return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, made.same))
+
+
+def share_layout(made: Production, layout: Layout, ways: tuple[int, ...]) -> Holding:
+    """Return how partial results are shared out before they are fetched to where they are stored.
+
+    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first
+    eligible dimension (none: the worker with digit 0 reduces); at a `*` step it is the stored part; at a step that
+    splits an output variable it is what was produced, so nothing more is cut.
+    """
+
+    def at(step: int) -> Placement | Single:
+        if step in made.reducing and isinstance(layout[step], Replicate):
+            dim = first_eligible(made.shape, ways, step)
+            return Single() if dim is None else Shard(dim)
+        return layout[step] if step in made.reducing or step in made.same else REPLICATE
+
+    return tuple(at(step) for step in range(len(ways)))

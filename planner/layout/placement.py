@@ -1,0 +1,61 @@
+"""Placements and layouts: how a tensor lies over the workers, one placement per step."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from planner.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """At this step each part of the workers holds its part of dimension `dim`."""
+
+    dim: int
+
+    def __str__(self) -> str:
+        return f"S{self.dim}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """At this step every part of the workers holds the same."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """At this step only the part with digit 0 holds anything.
+
+    It never describes a stored tensor: it is where a partial result is reduced that no dimension can share out.
+    """
+
+    def __str__(self) -> str:
+        return "0"
+
+
+Placement = Shard | Replicate
+Layout = tuple[Placement, ...]
+REPLICATE = Replicate()
+
+
+def parse_placement(text: str) -> Placement:
+    """Read `S<dim>` or `R`; a PlanError names anything else."""
+    if text == "R":
+        return REPLICATE
+    if match := re.fullmatch(r"S(\d+)", text):
+        return Shard(int(match[1]))
+    raise PlanError(f"expected a placement S<dimension> or R, found {text!r}")
+
+
+def parse_layout(text: str) -> Layout:
+    """Read a layout written as placements separated by commas, such as `S0,R,S1`."""
+    return tuple(parse_placement(part.strip()) for part in text.split(",")) if text else ()
+
+
+def format_layout(layout: Layout) -> str:
+    """Write a layout as `parse_layout` reads it."""
+    return ",".join(map(str, layout))

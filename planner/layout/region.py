@@ -1,0 +1,119 @@
+"""Regions: products of runs, one per dimension. A local array is the concatenation of its region's runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import product
+
+from planner.layout.split import Runs, normalise
+
+Region = tuple[Runs, ...]
+"""One tuple of runs per dimension; the empty tuple is the single element of a scalar."""
+
+Segment = tuple[int, int, int]
+"""(offset in a source's local array, offset in a target's, length) along one dimension."""
+
+
+def length(runs: Runs) -> int:
+    """Return how many indices the runs hold."""
+    return sum(stop - start for start, stop in runs)
+
+
+def elements(region: Region) -> int:
+    """Return how many elements the region holds."""
+    return math.prod(map(length, region))
+
+
+def local_shape(region: Region) -> tuple[int, ...]:
+    """Return the shape of the local array that holds the region."""
+    return tuple(map(length, region))
+
+
+def whole(shape: Sequence[int]) -> Region:
+    """Return the region of a whole tensor."""
+    return tuple(((0, extent),) if extent else () for extent in shape)
+
+
+@lru_cache(maxsize=None)
+def intersect_runs(one: Runs, other: Runs) -> Runs:
+    """Return the indices in both."""
+    found, i, j = [], 0, 0
+    while i < len(one) and j < len(other):
+        start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if start < stop:
+            found.append((start, stop))
+        if one[i][1] <= other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
+
+
+@lru_cache(maxsize=None)
+def subtract_runs(one: Runs, other: Runs) -> Runs:
+    """Return the indices of `one` that are not in `other`."""
+    found = []
+    for start, stop in one:
+        at = start
+        for low, high in intersect_runs(((start, stop),), other):
+            found.append((at, low))
+            at = high
+        found.append((at, stop))
+    return normalise(found)
+
+
+def intersect(one: Region, other: Region) -> Region:
+    """Return the product of the dimensions' intersections."""
+    return tuple(map(intersect_runs, one, other))
+
+
+def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
+    """Return disjoint regions that together hold what is in `region` and not in `removed`."""
+    found = []
+    inside: list[Runs] = []
+    for dim, (runs, other) in enumerate(zip(region, removed, strict=True)):
+        rest = (*inside, subtract_runs(runs, other), *region[dim + 1 :])
+        if elements(rest):
+            found.append(rest)
+        inside.append(intersect_runs(runs, other))
+    if not region:
+        return ()
+    return tuple(found)
+
+
+def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...]:
+    """Return disjoint regions that hold what is in `region` and in none of `removed`."""
+    left: tuple[Region, ...] = (region,) if elements(region) else ()
+    for other in removed:
+        left = tuple(rest for box in left for rest in subtract(box, other))
+    return left
+
+
+@lru_cache(maxsize=None)
+def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
+    """Say where the indices `common` lie in two local arrays along one dimension, as few contiguous segments."""
+    found: list[Segment] = []
+    for start, stop in common:
+        for low, high in intersect_runs(intersect_runs(source, target), ((start, stop),)):
+            here, there, size = offset(source, low), offset(target, low), high - low
+            if found and found[-1][0] + found[-1][2] == here and found[-1][1] + found[-1][2] == there:
+                here, there, size = found[-1][0], found[-1][1], found.pop()[2] + size
+            found.append((here, there, size))
+    return tuple(found)
+
+
+def offset(runs: Runs, index: int) -> int:
+    """Return where a global index lies in the concatenation of the runs; a ValueError if it is in none."""
+    at = 0
+    for start, stop in runs:
+        if start <= index < stop:
+            return at + index - start
+        at += stop - start
+    raise ValueError(f"index {index} is in none of the runs {runs}")
+
+
+def boxes(source: Region, target: Region, common: Region) -> list[tuple[Segment, ...]]:
+    """Return the boxes, in row-major order, in which `common` lies in the local arrays of both regions."""
+    return list(product(*map(segments, source, target, common)))

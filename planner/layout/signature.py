@@ -1,0 +1,57 @@
+"""Signatures: an operator with its attributes and shapes, interned, because layers of a network repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tdl
+from planner.graph.ir import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """What a node's geometry depends on; equal nodes of a graph share one object, compared by identity.
+
+    `extents` maps every index variable to its extent; `outputs` are the output shapes.
+    """
+
+    op: str
+    attributes: Mapping[str, Value]
+    shapes: tuple[tuple[int, ...], ...]
+    description: tdl.Description
+    extents: Mapping[str, int]
+    outputs: tuple[tuple[int, ...], ...]
+
+    @property
+    def category(self) -> str:
+        """The operator's class, by which machines state efficiencies."""
+        return tdl.catalog[self.op].category
+
+
+def signatures(graph: Graph) -> dict[str, Signature]:
+    """Return every node's signature by node name; a TDLError where shapes contradict the description."""
+    interned: dict[object, Signature] = {}
+    found = {}
+    for node in graph.nodes:
+        shapes = tuple(graph.tensors[name].shape for name in node.inputs)
+        key = (node.op, shapes, freeze(node.attrs))
+        if key not in interned:
+            interned[key] = _signature(node, shapes)
+        found[node.name] = interned[key]
+    return found
+
+
+def _signature(node: Node, shapes: tuple[tuple[int, ...], ...]) -> Signature:
+    description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
+    extents = description.extents(shapes, node.attrs)
+    return Signature(node.op, node.attrs, shapes, description, extents, description.output_shapes(extents))
+
+
+def freeze(value: Value) -> object:
+    """Return a hashable equal of an attribute value."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, freeze(inner)) for key, inner in value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(freeze, value))
+    return (type(value).__name__, value)

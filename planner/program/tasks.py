@@ -1,0 +1,191 @@
+"""The program: what each worker does in one training iteration, as plain data that both interpreters read.
+
+Every worker has the same number of tasks of the same kinds in the same order (the common order), and the same list
+of buffers; shapes, offsets, pieces and calls are the worker's own. A task does not look back or wait implicitly:
+its position in the list is the only ordering. A transfer is started by `Send` (the outgoing half) and by `Fetch`
+or `Reduce` (the incoming half), and ended by its `Wait`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.graph.ir import Value
+
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One local array of one worker.
+
+    It lives from task position `first` to `last`, both included; a persistent one (a weight, an optimizer state,
+    an input) lives through the whole loop. `offset` is in bytes from the start of the worker's arena.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    offset: int
+    first: int
+    last: int
+    kind: str  # "persistent", "tensor", "partial", "fetch", "reduce", "staging"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of elements copied from a source worker's local array into a target worker's local array.
+
+    Slices are local to the two arrays and have equal lengths in every dimension.
+    """
+
+    source_slices: Slices
+    target_slices: Slices
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one worker sends to another within one transfer: pieces packed one after the other in row-major order.
+
+    `staging_offset` is where the packed bytes lie in this worker's staging buffer of the transfer. On the sending
+    side `buffer` holds the data and pieces' source slices apply; on the receiving side `buffer` is the target and
+    target slices apply. Both sides list equal pieces in equal order.
+    """
+
+    peer: int
+    buffer: int
+    pieces: tuple[Piece, ...]
+    nbytes: int
+    staging_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopy:
+    """Pieces whose source is this worker's own `buffer`; never counted as communication."""
+
+    buffer: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Pack every outgoing message of a transfer into `staging` and start sending; does not wait."""
+
+    transfer: int
+    staging: int | None
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Start receiving every message of a transfer into `staging`; `Wait` unpacks them into `buffer`."""
+
+    transfer: int
+    buffer: int
+    staging: int | None
+    messages: tuple[Message, ...]
+    local: tuple[LocalCopy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Start receiving partial results; `Wait` fills `buffer` with the reducer's identity and combines in worker order.
+
+    The worker's own contribution, `local`, takes its place in that order.
+    """
+
+    transfer: int
+    buffer: int
+    staging: int | None
+    messages: tuple[Message, ...]
+    local: tuple[LocalCopy, ...]
+    reducer: str  # "Sum", "Max", "Min", "Prod"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """End a transfer: this worker's messages in and out are complete; received data is unpacked or combined."""
+
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One invocation of a kernel, on slices of local arrays.
+
+    `inputs` and `outputs` are (buffer, slices). `ranges` gives each index variable's global [start, stop) in this
+    call (for a variable whose runs are concatenated: start of the first run, and as many indices as there are).
+    `origins` gives, per input and dimension, the global index of the slice's first element. `combine` is None
+    where the call's result is stored, else the reducer that folds it into what earlier calls of the node left.
+    """
+
+    inputs: tuple[tuple[int, Slices], ...]
+    outputs: tuple[tuple[int, Slices], ...]
+    ranges: Mapping[str, tuple[int, int]]
+    origins: tuple[tuple[int, ...], ...]
+    combine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One node's share of work on one worker: `op` names the kernel, `calls` are run in order."""
+
+    node: str
+    op: str
+    attributes: Mapping[str, Value]
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
+
+    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions.
+    """
+
+    kernels: tuple[Kernel, ...]
+    category: str  # "matmul", "convolution", "reduction", "elementwise", "other"
+    operations: float
+    touched_bytes: int
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes computed."""
+        return tuple(kernel.node for kernel in self.kernels)
+
+
+Task = Send | Fetch | Reduce | Wait | Compute
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgram:
+    """One worker's tasks and buffers; `arena_bytes` is the size of the one allocation that holds every buffer."""
+
+    worker: int
+    tasks: tuple[Task, ...]
+    buffers: tuple[Buffer, ...]
+    arena_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The body of the training loop for every worker.
+
+    `tensors` maps a graph tensor that is held in memory to its buffer's index (the same for every worker);
+    `regions` gives, per tensor and worker, the runs of global indices held, one tuple of (start, stop) per dimension.
+    `bytes` is the k x k matrix of bytes sent from worker (row) to worker (column) in one iteration.
+    """
+
+    ways: tuple[int, ...]
+    workers: tuple[WorkerProgram, ...]
+    tensors: Mapping[str, int]
+    regions: Mapping[str, tuple[tuple[tuple[tuple[int, int], ...], ...], ...]]
+    bytes: NDArray[np.int64]
