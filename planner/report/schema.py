@@ -1,0 +1,189 @@
+"""The record that the simulator and the executor both report, and its JSON form.
+
+One schema for both is what lets `compare` lay a prediction beside a measurement. A field that only one of them can
+know is optional and stays empty in the other's report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+FORMAT = "report/1"
+
+Matrix = tuple[tuple[int, ...], ...]
+Setting = bool | int | float | str | None
+
+
+class ReportError(ValueError):
+    """A report contradicts itself or is not one: says what was found, what was expected, and where."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A frozen record whose JSON form is validated, unknown keys included."""
+
+
+class BufferUse(_Record, frozen=True, kw_only=True):
+    """A buffer that was alive at the moment of a peak."""
+
+    name: str
+    worker: int
+    nbytes: int
+
+
+class DeviceMemory(_Record, frozen=True, kw_only=True):
+    """The memory of one device: its peak, and whether it fits.
+
+    `peak_at_s` is the moment of the peak in seconds from the start of the step, `largest` the largest buffers then.
+    """
+
+    device: str
+    workers: tuple[int, ...]
+    peak_bytes: int
+    capacity_bytes: int | None = None
+    verdict: Literal["fits", "out of memory", "unknown"] = "unknown"
+    peak_at_s: float | None = None
+    largest: tuple[BufferUse, ...] = ()
+
+
+class LinkUse(_Record, frozen=True, kw_only=True):
+    """One direction of one link over a step: bytes that crossed it and the share of the step's capacity used (0..1)."""
+
+    name: str
+    nbytes: int
+    utilisation: float
+
+
+class CheckResult(_Record, frozen=True, kw_only=True):
+    """The comparison of k workers with one: the worst tensor's max|a-b| / max|b|."""
+
+    passed: bool
+    tensors: int
+    worst_tensor: str
+    worst_difference: float | None
+    tolerance: float
+
+
+class OutsideArena(_Record, frozen=True, kw_only=True):
+    """Memory used on the training path outside the arena; `nbytes` is None where it cannot be known."""
+
+    what: str
+    nbytes: int | None = None
+
+
+class Report(_Record, frozen=True, kw_only=True):
+    """What one plan cost on one machine, predicted or measured.
+
+    Seconds of two reports may be compared only where `machine` is the same. All bytes are those of one training
+    iteration ("step"); in a matrix the row is the sender and the column the receiver. Raises `ReportError` where
+    shapes or counts contradict each other.
+    """
+
+    source: Literal["simulator", "executor"]
+    machine: str  # a short name: the topology's, or the host's
+    hardware: str  # what it is, for people: "8 x GK210 ...", "2 cores of ..."
+    plan: str  # the plan's file name without folders
+    model: str
+    searcher: str
+    placements: str  # "S", "S,R", ...
+    workers: int
+    ways: tuple[int, ...]
+    planned_bytes: Matrix  # what the plan says
+    bytes: Matrix  # what the simulated or real machine moved
+    arena_bytes: tuple[int, ...]  # one per worker, as allocated
+    batch: int | None = None
+    dtype: str | None = None
+    steps: int = 1  # iterations simulated, or run and timed
+    seconds_per_step: float | None = None  # median over the timed steps; None where it could not run
+    step_seconds: tuple[float, ...] = ()  # each timed step
+    seconds_without_communication: float | None = None  # simulator: transfers cost nothing, dependencies kept
+    samples_per_s: float | None = None
+    compute_seconds: tuple[float, ...] = ()  # per worker, in one step
+    links: tuple[LinkUse, ...] = ()  # simulator
+    planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: what the program predicted
+    devices: tuple[DeviceMemory, ...] = ()
+    outside_arena: tuple[OutsideArena, ...] = ()
+    losses: tuple[float | None, ...] = ()  # executor, one per step; None where not finite
+    accuracy: float | None = None  # share of right answers on the training data, 0..1
+    eval_accuracy: float | None = None  # the same on held-out data
+    check: CheckResult | None = None
+    settings: Mapping[str, Setting] = {}  # "prefetch", "backend", "transport", "overlap", ...
+    format: str = FORMAT
+
+    def __post_init__(self) -> None:
+        """Refuse a record that contradicts itself."""
+        if self.format != FORMAT:
+            raise ReportError(f"expected format {FORMAT!r}, found {self.format!r} at $.format")
+        if math.prod(self.ways) != self.workers:
+            raise ReportError(f"expected ways with product {self.workers}, found {list(self.ways)} at $.ways")
+        _check_matrix("planned_bytes", self.planned_bytes, self.workers)
+        _check_matrix("bytes", self.bytes, self.workers)
+        _check_length("arena_bytes", self.arena_bytes, self.workers)
+        for name in ("planned_arena_bytes", "compute_seconds"):
+            if getattr(self, name):
+                _check_length(name, getattr(self, name), self.workers)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes moved in one step, over all pairs of workers."""
+        return total(self.bytes)
+
+    @property
+    def communication_share(self) -> float | None:
+        """The share of a step that communication adds (simulator); None where not known."""
+        if not self.seconds_per_step or self.seconds_without_communication is None:
+            return None
+        return 1 - self.seconds_without_communication / self.seconds_per_step
+
+
+def total(matrix: Matrix) -> int:
+    """Sum of a byte matrix."""
+    return sum(map(sum, matrix))
+
+
+def finite(value: float) -> float | None:
+    """Return the value as JSON can hold it: None where it is not finite (a diverged loss)."""
+    return float(value) if math.isfinite(value) else None
+
+
+def to_json(reports: Sequence[Report]) -> bytes:
+    """Readable JSON: one object for one report, else an array."""
+    data = reports[0] if len(reports) == 1 else list(reports)
+    return msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n"
+
+
+def from_json(text: bytes) -> tuple[Report, ...]:
+    """Decode one report or an array of them; `msgspec.DecodeError` names what is wrong and where."""
+    kind = tuple[Report, ...] if text.lstrip().startswith(b"[") else Report
+    decoded = msgspec.json.decode(text, type=kind)
+    return decoded if isinstance(decoded, tuple) else (decoded,)
+
+
+def write_reports(path: Path | str, *reports: Report) -> None:
+    """Write one report, or an array of several, as JSON."""
+    Path(path).write_bytes(to_json(reports))
+
+
+def read_reports(path: Path | str) -> tuple[Report, ...]:
+    """Read a file of one report or several; `ReportError` names the file and the place of what is wrong."""
+    try:
+        return from_json(Path(path).read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path}: {error}") from error
+
+
+def _check_matrix(name: str, matrix: Matrix, workers: int) -> None:
+    _check_length(name, matrix, workers)
+    for u, row in enumerate(matrix):
+        _check_length(f"{name}[{u}]", row, workers)
+        if min(row) < 0 or row[u]:
+            raise ReportError(f"expected bytes >= 0 and none from a worker to itself, found {row} at $.{name}[{u}]")
+
+
+def _check_length(name: str, values: Sequence[object], workers: int) -> None:
+    if len(values) != workers:
+        raise ReportError(f"expected {workers} entries, one per worker, found {len(values)} at $.{name}")
