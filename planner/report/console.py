@@ -1,0 +1,107 @@
+"""The manners of every command: one line for an error, progress only on a terminal, tables that a pipe does not cut."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from planner.errors import GraphError, PlanError
+from planner.report.schema import ReportError
+from tdl import TDLError
+from topologies import TopologyError
+
+JOB_FAILED = 1
+BAD_INPUT = 2
+USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
+PIPE_WIDTH = 160
+TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
+
+
+class JobError(RuntimeError):
+    """The job itself failed (not its input): commands print the message as one line and exit with status 1."""
+
+
+class Main(Protocol):
+    """A console script's entry point."""
+
+    def __call__(self, args: Sequence[str] | None = None) -> NoReturn:
+        """Run the command with `args` (default: the process's) and exit."""
+        ...
+
+
+def describe_failure(error: BaseException) -> tuple[str, int]:
+    """Return what to print for a failure, in one line without `error: `, and the exit status.
+
+    Bad input (a user's file, graph, plan, topology, report or option) is status 2, any other failure status 1.
+    """
+    match error:
+        case click.ClickException():
+            return _one_line(error.format_message()), BAD_INPUT
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted", JOB_FAILED
+        case OSError() if error.strerror:
+            where = f"{error.filename}: " if error.filename is not None else ""
+            return f"{where}{error.strerror}", BAD_INPUT
+        case JobError():
+            return _one_line(str(error)), JOB_FAILED
+        case _ if isinstance(error, USER_ERRORS):
+            return _one_line(str(error)), BAD_INPUT
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    reason = _one_line(str(error)) or "no message"
+    return f"{type(error).__name__}: {reason}{where} (set {TRACEBACK_VARIABLE}=1 for a traceback)", JOB_FAILED
+
+
+def command_errors(command: click.Command) -> Main:
+    """Make a click command an entry point that ends every failure in exactly one line on stderr.
+
+    Goes above `@click.command()`, so that usage errors are covered too. Exit status: 0, 1 where the job failed, 2
+    where the input was bad. A callback may end early with `ctx.exit(status)`.
+    """
+
+    @functools.wraps(command.callback or command.main)
+    def main(args: Sequence[str] | None = None) -> NoReturn:
+        try:
+            status = command.main(args=args, prog_name=command.name, standalone_mode=False)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(JOB_FAILED)
+        except (Exception, KeyboardInterrupt) as error:
+            if os.environ.get(TRACEBACK_VARIABLE):
+                traceback.print_exc()
+            message, status = describe_failure(error)
+            print(f"error: {message}", file=sys.stderr, flush=True)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    return main
+
+
+def stdout() -> Console:
+    """Return the console that tables are printed on; in a pipe it is wide and plain."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH, color_system=None, highlight=False)
+
+
+@contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show progress on stderr where that is a terminal, else nothing; yields a function that counts one more."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda: bar.advance(task)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
