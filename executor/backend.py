@@ -1,0 +1,54 @@
+"""The array backend: NumPy, or CuPy where a GPU is there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+BACKENDS = ("auto", "numpy", "cupy")
+
+
+class BackendError(ValueError):
+    """The backend asked for is unknown or cannot be used here; the message names the remedy."""
+
+
+def array_module(name: str = "auto") -> ModuleType:
+    """Return the module `numpy` or `cupy`; "auto" is CuPy exactly where it is installed and finds a GPU.
+
+    Raises BackendError if the name is unknown, or if "cupy" is asked for and cannot be used.
+    """
+    if name not in BACKENDS:
+        raise BackendError(f"backend {name!r} is unknown: expected one of {', '.join(BACKENDS)}")
+    if name == "numpy":
+        return np
+    installed = find_spec("cupy") is not None
+    if not installed and name == "cupy":
+        raise BackendError(
+            "backend 'cupy': CuPy is not installed: pip install 'tensor-partitioner[cuda12]' (or [cuda13]), "
+            "or use --backend numpy"
+        )
+    if not installed:
+        return np
+    cupy = import_module("cupy")
+    if cupy.cuda.is_available():
+        return cupy
+    if name == "cupy":
+        raise BackendError(
+            "backend 'cupy': CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES, or use --backend numpy"
+        )
+    return np
+
+
+def asnumpy(array: Any) -> np.ndarray[Any, Any]:
+    """Copy an array of either backend to host memory; a NumPy array is returned as it is."""
+    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+def synchronize(xp: ModuleType) -> None:
+    """Wait until everything queued on the current device has run; with NumPy there is nothing to wait for."""
+    if xp is not np:
+        xp.cuda.get_current_stream().synchronize()

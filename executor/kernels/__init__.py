@@ -1,0 +1,31 @@
+"""Kernels: one function per operator of the catalog, the same code for NumPy and CuPy arrays."""
+
+from executor.kernels import (
+    convolution,
+    elementwise,
+    examples,
+    loss,
+    matrix,
+    normalization,
+    optimizer,
+    pooling,
+    reduction,
+    shape,
+)
+from executor.kernels.call import Array, Kernel, KernelCall
+
+KERNELS: dict[str, Kernel] = {
+    **elementwise.KERNELS,
+    **optimizer.KERNELS,
+    **matrix.KERNELS,
+    **convolution.KERNELS,
+    **pooling.KERNELS,
+    **reduction.KERNELS,
+    **normalization.KERNELS,
+    **loss.KERNELS,
+    **shape.KERNELS,
+    **examples.KERNELS,
+}
+"""The kernel of every operator, by the operator's name."""
+
+__all__ = ["KERNELS", "Array", "Kernel", "KernelCall"]

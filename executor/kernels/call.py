@@ -1,0 +1,62 @@
+"""What a kernel is given: local arrays, attributes, and where in the whole tensors they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, SupportsFloat, SupportsInt, cast
+
+from planner.graph.ir import Value
+
+Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One run of an operator on local arrays; every element of `outputs` must be written.
+
+    `ranges` gives the half-open range of every index variable that this run covers, in global indices; of a variable
+    that the operator only reads through plain indices, only the length means anything, because the local arrays are
+    concatenations of the worker's runs. `origins` gives, per input and dimension, the global index of the local
+    array's first element. A windowed dimension of an input holds the hull of what the ranges read, clipped to the
+    tensor: what is missing at either end is padding.
+    """
+
+    xp: ModuleType
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    attributes: Mapping[str, Value]
+    ranges: Mapping[str, Range]
+    origins: tuple[tuple[int, ...], ...]
+
+    def integer(self, name: str) -> int:
+        """Attribute `name` as an integer."""
+        return int(cast(SupportsInt, self.attributes[name]))
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Attribute `name` as a Python float, which takes on the dtype of the array that it meets."""
+        value = self.attributes[name] if default is None else self.attributes.get(name, default)
+        return float(cast(SupportsFloat, value))
+
+    def flag(self, name: str) -> bool:
+        """Attribute `name` as a truth value, false where the node does not give it."""
+        return bool(self.attributes.get(name, False))
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Attribute `name` as a tuple of integers."""
+        return tuple(int(entry) for entry in cast("tuple[SupportsInt, ...]", self.attributes[name]))
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Attribute `name` as two integers: along y, along x."""
+        along_y, along_x = self.integers(name)
+        return along_y, along_x
+
+    def length(self, variable: str) -> int:
+        """How many values of `variable` this run covers."""
+        start, stop = self.ranges[variable]
+        return stop - start
+
+
+Kernel = Callable[[KernelCall], None]

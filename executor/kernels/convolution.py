@@ -1,0 +1,182 @@
+"""Convolution (NCHW, OIHW) and its two gradients as matrix products.
+
+With stride 1 the flattened padded image serves every tap by a shift, so a few large products need little copying;
+otherwise, and where the padding is a large part of the image, the windows are copied out (im2col) for one product.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.window import framed, local_ranges, windows
+
+TEMPORARY_BYTES = 64 << 20
+"""Batches are worked through in parts whose copied windows take no more than this, one image at the least."""
+
+SHIFT_WASTE = 1.4
+"""Shifts compute over the padded image; they are used where that is less than this many times the result."""
+
+BATCHED_AREA = 256
+"""From so many result elements per image on, a product per image beats one product that needs transposed copies."""
+
+
+def convolution(call: KernelCall) -> None:
+    """result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""
+    along_y, along_x = windows(call)
+    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+    image = framed(call, 0, (rows, columns), 0)
+    correlate(call.xp, image, call.inputs[1], call.pair("stride"), call.outputs[0])
+
+
+def convolution_backward_input(call: KernelCall) -> None:
+    """Gradient of the image: every window's gradient goes back to the elements that the window read."""
+    along_y, along_x = windows(call)
+    weight, (out,) = call.inputs[1], call.outputs
+    rows, columns = call.ranges["y"], call.ranges["x"]
+    if call.pair("stride") == (1, 1):
+        grad = framed(call, 0, (along_y.read_by(rows), along_x.read_by(columns)), 0)
+        correlate(call.xp, grad, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], (1, 1), out)
+        return
+    out[...] = 0
+    grad, (grad_rows, grad_columns) = call.inputs[0], local_ranges(call, 0)
+    batch, filters, height, width = grad.shape
+    matrix = weight.reshape(filters, -1).T
+    for part in batches(batch, matrix.shape[0] * height * width * grad.itemsize):
+        piece = grad[part]
+        products = call.xp.matmul(matrix, piece.reshape(len(piece), filters, height * width))
+        products = products.reshape(len(piece), *weight.shape[1:], height, width)
+        for dy in range(weight.shape[2]):
+            taken_y, put_y = along_y.matches(along_y.taps[0] + dy, grad_rows, rows)
+            for dx in range(weight.shape[3]):
+                taken_x, put_x = along_x.matches(along_x.taps[0] + dx, grad_columns, columns)
+                out[part, :, put_y, put_x] += products[:, :, dy, dx, taken_y, taken_x]
+
+
+def convolution_backward_weight(call: KernelCall) -> None:
+    """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
+    along_y, along_x = windows(call)
+    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+    image = framed(call, 1, (rows, columns), 0)
+    grad, (out,), stride = call.inputs[0], call.outputs, call.pair("stride")
+    shifts = stride == (1, 1) and _waste(image, grad) < SHIFT_WASTE
+    temporary = 0 if shifts else out.shape[2] * out.shape[3]
+    per_image = (image[0].size + image.shape[1] * grad[0, 0].size * temporary + grad[0].size) * grad.itemsize
+    total = None
+    for part in batches(grad.shape[0], per_image):
+        if shifts:
+            product = _weight_by_shifts(call.xp, grad[part], image[part], out.shape)
+        else:
+            product = _weight_by_columns(call.xp, grad[part], image[part], (out.shape, stride))
+        total = product if total is None else total + product
+    call.xp.copyto(out, total)
+
+
+def correlate(xp: ModuleType, image: Array, weight: Array, stride: tuple[int, int], out: Array) -> None:
+    """Convolve an image that already has its padding; `image` has exactly the rows that the windows read."""
+    taps = weight.shape[2] * weight.shape[3]
+    if stride == (1, 1) and taps > 1 and _waste(image, out) < SHIFT_WASTE:
+        per_image = (image[0].size * weight.shape[3] + out.shape[1] * out.shape[2] * image.shape[3]) * out.itemsize
+        for part in batches(len(image), per_image):
+            _correlate_by_shifts(xp, image[part], weight, out[part])
+        return
+    per_image = image.shape[1] * taps * out[0, 0].size * out.itemsize
+    by_columns = _correlate_by_image if out[0, 0].size >= BATCHED_AREA else _correlate_at_once
+    for part in batches(len(image), per_image):
+        by_columns(xp, sliding(xp, image[part], (weight.shape, stride)), weight, out[part])
+
+
+def batches(count: int, bytes_each: int) -> list[slice]:
+    """Cut a batch of `count` images into parts that need at most TEMPORARY_BYTES, or one image."""
+    size = max(1, TEMPORARY_BYTES // max(1, bytes_each))
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], tuple[int, int]]) -> Array:
+    """View a padded image as [n, ci, dy, dx, y, x]; `windows` is (the weight's shape, the stride)."""
+    (_, _, taps_y, taps_x), (stride_y, stride_x) = windows
+    batch, channels, height, width = image.shape
+    along = image.strides
+    return xp.lib.stride_tricks.as_strided(
+        image,
+        shape=(
+            batch, channels, taps_y, taps_x, (height - taps_y) // stride_y + 1, (width - taps_x) // stride_x + 1
+        ),
+        strides=(*along, along[2] * stride_y, along[3] * stride_x),
+    )  # fmt: skip
+
+
+def _waste(image: Array, result: Array) -> float:
+    """How many times the result's area shifts compute over."""
+    return float(image[0, 0].size / result[0, 0].size)
+
+
+def _correlate_by_shifts(xp: ModuleType, image: Array, weight: Array, out: Array) -> None:
+    """Stack the taps of one row by shifting the flat image, then one product per row of taps."""
+    batch, channels, height, width = image.shape
+    filters, _, taps_y, taps_x = weight.shape
+    flat = image.reshape(batch, channels, height * width)
+    shifted = xp.zeros((batch, channels, taps_x, height * width), dtype=image.dtype)
+    for dx in range(taps_x):
+        shifted[:, :, dx, : height * width - dx] = flat[:, :, dx:]
+    shifted = shifted.reshape(batch, channels * taps_x, height * width)
+    area = out.shape[2] * width
+    total = xp.zeros((batch, filters, area), dtype=out.dtype)
+    for dy in range(taps_y):
+        matrix = weight[:, :, dy, :].reshape(filters, channels * taps_x)
+        total += xp.matmul(matrix, shifted[:, :, dy * width : dy * width + area])
+    xp.copyto(out, total.reshape(batch, filters, out.shape[2], width)[..., : out.shape[3]])
+
+
+def _correlate_by_image(xp: ModuleType, views: Array, weight: Array, out: Array) -> None:
+    """Copy the windows out per image and multiply per image."""
+    batch, filters, area = out.shape[0], out.shape[1], out[0, 0].size
+    columns = views.reshape(batch, -1, area)
+    matrix = weight.reshape(filters, -1)
+    if out.flags.c_contiguous:
+        xp.matmul(matrix, columns, out=out.reshape(batch, filters, area))
+    else:
+        xp.copyto(out, xp.matmul(matrix, columns).reshape(out.shape))
+
+
+def _correlate_at_once(xp: ModuleType, views: Array, weight: Array, out: Array) -> None:
+    """Copy the windows out for all images together and multiply once."""
+    batch, filters, height, width = out.shape
+    columns = views.transpose(1, 2, 3, 0, 4, 5).reshape(-1, batch * height * width)
+    product = xp.matmul(weight.reshape(filters, -1), columns).reshape(filters, batch, height, width)
+    xp.copyto(out, product.transpose(1, 0, 2, 3))
+
+
+def _weight_by_shifts(xp: ModuleType, grad: Array, image: Array, shape: tuple[int, ...]) -> Array:
+    """One product per tap: the gradient, widened by zeros to the image's width, times the shifted flat image."""
+    batch, channels, height, width = image.shape
+    filters, _, taps_y, taps_x = shape
+    flat = image.transpose(1, 0, 2, 3).reshape(channels, -1)
+    wide = xp.zeros((filters, batch, height, width), dtype=grad.dtype)
+    wide[:, :, : grad.shape[2], : grad.shape[3]] = grad.transpose(1, 0, 2, 3)
+    wide = wide.reshape(filters, -1)
+    result = xp.empty(shape, dtype=grad.dtype)
+    for dy in range(taps_y):
+        for dx in range(taps_x):
+            offset = dy * width + dx
+            result[:, :, dy, dx] = xp.matmul(wide[:, : flat.shape[1] - offset], flat[:, offset:].T)
+    return result
+
+
+def _weight_by_columns(
+    xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], tuple[int, int]]
+) -> Array:
+    """Copy the windows out and multiply once; `windows` is (the weight's shape, the stride)."""
+    shape, _ = windows
+    filters, channels, taps_y, taps_x = shape
+    views = sliding(xp, image, windows)
+    columns = views.transpose(1, 2, 3, 0, 4, 5).reshape(channels * taps_y * taps_x, -1)
+    product = xp.matmul(columns, grad.transpose(1, 0, 2, 3).reshape(filters, -1).T)
+    return product.T.reshape(shape)
+
+
+KERNELS: dict[str, Kernel] = {
+    "convolution": convolution,
+    "convolution_backward_input": convolution_backward_input,
+    "convolution_backward_weight": convolution_backward_weight,
+}

@@ -1,0 +1,104 @@
+"""Element-wise kernels. Outputs may be the same memory as inputs: every element is read before it is written."""
+
+from __future__ import annotations
+
+from executor.kernels.call import Array, Kernel, KernelCall
+
+
+def _unary(function: str) -> Kernel:
+    """Return the kernel of a function that the array module itself has."""
+
+    def kernel(call: KernelCall) -> None:
+        getattr(call.xp, function)(call.inputs[0], out=call.outputs[0])
+
+    return kernel
+
+
+def _binary(function: str) -> Kernel:
+    """Return the kernel of an array-module function of `a` and of `b` spread over the dimensions of `a`."""
+
+    def kernel(call: KernelCall) -> None:
+        a, b = call.inputs
+        if call.attributes.get("dims") is not None:
+            b = spread(b, call.integers("dims"), a.ndim)
+        getattr(call.xp, function)(a, b, out=call.outputs[0])
+
+    return kernel
+
+
+def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
+    """View `array` as one of `rank` dimensions: its dimension j becomes dimension dims[j], the others have extent 1."""
+    order = sorted(range(len(dims)), key=lambda j: dims[j])
+    shape = [1] * rank
+    for extent, dim in zip(array.shape, dims, strict=True):
+        shape[dim] = extent
+    return array.transpose(order).reshape(shape)
+
+
+def relu(call: KernelCall) -> None:
+    """max(x, 0)."""
+    call.xp.maximum(call.inputs[0], 0, out=call.outputs[0])
+
+
+def sigmoid(call: KernelCall) -> None:
+    """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows."""
+    xp, (x,), (out,) = call.xp, call.inputs, call.outputs
+    small = xp.exp(-xp.abs(x))
+    numerator = xp.where(x >= 0, xp.ones_like(small), small)
+    xp.divide(numerator, 1 + small, out=out)
+
+
+def threshold_backward(call: KernelCall) -> None:
+    """Pass the gradient where the result of relu is positive."""
+    grad, result = call.inputs
+    call.xp.copyto(call.outputs[0], call.xp.where(result > 0, grad, call.xp.zeros_like(grad)))
+
+
+def sigmoid_backward(call: KernelCall) -> None:
+    """Gradient times result * (1 - result)."""
+    grad, result = call.inputs
+    slope = (1 - result) * result
+    call.xp.multiply(grad, slope, out=call.outputs[0])
+
+
+def tanh_backward(call: KernelCall) -> None:
+    """Gradient times 1 - result^2."""
+    grad, result = call.inputs
+    slope = 1 - result * result
+    call.xp.multiply(grad, slope, out=call.outputs[0])
+
+
+def add_n(call: KernelCall) -> None:
+    """Sum of all operands, from the first to the last."""
+    first, *others = call.inputs
+    if not others:
+        call.xp.copyto(call.outputs[0], first)
+        return
+    *middle, last = others
+    for operand in middle:
+        first = first + operand
+    call.xp.add(first, last, out=call.outputs[0])
+
+
+def scale(call: KernelCall) -> None:
+    """Multiply by the attribute `factor`."""
+    call.xp.multiply(call.inputs[0], call.number("factor"), out=call.outputs[0])
+
+
+KERNELS: dict[str, Kernel] = {
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "tanh": _unary("tanh"),
+    "exp": _unary("exp"),
+    "log": _unary("log"),
+    "neg": _unary("negative"),
+    "threshold_backward": threshold_backward,
+    "sigmoid_backward": sigmoid_backward,
+    "tanh_backward": tanh_backward,
+    "add": _binary("add"),
+    "sub": _binary("subtract"),
+    "mul": _binary("multiply"),
+    "div": _binary("divide"),
+    "add_n": add_n,
+    "scale": scale,
+}

@@ -1,0 +1,31 @@
+"""Kernels of the small operators that the documentation introduces the language with."""
+
+from __future__ import annotations
+
+from executor.kernels.call import Kernel, KernelCall
+from executor.kernels.convolution import correlate
+
+
+def shift_two(call: KernelCall) -> None:
+    """Read two elements further on; the local slice already starts there."""
+    call.xp.copyto(call.outputs[0], call.inputs[0])
+
+
+def conv1d(call: KernelCall) -> None:
+    """One-dimensional convolution without padding; filters are [ci, co, dx]."""
+    data, filters = call.inputs
+    correlate(
+        call.xp,
+        data[:, :, None, :],
+        filters.transpose(1, 0, 2)[:, :, None, :],
+        (1, 1),
+        call.outputs[0][:, :, None, :],
+    )
+
+
+def batch_cholesky(call: KernelCall) -> None:
+    """Lower Cholesky factor of every matrix of a batch."""
+    call.xp.copyto(call.outputs[0], call.xp.linalg.cholesky(call.inputs[0]))
+
+
+KERNELS: dict[str, Kernel] = {"shift_two": shift_two, "conv1d": conv1d, "batch_cholesky": batch_cholesky}

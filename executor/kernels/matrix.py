@@ -1,0 +1,65 @@
+"""Matrix products and Einstein sums, all by the array module's matmul."""
+
+from __future__ import annotations
+
+from math import prod
+from types import ModuleType
+
+from executor.kernels.call import Array, Kernel, KernelCall
+
+
+def mm(call: KernelCall) -> None:
+    """Matrix product of two matrices, either one transposed."""
+    a, b = call.inputs
+    a = a.T if call.flag("transpose_a") else a
+    b = b.T if call.flag("transpose_b") else b
+    call.xp.matmul(a, b, out=call.outputs[0])
+
+
+def einsum(call: KernelCall) -> None:
+    """Einstein sum of one or two operands in explicit form; no letter occurs twice in an operand."""
+    sources, target = str(call.attributes["equation"]).replace(" ", "").split("->")
+    terms = sources.split(",")
+    if len(terms) == 1:
+        kept, letters = _summed(call.inputs[0], terms[0], set(target))
+        call.xp.copyto(call.outputs[0], _arranged(kept, letters, target))
+        return
+    first, second = terms
+    a, first = _summed(call.inputs[0], first, set(second) | set(target))
+    b, second = _summed(call.inputs[1], second, set(first) | set(target))
+    _contract(call.xp, (a, first), (b, second), (call.outputs[0], target))
+
+
+def _summed(array: Array, letters: str, needed: set[str]) -> tuple[Array, str]:
+    """Sum `array` over the letters that nothing else needs."""
+    axes = tuple(axis for axis, letter in enumerate(letters) if letter not in needed)
+    if not axes:
+        return array, letters
+    return array.sum(axis=axes, dtype=array.dtype), "".join(letter for letter in letters if letter in needed)
+
+
+def _arranged(array: Array, letters: str, target: str) -> Array:
+    """Transpose `array` to the order of `target`, a rearrangement of `letters`."""
+    return array.transpose([letters.index(letter) for letter in target])
+
+
+def _contract(xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str], result: tuple[Array, str]) -> None:
+    """Write the sum of products of two operands, each a (array, letters), into a third: one batched matmul."""
+    (a, first), (b, second), (out, target) = left, right, result
+    batch = "".join(letter for letter in target if letter in first and letter in second)
+    rows = "".join(letter for letter in target if letter in first and letter not in second)
+    columns = "".join(letter for letter in target if letter in second and letter not in first)
+    inner = "".join(letter for letter in first if letter in second and letter not in target)
+    extents = dict(zip(first + second, a.shape + b.shape, strict=True))
+    batches, m, n, k = (prod(extents[letter] for letter in group) for group in (batch, rows, columns, inner))
+    a = _arranged(a, first, batch + rows + inner).reshape(batches, m, k)
+    b = _arranged(b, second, batch + inner + columns).reshape(batches, k, n)
+    produced = batch + rows + columns
+    if produced == target and out.flags.c_contiguous:
+        xp.matmul(a, b, out=out.reshape(batches, m, n))
+        return
+    product = xp.matmul(a, b).reshape([extents[letter] for letter in produced])
+    xp.copyto(out, _arranged(product, produced, target))
+
+
+KERNELS: dict[str, Kernel] = {"mm": mm, "einsum": einsum}

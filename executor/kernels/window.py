@@ -1,0 +1,76 @@
+"""Geometry of sliding windows: which rows a run of iterations reads, and where its local slices lie among them.
+
+Along one dimension a window reads `position * stride + tap - padding`, where `position` counts windows (y or x of a
+convolution's result) and `tap` counts inside the window (dy or dx). A run covers a range of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.kernels.call import Array, KernelCall, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One windowed dimension: its step, its padding and the taps of this run."""
+
+    stride: int
+    padding: int
+    taps: Range
+
+    def reads(self, positions: Range) -> Range:
+        """Rows that windows at `positions` read, padding included."""
+        first, last = positions[0], positions[1] - 1
+        return (
+            first * self.stride + self.taps[0] - self.padding,
+            last * self.stride + self.taps[1] - self.padding,
+        )
+
+    def read_by(self, rows: Range) -> Range:
+        """Positions whose windows may read a row of `rows`; may lie outside the tensor, may be empty."""
+        first = -((self.taps[1] - 1 - self.padding - rows[0]) // self.stride)
+        last = (rows[1] - 1 + self.padding - self.taps[0]) // self.stride
+        return first, max(first, last + 1)
+
+    def matches(self, tap: int, positions: Range, rows: Range) -> tuple[slice, slice]:
+        """Return the slice of `positions` whose `tap` reads a row of `rows`, and the slice of those rows."""
+        offset = tap - self.padding
+        first = max(positions[0], -((offset - rows[0]) // self.stride))
+        last = min(positions[1] - 1, (rows[1] - 1 - offset) // self.stride)
+        if last < first:
+            return slice(0, 0), slice(0, 0)
+        start = first * self.stride + offset - rows[0]
+        stop = last * self.stride + offset - rows[0] + 1
+        return slice(first - positions[0], last + 1 - positions[0]), slice(start, stop, self.stride)
+
+
+def windows(call: KernelCall) -> tuple[Window, Window]:
+    """Return the windows along y and x of an operator with `stride` and `padding` and variables dy and dx."""
+    strides, paddings = call.pair("stride"), call.pair("padding")
+    along_y = Window(strides[0], paddings[0], call.ranges["dy"])
+    along_x = Window(strides[1], paddings[1], call.ranges["dx"])
+    return along_y, along_x
+
+
+def local_ranges(call: KernelCall, operand: int) -> tuple[Range, Range]:
+    """Global rows and columns that lie in the local array of an operand whose last two dimensions are windowed."""
+    origins, extents = call.origins[operand][-2:], call.inputs[operand].shape[-2:]
+    return (origins[0], origins[0] + extents[0]), (origins[1], origins[1] + extents[1])
+
+
+def framed(call: KernelCall, operand: int, wanted: tuple[Range, Range], fill: float) -> Array:
+    """Rows and columns `wanted` of an operand: what is not local is padding and reads as `fill`."""
+    array, have = call.inputs[operand], local_ranges(call, operand)
+    if have == wanted:
+        return array
+    extents = [stop - start for start, stop in wanted]
+    result = call.xp.full(array.shape[:-2] + tuple(extents), fill, dtype=array.dtype)
+    source, target = [], []
+    for (start, stop), (origin, end) in zip(wanted, have, strict=True):
+        low = max(start, origin)
+        high = max(low, min(stop, end))
+        source.append(slice(low - origin, high - origin))
+        target.append(slice(low - start, high - start))
+    result[(..., *target)] = array[(..., *source)]
+    return result
