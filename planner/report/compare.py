@@ -1,0 +1,185 @@
+"""Reports side by side: the bytes of plan, simulation and run per pair of workers, seconds, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from rich.table import Table
+
+from planner.report.schema import Matrix, Report, ReportError, total
+from planner.report.tables import exact_bytes, seconds, table
+
+PAIRS_SHOWN = 12
+_IDENTITY = ("model", "ways", "searcher", "placements")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One source of a byte matrix: the plan, or a report."""
+
+    title: str
+    matrix: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComparison:
+    """Every report of one plan."""
+
+    plan: str
+    reports: tuple[Report, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The plan's matrix, then each report's; a report that read another plan adds its own plan column."""
+        result = [Column("plan", self.reports[0].planned_bytes)]
+        for report in self.reports:
+            if report.planned_bytes != result[0].matrix:
+                result.append(Column(f"plan as read by the {report.source}", report.planned_bytes))
+            result.append(Column(column_title(report), report.bytes))
+        return tuple(result)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Every (sender, receiver)."""
+        return tuple(permutations(range(self.reports[0].workers), 2))
+
+    def values(self, pair: tuple[int, int]) -> tuple[int, ...]:
+        """Each column's bytes of one pair."""
+        sender, receiver = pair
+        return tuple(column.matrix[sender][receiver] for column in self.columns)
+
+    @property
+    def unequal_pairs(self) -> tuple[tuple[int, int], ...]:
+        """The pairs whose columns differ."""
+        return tuple(pair for pair in self.pairs if len(set(self.values(pair))) > 1)
+
+
+def column_title(report: Report) -> str:
+    """Say in two words how a report was made and where."""
+    return f"{'simulated' if report.source == 'simulator' else 'measured'} on {report.machine}"
+
+
+def compare(reports: Sequence[Report]) -> tuple[PlanComparison, ...]:
+    """Group reports by plan, in order of first appearance.
+
+    Raises `ReportError` where two reports name the same plan file but describe different plans.
+    """
+    groups: dict[str, list[Report]] = {}
+    for report in reports:
+        group = groups.setdefault(report.plan, [])
+        for field in _IDENTITY:
+            if group and getattr(report, field) != getattr(group[0], field):
+                found, expected = getattr(report, field), getattr(group[0], field)
+                raise ReportError(
+                    f"two different plans are both named {report.plan}: "
+                    f"{field} is {expected!r} in the report of the {group[0].source} on {group[0].machine}, "
+                    f"{found!r} in that of the {report.source} on {report.machine}"
+                )
+        group.append(report)
+    return tuple(PlanComparison(plan, tuple(group)) for plan, group in groups.items())
+
+
+def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
+    """Show bytes per step side by side.
+
+    With few workers, or on request, a row per pair; else a row per sender and a row for each unequal pair.
+    """
+    columns = comparison.columns
+    rows = []
+    if every_pair or len(comparison.pairs) <= PAIRS_SHOWN:
+        rows = [_pair_row(comparison, pair) for pair in comparison.pairs]
+    else:
+        unequal = comparison.unequal_pairs
+        for sender in range(comparison.reports[0].workers):
+            sums = [exact_bytes(sum(column.matrix[sender])) for column in columns]
+            rows.append([f"from {sender}", *sums, _verdict([p for p in comparison.pairs if p[0] == sender], unequal)])
+        rows += [_pair_row(comparison, pair) for pair in unequal]
+    totals = [exact_bytes(total(column.matrix)) for column in columns]
+    rows.append(["total", *totals, _verdict(comparison.pairs, comparison.unequal_pairs)])
+    first = comparison.reports[0]
+    ways = " x ".join(map(str, first.ways))
+    description = f"{first.model}, {first.searcher}, placements {first.placements}, {first.workers} workers as {ways}"
+    title = f"{comparison.plan} ({description}): bytes per step"
+    return table(title, ["worker to worker", *(column.title for column in columns), "verdict"], rows)
+
+
+def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:
+    """Show seconds per step, one column per machine: seconds of different machines are never in one column."""
+    reports = [report for comparison in comparisons for report in comparison.reports]
+    machines = list(dict.fromkeys(report.machine for report in reports))
+    rows = []
+    for comparison in comparisons:
+        for label, values in _seconds_rows(comparison, machines):
+            rows.append([f"{comparison.plan}: {label}", *values])
+    return table("seconds per step, a column per machine", ["", *machines], rows)
+
+
+def memory_table(comparison: PlanComparison) -> Table:
+    """Show each worker's arena as planned and as every report found it."""
+    first = comparison.reports[0]
+    columns = [(column_title(report), report.arena_bytes) for report in comparison.reports]
+    planned = next((report.planned_arena_bytes for report in comparison.reports if report.planned_arena_bytes), ())
+    if planned:
+        columns.insert(0, ("plan", planned))
+    rows = []
+    for worker in range(first.workers):
+        values = [arena[worker] for _, arena in columns]
+        rows.append([str(worker), *map(exact_bytes, values), "equal" if len(set(values)) == 1 else "UNEQUAL"])
+    return table(f"{comparison.plan}: arena bytes", ["worker", *(title for title, _ in columns), "verdict"], rows)
+
+
+def notes(comparison: PlanComparison) -> list[str]:
+    """Say in sentences what the tables do not: devices that are out of memory, failed checks, a lone report."""
+    lines = []
+    for report in comparison.reports:
+        lines += [
+            f"{comparison.plan}: {device.device} is out of memory, {column_title(report)}"
+            for device in report.devices
+            if device.verdict == "out of memory"
+        ]
+        if report.check is not None and not report.check.passed:
+            worst = report.check.worst_tensor
+            lines.append(f"{comparison.plan}: differs from one worker at {worst}, {column_title(report)}")
+    if len(comparison.reports) == 1:
+        lines.append(f"{comparison.plan}: one report only, compared with its plan")
+    return lines
+
+
+def _pair_row(comparison: PlanComparison, pair: tuple[int, int]) -> list[str]:
+    values = comparison.values(pair)
+    verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
+    return [f"{pair[0]} to {pair[1]}", *map(exact_bytes, values), verdict]
+
+
+def _verdict(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:
+    bad = len(set(pairs) & set(unequal))
+    return f"{bad} of {len(pairs)} UNEQUAL" if bad else f"{len(pairs)} of {len(pairs)} equal"
+
+
+def _seconds_rows(comparison: PlanComparison, machines: Sequence[str]) -> list[tuple[str, list[str]]]:
+    rows: dict[str, dict[str, float]] = {}
+    for report in comparison.reports:
+        kind = "predicted" if report.source == "simulator" else "measured"
+        _enter(rows, kind, report, report.seconds_per_step)
+        _enter(rows, "predicted without communication", report, report.seconds_without_communication)
+    result = [(label, [seconds(values.get(machine)) for machine in machines]) for label, values in rows.items()]
+    predicted, measured = rows.get("predicted", {}), rows.get("measured", {})
+    ratios = {m: measured[m] / predicted[m] for m in predicted.keys() & measured.keys() if predicted[m]}
+    if ratios:
+        row = [f"{ratios[machine]:.3g}" if machine in ratios else "-" for machine in machines]
+        result.append(("measured / predicted", row))
+    return result
+
+
+def _enter(rows: dict[str, dict[str, float]], label: str, report: Report, value: float | None) -> None:
+    """Put a value in the row of its label, or, where its machine has one there, in a row of its own."""
+    if value is None:
+        return
+    if report.machine in rows.get(label, {}):
+        settings = ", ".join(f"{name} {setting}" for name, setting in report.settings.items())
+        label = f"{label} ({settings})"
+        while report.machine in rows.get(label, {}):
+            label += ", again"
+    rows.setdefault(label, {})[report.machine] = value

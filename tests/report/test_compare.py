@@ -1,0 +1,156 @@
+"""The comparison: verdicts per pair, seconds of different machines apart, and the tables as printed."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from planner.report import ReportError
+from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
+from planner.report.schema import BufferUse, CheckResult, DeviceMemory, LinkUse, OutsideArena
+from planner.report.tables import byte_matrix, devices, links, seconds, summary
+
+
+def render(*tables):
+    text = io.StringIO()
+    console = Console(width=200, color_system=None, file=text)
+    for table in tables:
+        console.print(table)
+    return text.getvalue()
+
+
+def replace(report, **changes):
+    return msgspec.structs.replace(report, **changes)
+
+
+@pytest.fixture
+def run(report):
+    return replace(
+        report,
+        source="executor",
+        machine="laptop",
+        seconds_per_step=0.5,
+        seconds_without_communication=None,
+        planned_arena_bytes=(256, 320),
+    )
+
+
+def test_equal_bytes(report, run):
+    (comparison,) = compare([report, run])
+    assert comparison.unequal_pairs == ()
+    assert comparison.values((0, 1)) == (12, 12, 12)
+    lines = render(bytes_table(comparison)).splitlines()
+    (total,) = (line for line in lines if "total" in line)
+    assert total.count("16") == 3
+    assert "2 of 2 equal" in total
+
+
+def test_one_different_byte_is_unequal(report, run):
+    (comparison,) = compare([report, replace(run, bytes=((0, 12), (5, 0)))])
+    assert comparison.unequal_pairs == ((1, 0),)
+    text = render(bytes_table(comparison))
+    assert "1 of 2 UNEQUAL" in text
+    (pair,) = (line for line in text.splitlines() if "1 to 0" in line)
+    assert "UNEQUAL" in pair
+
+
+def test_a_misread_plan_is_unequal(report, run):
+    (comparison,) = compare([report, replace(run, planned_bytes=((0, 12), (8, 0)))])
+    assert comparison.unequal_pairs == ((1, 0),)
+    assert "plan as read by the executor" in render(bytes_table(comparison))
+
+
+def test_many_workers_are_shown_by_sender(report, run):
+    matrix = tuple(tuple(0 if u == w else 10 * u + w for w in range(8)) for u in range(8))
+    wide = {"workers": 8, "ways": (8,), "planned_bytes": matrix, "bytes": matrix, "arena_bytes": (1,) * 8}
+    report, run = replace(report, **wide), replace(run, **wide, planned_arena_bytes=())
+    text = render(bytes_table(*compare([report, run])))
+    assert "from 7" in text
+    assert "7 to 0" not in text
+    assert "7 to 0" in render(bytes_table(*compare([report, run]), every_pair=True))
+    wrong = tuple(tuple(x + (u == 7 and w == 0) for w, x in enumerate(row)) for u, row in enumerate(matrix))
+    text = render(bytes_table(*compare([report, replace(run, bytes=wrong)])))
+    assert "7 to 0" in text
+    assert "1 of 56 UNEQUAL" in text
+
+
+def test_seconds_of_two_machines_are_in_two_columns(report, run):
+    text = render(seconds_table(compare([report, run])))
+    header = next(line for line in text.splitlines() if "pair" in line)
+    assert "laptop" in header
+    predicted = next(line for line in text.splitlines() if "predicted " in line and "without" not in line)
+    measured = next(line for line in text.splitlines() if "measured" in line)
+    column = header.index("laptop") - 3
+    assert predicted.index("250 ms") < column < measured.index("500 ms")
+    assert "measured / predicted" not in text
+
+
+def test_prediction_and_measurement_of_one_machine_are_divided(report, run):
+    text = render(seconds_table(compare([report, replace(run, machine="pair")])))
+    ratio = next(line for line in text.splitlines() if "measured / predicted" in line)
+    assert ratio.rstrip(" │").endswith("2")
+
+
+def test_two_predictions_for_one_machine_keep_their_rows(report):
+    other = replace(report, seconds_per_step=0.125, settings={"prefetch": 0})
+    text = render(seconds_table(compare([report, other, other])))
+    assert "250 ms" in text
+    assert text.count("prefetch 0") == 4
+
+
+def test_plans_are_kept_apart(report, run):
+    first, second = compare([report, replace(run, plan="other.json")])
+    assert (first.plan, second.plan) == ("plan.json", "other.json")
+    assert notes(first) == ["plan.json: one report only, compared with its plan"]
+
+
+def test_different_plans_of_one_name_are_refused(report, run):
+    with pytest.raises(ReportError, match=r"plan\.json: searcher is 'recursive'.*'joint'"):
+        compare([report, replace(run, searcher="joint")])
+
+
+def test_memory(report, run):
+    text = render(memory_table(*compare([report, replace(run, arena_bytes=(256, 321))])))
+    assert "UNEQUAL" in text
+    assert "321" in text
+
+
+def test_summary_says_what_matters(report):
+    device = DeviceMemory(
+        device="gpu0",
+        workers=(0, 1),
+        peak_bytes=12_000_000_000,
+        capacity_bytes=11_000_000_000,
+        verdict="out of memory",
+        largest=(BufferUse(name="w", worker=0, nbytes=5_000_000),),
+    )
+    full = replace(
+        report,
+        devices=(device,),
+        links=(LinkUse(name="gpu0->switch", nbytes=16, utilisation=0.75),),
+        outside_arena=(OutsideArena(what="BLAS workspace"),),
+        losses=(2.0, None),
+        accuracy=0.5,
+        check=CheckResult(passed=False, tensors=3, worst_tensor="w", worst_difference=None, tolerance=1e-4),
+    )
+    text = render(summary(full), devices(full), links(full))
+    for part in ("OUT OF MEMORY on", "12 GB", "w 5 MB", "75.0 %", "BLAS workspace", "not finite", "FAILED", "50.0 %"):
+        assert part in text
+    assert "16 (equal to the plan)" in text
+    assert "differs from one worker at w" in " ".join(notes(*compare([full])))
+
+
+def test_byte_matrix(report):
+    text = render(byte_matrix(report.bytes))
+    assert "from 1" in text
+    assert "16" in text
+    wide = tuple(tuple(0 if u == w else 1 for w in range(17)) for u in range(17))
+    assert "sent" in render(byte_matrix(wide))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0, "0 ns"), (2.5e-6, "2.5 us"), (0.0125, "12.5 ms"), (90.0, "90 s")]
+)
+def test_seconds(value, text):
+    assert seconds(value) == text
