@@ -1,0 +1,133 @@
+"""Counts along one dimension: how many indices of what a worker needs lie in each holding it might have.
+
+A holding along one dimension is a set of steps at which the dimension is sharded, written as a bit mask (bit i is
+step i, counted from 0). Every volume the search needs is a product over dimensions of these counts, so they are
+tabulated once per (extent, index, steps) and worker: arrays [mask, worker], int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tdl
+from planner.layout.geometry import reached
+from planner.layout.region import intersect_runs
+from planner.layout.split import Runs, chosen_runs, digits, iteration_runs, normalise
+
+Counts = NDArray[np.int64]
+
+
+def steps_of(mask: int) -> tuple[int, ...]:
+    """Return the steps whose bits are set."""
+    return tuple(step for step in range(mask.bit_length()) if mask >> step & 1)
+
+
+@lru_cache(maxsize=None)
+def agreement(ways: tuple[int, ...]) -> Counts:
+    """Return [mask, worker, other]: 1 where two workers' digits agree at every step of the mask."""
+    own = np.array([digits(ways, worker) for worker in range(prod(ways))]).reshape(prod(ways), len(ways))
+    same = own[:, None, :] == own[None, :, :]
+    masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
+    return (same[None] | (masks[:, None, None, :] == 0)).all(axis=3).astype(np.int64)
+
+
+@lru_cache(maxsize=None)
+def leaves(extent: int, ways: tuple[int, ...]) -> Counts:
+    """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
+    runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
+    return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
+
+
+@lru_cache(maxsize=None)
+def held(extent: int, ways: tuple[int, ...]) -> Counts:
+    """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
+    bounds = leaves(extent, ways)
+    return np.asarray(agreement(ways) @ (bounds[:, 1] - bounds[:, 0]))
+
+
+@lru_cache(maxsize=None)
+def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
+    """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
+    bounds = leaves(extent, ways)
+    inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
+    for worker, runs in enumerate(sets):
+        for start, stop in runs:
+            inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
+    return np.asarray((agreement(ways) * inside).sum(axis=2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """What index expressions reach of one dimension of `extent` indices; interned, compared by identity.
+
+    `extents` gives the extent of every index variable that occurs; `plain` names the variable where the only index is
+    that variable itself and covers the dimension: then reach and holding differ step by step.
+    """
+
+    extent: int
+    indices: tuple[tdl.Index, ...]
+    extents: tuple[tuple[str, int], ...]
+    plain: str | None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The index variables that narrow this dimension when they are split."""
+        return tuple(name for name, _ in self.extents)
+
+
+@lru_cache(maxsize=None)
+def reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
+    """Return the one Reach of these values."""
+    plain = None
+    if len(indices) == 1 and isinstance(indices[0], tdl.Affine) and indices[0].is_plain:
+        plain = extents[0][0] if extents[0][1] == extent else None
+    return Reach(extent, indices, extents, plain)
+
+
+Chosen = tuple[int, ...]
+"""Per variable of a reach, the mask of the steps at which a strategy chose it."""
+
+
+@lru_cache(maxsize=None)
+def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
+    """Return which indices each worker reaches."""
+    extents = dict(need.extents)
+
+    def one(worker: int) -> Runs:
+        runs = {
+            name: iteration_runs(extents[name], steps_of(mask), ways, worker)
+            for name, mask in zip(extents, chosen, strict=True)
+            if mask
+        }
+        return normalise(
+            run for index in need.indices for run in reached(index, extents, runs, need.extent)
+        )
+
+    return tuple(one(worker) for worker in range(prod(ways)))
+
+
+@lru_cache(maxsize=None)
+def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
+    """Return [mask, worker]: how many of the indices reached by every term the worker holds.
+
+    All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps.
+    """
+    extent = terms[0][0].extent
+    masks = np.arange(1 << len(ways))
+    active = [(need, chosen) for need, chosen in terms if need.plain is None or any(chosen)]
+    plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
+    other = [(need, chosen) for need, chosen in active if need.plain is None]
+    if not other:
+        return held(extent, ways)[masks | plain]
+    sets = reduce(_intersect_all, (_sets(need, chosen, ways) for need, chosen in other))
+    return overlaps(extent, ways, sets)[masks | plain]
+
+
+def _intersect_all(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
+    return tuple(map(intersect_runs, one, other))

@@ -1,0 +1,141 @@
+"""Domains: the candidate layouts of a tensor and the candidate strategies of a node, in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout import EVERYWHERE, REPLICATE, Layout, Placement, Shard, Signature, Strategy, eligible
+from planner.layout.split import first_eligible
+from planner.search.counts import held
+
+Masks = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layouts:
+    """Candidate layouts of tensors of one shape, with the steps at which each shards a dimension or replicates.
+
+    `sharded` is [dimension, state] and `replicated` [state], bit masks over steps. Interned, compared by identity.
+    """
+
+    shape: tuple[int, ...]
+    ways: tuple[int, ...]
+    states: tuple[Layout, ...]
+    sharded: Masks
+    replicated: Masks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strategies:
+    """Candidate strategies, with the steps at which each chooses a variable (or `*`), as bit masks [state]."""
+
+    ways: tuple[int, ...]
+    states: tuple[Strategy, ...]
+    masks: dict[str, Masks] = field(default_factory=dict)
+
+    def mask(self, variable: str) -> Masks:
+        """Return [state]: the steps at which the variable is chosen."""
+        found = self.masks.get(variable)
+        return np.zeros(len(self.states), dtype=np.int64) if found is None else found
+
+
+Domain = Layouts | Strategies
+
+
+@lru_cache(maxsize=None)
+def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
+    """Return the one Layouts of these states, ordered by largest part, then as given."""
+    ordered = tuple(sorted(states, key=lambda layout: largest_holding(shape, layout, ways)))
+    sharded = np.array(
+        [[_mask(layout, Shard(dim)) for layout in ordered] for dim in range(len(shape))], dtype=np.int64
+    )
+    replicated = np.array([_mask(layout, REPLICATE) for layout in ordered], dtype=np.int64)
+    return Layouts(shape, ways, ordered, sharded.reshape(len(shape), len(ordered)), replicated)
+
+
+_STRATEGIES: dict[tuple[tuple[int, ...], tuple[tuple[str, int], ...], tuple[Strategy, ...]], Strategies] = {}
+
+
+def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
+    """Return the one Strategies of these states, ordered by largest part, then as given."""
+    key = (ways, tuple(signature.extents.items()), states)
+    if key not in _STRATEGIES:
+        ordered = tuple(sorted(states, key=lambda strategy: largest_part(signature, strategy, ways)))
+        choices = {choice for strategy in ordered for choice in strategy}
+        masks = {
+            choice: np.array([_mask(strategy, choice) for strategy in ordered], dtype=np.int64)
+            for choice in sorted(choices)
+        }
+        _STRATEGIES[key] = Strategies(ways, ordered, masks)
+    return _STRATEGIES[key]
+
+
+def _mask(choices: Iterable[Placement | str], wanted: Placement | str) -> int:
+    return sum(1 << step for step, choice in enumerate(choices) if choice == wanted)
+
+
+def largest_holding(shape: Sequence[int], layout: Layout, ways: tuple[int, ...]) -> int:
+    """Return how many elements the worker that holds most holds."""
+    parts = np.ones(prod(ways), dtype=np.int64)
+    for dim, extent in enumerate(shape):
+        parts = parts * held(extent, ways)[_mask(layout, Shard(dim))]
+    return int(parts.max())
+
+
+def largest_part(signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> int:
+    """Return how many iterations the worker that computes most computes."""
+    parts = np.ones(prod(ways), dtype=np.int64)
+    for name, extent in signature.extents.items():
+        parts = parts * held(extent, ways)[_mask(strategy, name)]
+    return int(parts.max())
+
+
+@lru_cache(maxsize=None)
+def placements_at(
+    shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
+) -> tuple[Placement, ...]:
+    """Return a tensor's candidate placements at a step; replicated where nothing else is possible."""
+    sharded = tuple(Shard(dim) for dim, extent in enumerate(shape) if eligible(extent, ways, step))
+    return (*sharded, REPLICATE) if replicate or not sharded else sharded
+
+
+@lru_cache(maxsize=None)
+def choices_at(signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool) -> tuple[str, ...]:
+    """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible."""
+    split = tuple(
+        name for name in signature.description.strategies if eligible(signature.extents[name], ways, step)
+    )
+    if not split or (replicate and signature.description.is_elementwise):
+        return (*split, EVERYWHERE)
+    return split
+
+
+def all_layouts(shape: tuple[int, ...], ways: tuple[int, ...], *, replicate: bool) -> tuple[Layout, ...]:
+    """Return every candidate layout over all steps."""
+    return tuple(
+        product(*(placements_at(shape, ways, step, replicate=replicate) for step in range(len(ways))))
+    )
+
+
+def all_strategies(signature: Signature, ways: tuple[int, ...], *, replicate: bool) -> tuple[Strategy, ...]:
+    """Return every candidate strategy over all steps."""
+    return tuple(
+        product(*(choices_at(signature, ways, step, replicate=replicate) for step in range(len(ways))))
+    )
+
+
+@lru_cache(maxsize=None)
+def first_eligible_masks(shape: tuple[int, ...], ways: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Return, per dimension, the steps at which it is the first eligible one, and the steps at which none is."""
+    first = [first_eligible(shape, ways, step) for step in range(len(ways))]
+    per_dimension = tuple(
+        sum(1 << step for step, found in enumerate(first) if found == dim) for dim in range(len(shape))
+    )
+    return per_dimension, sum(1 << step for step, found in enumerate(first) if found is None)
