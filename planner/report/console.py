@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from planner.errors import GraphError, PlanError
 from planner.report.schema import ReportError
-from tdl import TDLError
-from topologies import TopologyError
+from tdl.errors import TDLError
+from topologies.errors import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2

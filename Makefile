@@ -1,0 +1,64 @@
+# Needs GNU make and python3 >= 3.11; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MPIRUN = $(shell command -v mpirun || echo $(BIN)/mpirun)
+DEMO := build/demo
+COMMA := ,
+# An MPI of the machine is preferred; without one, PyPI's MPICH goes into .venv.
+EXTRAS = dev$(if $(shell command -v mpirun),,$(COMMA)mpich)
+
+DEMO_MODEL ?= wresnet-14-4
+DEMO_BATCH ?= 64
+DEMO_STEPS ?= 20
+DEMO_WORKERS := 8
+
+# OpenMPI refuses root, and more ranks than cores, without these; other MPIs do not read them.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: help install demo test lint types gpu-check clean
+
+help:
+	@echo "make install    create .venv and install the project with its tools into it"
+	@echo "make demo       plan a small wide ResNet for 8 workers, simulate it, train it, compare the three"
+	@echo "make test       every test that needs no GPU"
+	@echo "make gpu-check  every test that needs a GPU; fails where there is none"
+	@echo "make lint types ruff; mypy --strict"
+	@echo "make clean      remove .venv and what was built"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $(STAMP)
+
+demo: install
+	mkdir -p $(DEMO)
+	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json
+	$(BIN)/simulate $(DEMO)/plan.json --topo p2.8xlarge --json $(DEMO)/simulated.json
+	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --json $(DEMO)/executed.json
+	$(BIN)/compare $(DEMO)/simulated.json $(DEMO)/executed.json
+
+test: install
+	$(BIN)/python -m pytest -m "not gpu" -rs
+
+gpu-check: install
+	$(BIN)/python -m pytest -m gpu --require-gpu -rs
+
+lint: install
+	$(BIN)/ruff check .
+
+types: install
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
