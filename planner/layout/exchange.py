@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,7 @@ def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
     return np.asarray((own[:, None, at] == own[None, :, at]).all(axis=2))
 
 
+@lru_cache(maxsize=None)
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
     pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]
@@ -78,6 +80,7 @@ def count(exchange: Exchange) -> NDArray[np.int64]:
         total[:, having] += _overlaps(exchange.sources, [pieces[worker][number] for worker in having])
     total[~sharing(exchange.ways, exchange.fixed)] = 0
     np.fill_diagonal(total, 0)
+    total.flags.writeable = False
     return total
 
 

@@ -1,0 +1,134 @@
+"""A plan: every tensor's layout and every node's strategy, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.layout import EVERYWHERE, Layout, Shard, Signature, Strategy, eligible, signatures
+from planner.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """How a training graph is split over `workers` workers in len(ways) steps.
+
+    `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
+    variable of its operator or `*`. `search` says how the plan was found, for people; nothing depends on it.
+    """
+
+    graph: Graph
+    seed: int
+    ways: tuple[int, ...]
+    layouts: Mapping[str, Layout]
+    strategies: Mapping[str, Strategy]
+    search: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, k."""
+        return math.prod(self.ways)
+
+    @property
+    def bytes(self) -> NDArray[np.int64]:
+        """The k x k matrix of bytes that go from worker (row) to worker (column) in one iteration."""
+        return _bytes(self)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes moved in one iteration, summed over workers."""
+        return int(self.bytes.sum())
+
+    def prefix(self, steps: int) -> Plan:
+        """Return the plan of the first steps alone, for correspondingly fewer workers."""
+        return replace(
+            self,
+            ways=self.ways[:steps],
+            layouts={name: layout[:steps] for name, layout in self.layouts.items()},
+            strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
+        )
+
+    def step_bytes(self) -> tuple[int, ...]:
+        """Return each step's conditional cost in bytes: cost(steps 1..i) - cost(steps 1..i-1)."""
+        totals = [self.prefix(steps).total_bytes for steps in range(1, len(self.ways))] + [self.total_bytes]
+        return tuple(int(cost) for cost in np.diff([0, *totals])) if self.ways else ()
+
+
+@lru_cache(maxsize=8)
+def _bytes(plan: Plan) -> NDArray[np.int64]:
+    total = Traffic(plan).bytes()
+    total.flags.writeable = False
+    return total
+
+
+def single_worker(plan: Plan) -> Plan:
+    """Return the plan of the same graph and seed for one worker."""
+    return plan.prefix(0)
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
+    _check_names(plan.layouts, plan.graph.tensors, "tensors")
+    found = signatures(plan.graph)
+    _check_names(plan.strategies, found, "nodes")
+    for name, layout in plan.layouts.items():
+        _check_layout(plan, name, layout)
+    for name, strategy in plan.strategies.items():
+        _check_strategy(plan, name, strategy, found[name])
+    for old, new in plan.graph.updates.items():
+        if plan.layouts[old] != plan.layouts[new]:
+            step = next(i for i, pair in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)) if len({*pair}) > 1)
+            raise PlanError(
+                f"$.steps[{step}].tensors.{new}: expected {plan.layouts[old][step]}, as {old} which it replaces, "
+                f"found {plan.layouts[new][step]}"
+            )
+
+
+def _check_names(given: Mapping[str, object], known: Mapping[str, object], section: str) -> None:
+    for name in known:
+        if name not in given:
+            raise PlanError(f"$.steps[0].{section}: expected an entry for {name!r}, found none")
+    for name in given:
+        if name not in known:
+            raise PlanError(f"$.steps[0].{section}.{name}: expected a name of the graph's {section}, found {name!r}")
+
+
+def _check_layout(plan: Plan, name: str, layout: Layout) -> None:
+    shape = plan.graph.tensors[name].shape
+    for step, placement in enumerate(layout):
+        where = f"$.steps[{step}].tensors.{name}"
+        if isinstance(placement, Shard):
+            if placement.dim >= len(shape):
+                raise PlanError(f"{where}: expected a dimension of shape {list(shape)}, found {placement}")
+            _check_extent(shape[placement.dim], plan.ways, step, f"{where}: {placement}")
+
+
+def _check_strategy(plan: Plan, name: str, strategy: Strategy, signature: Signature) -> None:
+    description = signature.description
+    for step, choice in enumerate(strategy):
+        where = f"$.steps[{step}].nodes.{name}"
+        if choice == EVERYWHERE:
+            continue
+        if choice not in description.strategies:
+            why = description.refusals.get(choice, "no such index variable")
+            known = ", ".join([*description.strategies, EVERYWHERE])
+            raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
+        _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+
+
+def _check_extent(extent: int, ways: Sequence[int], step: int, what: str) -> None:
+    if not eligible(extent, ways, step):
+        raise PlanError(
+            f"{what} is not eligible: expected an extent of at least {math.prod(ways[: step + 1])} to split "
+            f"at this step, found {extent}"
+        )
+
+

@@ -1,0 +1,170 @@
+"""plan.json: read with every name, type and reported figure checked; written so that people can read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from planner.errors import PlanError
+from planner.graph.check import check
+from planner.graph.graph_json import graph_from_data, graph_to_data
+from planner.layout import parse_placement
+from planner.plan import Plan, check_plan
+
+FORMAT = "plan/1"
+
+
+class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One step's decisions: placements by tensor, choices by node."""
+
+    ways: int
+    tensors: dict[str, str]
+    nodes: dict[str, str]
+
+
+class BytesRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes per iteration: in all, each step's conditional part, and from worker (row) to worker (column)."""
+
+    total: int
+    steps: list[int]
+    matrix: list[list[int]]
+
+
+class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is derived from the decisions; a reader recounts it."""
+
+    bytes: BytesRecord
+    search: dict[str, Any] = {}
+
+
+class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The whole file."""
+
+    format: str
+    graph: dict[str, Any]
+    seed: int
+    ways: list[int]
+    search: dict[str, Any]
+    steps: list[StepRecord]
+    reported: ReportedRecord | None = None
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
+    try:
+        return plan_from_json(Path(path).read_bytes())
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+def plan_from_json(text: bytes) -> Plan:
+    """Read a plan from JSON text."""
+    try:
+        record = msgspec.json.decode(text, type=PlanRecord)
+    except msgspec.ValidationError as error:
+        raise PlanError(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise PlanError(f"expected JSON: {error}") from error
+    plan = _plan(record)
+    check_plan(plan)
+    if record.reported is not None:
+        _recount(plan, record.reported)
+    return plan
+
+
+def _plan(record: PlanRecord) -> Plan:
+    if record.format != FORMAT:
+        raise PlanError(f"$.format: expected {FORMAT!r}, found {record.format!r}")
+    ways = tuple(record.ways)
+    for step, way in enumerate(ways):
+        if way < 2:
+            raise PlanError(f"$.ways[{step}]: expected at least 2, found {way}")
+    if [step.ways for step in record.steps] != record.ways:
+        raise PlanError(f"$.steps: expected ways {record.ways}, found {[step.ways for step in record.steps]}")
+    graph = graph_from_data(record.graph)
+    check(graph)
+    placements = [
+        {name: _placement(text, f"$.steps[{i}].tensors.{name}") for name, text in step.tensors.items()}
+        for i, step in enumerate(record.steps)
+    ]
+    return Plan(
+        graph,
+        record.seed,
+        ways,
+        _transpose(placements, "tensors", graph.tensors),
+        _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
+        record.search,
+    )
+
+
+def _placement(text: str, where: str) -> Any:
+    try:
+        return parse_placement(text)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from error
+
+
+def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, object]) -> dict[str, tuple[Any, ...]]:
+    """Turn one mapping per step into one tuple per name; every step must name everything, and nothing else."""
+    for number, step in enumerate(steps):
+        for name in known:
+            if name not in step:
+                raise PlanError(f"$.steps[{number}].{section}: expected an entry for {name!r}, found none")
+        for name in step:
+            if name not in known:
+                raise PlanError(f"$.steps[{number}].{section}.{name}: expected a name of the graph's {section}")
+    return {name: tuple(step[name] for step in steps) for name in known}
+
+
+def _recount(plan: Plan, reported: ReportedRecord) -> None:
+    counted = _bytes_record(plan)
+    for name in ("total", "steps", "matrix"):
+        found, expected = getattr(reported.bytes, name), getattr(counted, name)
+        if found != expected:
+            raise PlanError(f"$.reported.bytes.{name}: expected {expected}, by recount, found {found}")
+
+
+def _bytes_record(plan: Plan) -> BytesRecord:
+    return BytesRecord(plan.total_bytes, list(plan.step_bytes()), plan.bytes.tolist())
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan where `load_plan` reads it."""
+    Path(path).write_text(plan_to_json(plan))
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Write a plan as JSON text, one tensor, node or step entry a line."""
+    steps = [
+        {
+            "ways": way,
+            "tensors": {name: str(layout[i]) for name, layout in plan.layouts.items()},
+            "nodes": {name: strategy[i] for name, strategy in plan.strategies.items()},
+        }
+        for i, way in enumerate(plan.ways)
+    ]
+    data = {
+        "format": FORMAT,
+        "graph": graph_to_data(plan.graph),
+        "seed": plan.seed,
+        "ways": list(plan.ways),
+        "search": {key: value for key, value in plan.search.items() if key in ("name", "placements", "objective")},
+        "steps": steps,
+        "reported": {"bytes": msgspec.to_builtins(_bytes_record(plan)), "search": dict(plan.search)},
+    }
+    return _lines(data)
+
+
+def _lines(data: object, depth: int = 0) -> str:
+    """Write nested mappings one entry a line, and what has no mapping within on one line."""
+    pad = " " * (depth + 1)
+    if isinstance(data, Mapping) and data and depth < 3:
+        rows = (f"{pad}{json.dumps(key)}: {_lines(value, depth + 1)}" for key, value in data.items())
+        return "{\n" + ",\n".join(rows) + "\n" + pad[:-1] + "}"
+    if isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
+        return "[\n" + ",\n".join(pad + _lines(value, depth + 1) for value in data) + "\n" + pad[:-1] + "]"
+    return json.dumps(data)

@@ -1,0 +1,77 @@
+"""An exchange cut into pieces: which slices of whose array go where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from planner.layout import Exchange, Region, elements
+from planner.layout.region import Segment, boxes, intersect, subtract_all
+from planner.program.tasks import Piece, Slices
+
+Pieces = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's half of an exchange, in elements of its arrays.
+
+    `receives` and `sends` list (peer, pieces) in ascending order of peers; `own` are the pieces that come from
+    the worker's own array, `copied` those from each earlier fetch that it may copy from.
+    """
+
+    receives: tuple[tuple[int, Pieces], ...]
+    sends: tuple[tuple[int, Pieces], ...]
+    own: Pieces
+    copied: tuple[Pieces, ...]
+
+
+@lru_cache(maxsize=None)
+def cut(exchange: Exchange) -> tuple[Share, ...]:
+    """Return every worker's share of an exchange."""
+    workers = range(len(exchange.targets))
+    receives: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
+    sends: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
+    own: list[Pieces] = [() for _ in workers]
+    for worker in workers:
+        target = exchange.targets[worker]
+        for source, regions in exchange.reads(worker):
+            pieces = _pieces(exchange.sources[source], target, regions)
+            if source == worker:
+                own[worker] = pieces
+            else:
+                receives[worker].append((source, pieces))
+                sends[source].append((worker, pieces))
+    return tuple(
+        Share(tuple(receives[worker]), tuple(sends[worker]), own[worker], _copied(exchange, worker))
+        for worker in workers
+    )
+
+
+def total_elements(pieces: Pieces) -> int:
+    """Return how many elements the pieces hold together."""
+    return sum(piece.elements for piece in pieces)
+
+
+def _copied(exchange: Exchange, worker: int) -> tuple[Pieces, ...]:
+    """Return what the worker copies from each earlier fetch: of each, what none before it had."""
+    target = exchange.targets[worker]
+    earlier = [regions[worker] for regions in exchange.already]
+    found = []
+    for number, region in enumerate(earlier):
+        left = subtract_all(target, earlier[:number])
+        common = (intersect(box, region) for box in left)
+        found.append(_pieces(region, target, [box for box in common if elements(box)]))
+    return tuple(found)
+
+
+def _pieces(source: Region, target: Region, regions: Sequence[Region]) -> Pieces:
+    return tuple(_piece(box) for region in regions for box in boxes(source, target, region))
+
+
+def _piece(box: tuple[Segment, ...]) -> Piece:
+    here: Slices = tuple(slice(at, at + size) for at, _, size in box)
+    there: Slices = tuple(slice(at, at + size) for _, at, size in box)
+    return Piece(here, there, math.prod(size for _, _, size in box))

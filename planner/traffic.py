@@ -1,0 +1,171 @@
+"""The traffic of a plan: what every node reads and writes, and the exchanges that this takes.
+
+Both the plan's byte count and the lowering start here, so who exchanges what with whom is said once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.accumulate import accumulation_groups
+from planner.graph.ir import ITEM_BYTES, Node
+from planner.layout import (
+    Exchange,
+    Production,
+    Region,
+    Signature,
+    fetch,
+    needed,
+    owned_by_all,
+    production,
+    signatures,
+    store,
+)
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """A node's need of one tensor, through one or more operands with equal needs.
+
+    `same_as` is the earlier read of the backward group that fetched just this; `copies` are the earlier ones that
+    it copies from, in the order of the exchange's `already`. Without an exchange and without `same_as` the
+    need is what the worker holds.
+    """
+
+    node: str
+    tensor: str
+    operands: tuple[int, ...]
+    need: tuple[Region, ...]
+    exchange: Exchange | None
+    same_as: Read | None = None
+    copies: tuple[Read, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """An output on its way from where it is computed to where `tensor` is stored: none, one or two hops."""
+
+    tensor: str
+    production: Production
+    hops: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """One node with what it reads and writes.
+
+    `accumulates` names the sum into which the node's partial result goes without being stored; its last operand's
+    work carries the sum's write.
+    """
+
+    node: Node
+    signature: Signature
+    strategy: tuple[str, ...]
+    reads: tuple[Read, ...]
+    writes: tuple[Write, ...]
+    accumulates: str | None = None
+
+
+class Traffic:
+    """Everything that a plan's nodes read and write in one iteration, in the graph's order.
+
+    A sum whose operands accumulate locally does no work of its own and does not appear.
+    """
+
+    def __init__(self, plan: Plan, nodes: Sequence[Node] | None = None) -> None:
+        self.plan = plan
+        self.signatures = signatures(plan.graph)
+        self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
+        self._earlier: dict[tuple[str, bool, str], list[Read]] = {}
+        self._sums = self._active_sums()
+        self._summand = {name: total for total, names in self._sums.items() for name in names}
+
+    @cached_property
+    def work(self) -> tuple[Work, ...]:
+        """Every node's work."""
+        return tuple(self._work(node) for node in self._nodes if node.name not in self._sums)
+
+    def exchanges(self) -> Iterator[tuple[str, Exchange]]:
+        """Yield every exchange with the tensor that it moves."""
+        for work in self.work:
+            for read in work.reads:
+                if read.exchange is not None:
+                    yield read.tensor, read.exchange
+            for write in work.writes:
+                for hop in write.hops:
+                    yield write.tensor, hop
+
+    def bytes(self) -> NDArray[np.int64]:
+        """Return the k x k matrix of bytes that go from worker (row) to worker (column)."""
+        total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
+        for tensor, exchange in self.exchanges():
+            total += exchange.moved() * ITEM_BYTES[self.plan.graph.tensors[tensor].dtype]
+        return total
+
+    def _active_sums(self) -> dict[str, tuple[str, ...]]:
+        """Return the sums whose operands accumulate locally, as the plan gives them all one strategy.
+
+        Their nodes come in the graph's order, whatever the order of the sum's operands.
+        """
+        strategies, order = self.plan.strategies, {node.name: n for n, node in enumerate(self._nodes)}
+        return {
+            total: tuple(sorted(names, key=order.__getitem__))
+            for total, names in accumulation_groups(self.plan.graph).items()
+            if total in order and all(strategies[one] == strategies[other] for one, other in pairwise(names))
+        }
+
+    def _work(self, node: Node) -> Work:
+        signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
+        total = self._summand.get(node.name)
+        if total is None:
+            writes = tuple(self._write(node, number, name) for number, name in enumerate(node.outputs))
+        elif node.name == self._sums[total][-1]:
+            writes = (self._write(node, 0, self._by_name[total].outputs[0]),)
+        else:
+            writes = ()
+        return Work(node, signature, strategy, self._reads(node, signature), writes, total)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.plan.graph.nodes}
+
+    def _write(self, node: Node, number: int, tensor: str) -> Write:
+        plan = self.plan
+        made = production(self.signatures[node.name], number, plan.strategies[node.name], plan.ways)
+        return Write(tensor, made, store(made, plan.layouts[tensor], plan.ways))
+
+    def _reads(self, node: Node, signature: Signature) -> tuple[Read, ...]:
+        strategy, ways = self.plan.strategies[node.name], self.plan.ways
+        needs: dict[tuple[str, tuple[Region, ...]], list[int]] = {}
+        for operand, name in enumerate(node.inputs):
+            needs.setdefault((name, needed(signature, operand, strategy, ways)), []).append(operand)
+        return tuple(self._read(node, name, need, tuple(at)) for (name, need), at in needs.items())
+
+    def _read(self, node: Node, tensor: str, need: tuple[Region, ...], operands: tuple[int, ...]) -> Read:
+        """Nodes of one backward group share one fetch of the union of what they need of a tensor."""
+        plan, shape = self.plan, self.plan.graph.tensors[tensor].shape
+        layout = plan.layouts[tensor]
+        if need == owned_by_all(shape, layout, plan.ways):
+            return Read(node.name, tensor, operands, need, None)
+        group = (node.forward or node.name, node.forward is not None, tensor)
+        earlier = self._earlier.setdefault(group, [])
+        for read in earlier:
+            if read.need == need:
+                return Read(node.name, tensor, operands, need, None, same_as=read)
+        exchange = fetch(shape, layout, need, plan.ways)
+        already = tuple(read.need for read in earlier)
+        if already:
+            exchange = Exchange(plan.ways, exchange.sources, need, exchange.fixed, already=already)
+        read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
+        earlier.append(read)
+        return read

@@ -1,0 +1,173 @@
+"""A recount of whole plans from element masks: boolean arrays and loops, sharing no code with the layouts."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+
+import tdl
+from planner.accumulate import accumulation_groups
+
+ITEM = {"float32": 4, "float64": 8, "int32": 4}
+
+
+def digit(index, extent, ways, step):
+    low, high = 0, extent
+    for way in ways[: step + 1]:
+        cuts = [low + (high - low) * number // way for number in range(way + 1)]
+        found = max(number for number in range(way) if cuts[number] <= index and cuts[number] < cuts[number + 1])
+        low, high = cuts[found], cuts[found + 1]
+    return found
+
+
+class Recount:
+    """Counts a plan element by element."""
+
+    def __init__(self, plan):
+        self.plan, self.ways = plan, plan.ways
+        self.workers = list(itertools.product(*map(range, plan.ways)))
+        self.matrix = np.zeros((len(self.workers),) * 2, dtype=np.int64)
+        self.digits = {}
+        self.fetches = {}
+
+    def along(self, extent, step):
+        if (extent, step) not in self.digits:
+            self.digits[extent, step] = np.array([digit(x, extent, self.ways, step) for x in range(extent)])
+        return self.digits[extent, step]
+
+    def count(self):
+        groups = accumulation_groups(self.plan.graph)
+        strategies = self.plan.strategies
+        active = {total: nodes for total, nodes in groups.items() if len({strategies[n] for n in nodes}) == 1}
+        summands = {name for nodes in active.values() for name in nodes}
+        produced = {node.name: node for node in self.plan.graph.nodes}
+        for node in self.plan.graph.nodes:
+            if node.name in active:
+                self.stores(produced[active[node.name][-1]], node.outputs)
+                continue
+            self.reads(node)
+            if node.name not in summands:
+                self.stores(node, node.outputs)
+        for (_, _, name), masks in self.fetches.items():
+            tensor, layout = self.plan.graph.tensors[name], self.plan.layouts[name]
+            fixed = [i for i, placement in enumerate(layout) if str(placement) == "R"]
+            owned = [self.mask(tensor.shape, list(map(str, layout)), worker) for worker in self.workers]
+            self.move(owned, masks, fixed, ITEM[tensor.dtype])
+        return self.matrix
+
+    def move(self, having, wanting, fixed, item):
+        for (u, one), (w, other) in itertools.permutations(enumerate(self.workers), 2):
+            if all(one[i] == other[i] for i in fixed):
+                self.matrix[u, w] += int((having[u] & wanting[w]).sum()) * item
+
+    def mask(self, shape, placements, worker):
+        """Elements whose digit is the worker's at every step written S<dim>; `0`: all of them on digit 0 alone."""
+        found = np.ones(shape, dtype=bool)
+        for step, placement in enumerate(placements):
+            if placement == "0":
+                found &= worker[step] == 0
+            elif placement != "R":
+                dim = int(placement[1:])
+                mine = self.along(shape[dim], step) == worker[step]
+                found &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+        return found
+
+    def described(self, node):
+        shapes = tuple(self.plan.graph.tensors[name].shape for name in node.inputs)
+        description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
+        return description, description.extents(shapes, node.attrs)
+
+    def iterations(self, node, extents, worker):
+        """The iterations of each split variable, as lists of contiguous runs of indices."""
+        found = {}
+        for name in set(self.plan.strategies[node.name]) - {"*"}:
+            mine = [
+                x
+                for x in range(extents[name])
+                if all(
+                    self.along(extents[name], step)[x] == worker[step]
+                    for step, choice in enumerate(self.plan.strategies[node.name])
+                    if choice == name
+                )
+            ]
+            found[name] = [
+                [x for _, x in run] for _, run in itertools.groupby(enumerate(mine), lambda pair: pair[1] - pair[0])
+            ]
+        return found
+
+    def reach(self, index, extents, runs, extent):
+        """A mask of one dimension: the clipped hull of what each combination of runs reaches, or everything."""
+        names = [] if isinstance(index, tdl.Whole) else list(index.variables)
+        if not set(names) & set(runs):
+            return np.ones(extent, dtype=bool)
+        found = np.zeros(extent, dtype=bool)
+        for combination in itertools.product(*(runs.get(n, [range(extents[n])]) for n in names)):
+            if isinstance(index, tdl.Digits):
+                for values in itertools.product(*combination):
+                    at = 0
+                    for name, value in zip(names, values, strict=True):
+                        at = at * extents[name] + value
+                    found[at] = True
+                continue
+            factors = dict(index.terms)
+            scale = math.lcm(*(Fraction(f).denominator for f in [*factors.values(), index.constant]))
+            total = np.array([int(index.constant * scale)])
+            for name, values in zip(names, combination, strict=True):
+                total = np.add.outer(total, np.array(values) * int(factors[name] * scale)).ravel()
+            points = total[total % scale == 0] // scale
+            if len(points):
+                found[max(0, points.min()) : max(0, points.max() + 1)] = True
+        return found
+
+    def reads(self, node):
+        description, extents = self.described(node)
+        for operand, name in enumerate(node.inputs):
+            shape = self.plan.graph.tensors[name].shape
+            masks = []
+            for worker in self.workers:
+                runs = self.iterations(node, extents, worker)
+                mask = np.ones(shape, dtype=bool)
+                for dim, extent in enumerate(shape):
+                    line = np.zeros(extent, dtype=bool)
+                    for access in description.accesses:
+                        if access.operand == operand:
+                            line |= self.reach(access.index[dim], extents, runs, extent)
+                    mask &= line.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+                masks.append(mask)
+            key = (node.forward or node.name, node.forward is None, name)
+            if key in self.fetches:
+                masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
+            self.fetches[key] = masks
+
+    def stores(self, node, names):
+        description, extents = self.described(node)
+        strategy = self.plan.strategies[node.name]
+        reducing = [i for i, choice in enumerate(strategy) if choice in description.reduction_variables]
+        same = [i for i, choice in enumerate(strategy) if choice == "*"]
+        for output, name in zip(description.outputs, names, strict=True):
+            tensor = self.plan.graph.tensors[name]
+            layout = list(map(str, self.plan.layouts[name]))
+            made = []
+            for worker in self.workers:
+                runs = self.iterations(node, extents, worker)
+                mask = np.ones(tensor.shape, dtype=bool)
+                for dim, index in enumerate(output.index):
+                    line = self.reach(index, extents, runs, tensor.shape[dim])
+                    mask &= line.reshape([-1 if d == dim else 1 for d in range(len(tensor.shape))])
+                made.append(mask)
+            stored = [self.mask(tensor.shape, layout, worker) for worker in self.workers]
+            item = ITEM[tensor.dtype]
+            if not reducing or "R" not in layout:
+                self.move(made, stored, same, item)
+                continue
+            cuts = ["R"] * len(self.ways)
+            for step in range(len(self.ways)):
+                if step in reducing and layout[step] == "R":
+                    fits = [d for d, n in enumerate(tensor.shape) if n >= math.prod(self.ways[: step + 1])]
+                    cuts[step] = f"S{fits[0]}" if fits else "0"
+                elif step in reducing or step in same:
+                    cuts[step] = layout[step]
+            shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]
+            self.move(made, shares, [i for i in range(len(self.ways)) if i not in reducing], item)
+            self.move(shares, stored, same, item)
