@@ -1,1 +1,27 @@
-"""Placeholder."""
+"""Training graphs: data (`ir`), validation (`check`), construction (`build`), gradients, optimizers, JSON."""
+
+from planner.graph.autodiff import gradients
+from planner.graph.build import GraphBuilder
+from planner.graph.check import check
+from planner.graph.graph_json import from_data, load_graph, save_graph, to_data
+from planner.graph.ir import Graph, Init, Node, Tensor, Value
+from planner.graph.optimizers import OPTIMIZERS, Optimizer
+from planner.graph.training import training_graph
+
+__all__ = [
+    "OPTIMIZERS",
+    "Graph",
+    "GraphBuilder",
+    "Init",
+    "Node",
+    "Optimizer",
+    "Tensor",
+    "Value",
+    "check",
+    "from_data",
+    "gradients",
+    "load_graph",
+    "save_graph",
+    "to_data",
+    "training_graph",
+]

@@ -15,8 +15,8 @@ ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4}
 class Init:
     """How a tensor that no node produces gets its first values.
 
-    `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value < below,
-    from the global hash) or "data" (from the data set).
+    `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
+    below, from the global hash) or "data" (from the data set; for labels, `below` is the number of classes).
     """
 
     kind: str

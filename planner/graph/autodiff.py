@@ -1,0 +1,117 @@
+"""Automatic differentiation: appends the nodes that compute gradients, by the rules of `rules.py`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from planner.errors import GraphError
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Node
+from planner.graph.rules import RULES, Backward, Gradient, materialise
+
+
+def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str]) -> dict[str, str]:
+    """Append the backward nodes for d `loss` / d t for every tensor t in `wrt`; return the gradients' names.
+
+    A tensor used several times gets its gradient from one `add_n` over all contributions. The gradient of t is named
+    "t.grad" where a node of its own makes it (an addition passes its gradient on to both operands). A backward node
+    names its forward node in `forward` and copies its `unroll`. Nothing is computed for tensors that nobody needs.
+
+    Raises GraphError if the loss is not a scalar, does not depend on a tensor in `wrt`, or depends on it through an
+    operator without a rule.
+    """
+    if builder.shape(loss) != ():
+        raise GraphError(f"loss {loss!r} must be a scalar, found shape {builder.shape(loss)}")
+    return _Reverse(builder, loss, tuple(wrt)).run()
+
+
+class _Reverse:
+    """One reverse sweep over the builder's nodes."""
+
+    def __init__(self, builder: GraphBuilder, loss: str, wrt: tuple[str, ...]) -> None:
+        self.builder = builder
+        self.wrt = wrt
+        self.forward = tuple(builder.nodes)
+        self.producers = {output: node for node in self.forward for output in node.outputs}
+        self.needed = self._dependents(wrt)
+        self.contributions: defaultdict[str, list[Gradient]] = defaultdict(list)
+        self.contributions[loss].append(1.0)
+        self.totals: dict[str, Gradient] = {}
+        self.names: dict[str, str] = {}
+
+    def run(self) -> dict[str, str]:
+        first_readers = self._first_readers()
+        for number in range(len(self.forward) - 1, -1, -1):
+            node = self.forward[number]
+            if not self.needed.isdisjoint(node.outputs):
+                self._differentiate(node)
+            for tensor in first_readers.get(number, ()):
+                self._total(tensor)
+        found = {tensor: self._finished(tensor) for tensor in self.wrt}
+        self.builder.rename(self.names)
+        return {tensor: self.names.get(name, name) for tensor, name in found.items()}
+
+    def _dependents(self, wrt: tuple[str, ...]) -> set[str]:
+        needed = set(wrt)
+        for node in self.forward:
+            if not needed.isdisjoint(node.inputs):
+                needed.update(node.outputs)
+        return needed
+
+    def _first_readers(self) -> dict[int, list[str]]:
+        """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
+        first: dict[str, int] = {}
+        for number, node in enumerate(self.forward):
+            for tensor in node.inputs:
+                first.setdefault(tensor, number)
+        complete: dict[int, list[str]] = {}
+        for tensor in self.wrt:
+            if tensor in first and tensor not in self.producers:
+                complete.setdefault(first[tensor], []).append(tensor)
+        return complete
+
+    def _differentiate(self, node: Node) -> None:
+        arriving = tuple(self._total(output) for output in node.outputs)
+        if all(gradient is None for gradient in arriving):
+            return
+        rule = RULES.get(node.op)
+        if rule is None:
+            raise GraphError(f"node {node.name!r}: operator {node.op!r} has no gradient rule")
+        wanted = tuple(tensor in self.needed for tensor in node.inputs)
+        backward = Backward(self.builder, node, arriving, wanted, self.producers)
+        for tensor, gradient in zip(node.inputs, rule(backward), strict=True):
+            if gradient is not None and tensor in self.needed:
+                self.contributions[tensor].append(gradient)
+
+    def _total(self, tensor: str) -> Gradient | None:
+        """Sum all contributions, once every reader of the tensor has been passed."""
+        contributions = self.contributions.pop(tensor, None)
+        if contributions is None:
+            return self.totals.get(tensor)
+        self.totals[tensor] = total = self._sum(tensor, contributions)
+        if isinstance(total, str) and total != _gradient_name(tensor) and total not in self.names:
+            self.names[total] = _gradient_name(tensor)
+        return total
+
+    def _sum(self, tensor: str, contributions: list[Gradient]) -> Gradient:
+        if len(contributions) == 1:
+            return contributions[0]
+        constants = [gradient for gradient in contributions if isinstance(gradient, float)]
+        if len(constants) == len(contributions):
+            return sum(constants)
+        inputs = tuple(materialise(self.builder, gradient) for gradient in contributions)
+        producer = self.producers.get(tensor)
+        forward, unroll = (producer.name, producer.unroll) if producer else (None, None)
+        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll)
+        return self.builder.emit(node, "gradient")[0]
+
+    def _finished(self, tensor: str) -> str:
+        total = self._total(tensor)
+        if total is None:
+            raise GraphError(f"the loss does not depend on tensor {tensor!r}")
+        return materialise(self.builder, total)
+
+
+def _gradient_name(tensor: str) -> str:
+    return f"{tensor}.grad"

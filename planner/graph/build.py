@@ -1,0 +1,132 @@
+"""Building graphs: a node's outputs get their shapes from its operator's description, and names from the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from planner.errors import GraphError
+from planner.graph.check import check
+from planner.graph.infer import infer
+from planner.graph.ir import Graph, Init, Node, Tensor, Value
+
+DATA = Init("data")
+ZEROS = Init("zeros")
+ONES = Init("ones")
+
+
+class GraphBuilder:
+    """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
+
+    `dtype` is what inputs, weights and states get unless they say otherwise. A node with one output gives that
+    tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Every method raises
+    GraphError for a name already taken and for operands that do not fit the operator.
+    """
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
+        self.tensors: dict[str, Tensor] = {}
+        self.nodes: list[Node] = []
+        self._node_names: set[str] = set()
+        self._timestep: int | None = None
+
+    def input(self, name: str, shape: Sequence[int], init: Init = DATA, dtype: str | None = None) -> str:
+        """Add a tensor that the data set (or `init`) provides; return its name."""
+        return self._declare(Tensor(name, tuple(shape), dtype or self.dtype, "input", init))
+
+    def labels(self, name: str, batch: int, classes: int) -> str:
+        """Add an int32 input of shape [batch] holding class numbers below `classes`; return its name."""
+        return self.input(name, (batch,), Init("data", below=classes), "int32")
+
+    def weight(self, name: str, shape: Sequence[int], init: Init) -> str:
+        """Add a tensor that training changes; return its name."""
+        return self._declare(Tensor(name, tuple(shape), self.dtype, "weight", init))
+
+    def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
+        """Add a tensor that the optimizer keeps between iterations; return its name."""
+        return self._declare(Tensor(name, tuple(shape), self.dtype, "state", init))
+
+    def apply(self, op: str, /, *inputs: str, name: str, **attrs: Value) -> str:
+        """Add a node with one output; return the output's name, which is the node's."""
+        return self.emit(Node(self._name(name), op, inputs, (), attrs, unroll=self._unroll(name)))[0]
+
+    def apply_all(
+        self, op: str, /, *inputs: str, name: str, outputs: Sequence[str] = (), **attrs: Value
+    ) -> tuple[str, ...]:
+        """Add a node with several outputs; return their names."""
+        names = tuple(self._name(output) for output in outputs)
+        return self.emit(Node(self._name(name), op, inputs, names, attrs, unroll=self._unroll(name)))
+
+    def emit(self, node: Node, role: str | Sequence[str] = "activation") -> tuple[str, ...]:
+        """Add `node`; where it has no outputs they are named after it. `role` is the outputs', one or one each."""
+        where = f"node {node.name!r} ({node.op})"
+        if node.name in self._node_names:
+            raise GraphError(f"{where}: there is a node of that name already")
+        try:
+            kinds = infer(node.op, [self._kind(tensor) for tensor in node.inputs], node.attrs)
+        except GraphError as error:
+            raise GraphError(f"{where}: {error}") from error
+        outputs = node.outputs or _output_names(node.name, len(kinds))
+        if len(outputs) != len(kinds):
+            raise GraphError(f"{where}: expected {len(kinds)} outputs, found {len(outputs)}")
+        roles = [role] * len(outputs) if isinstance(role, str) else role
+        for output, output_role, (shape, dtype) in zip(outputs, roles, kinds, strict=True):
+            self._declare(Tensor(output, shape, dtype, output_role))
+        self._node_names.add(node.name)
+        self.nodes.append(replace(node, outputs=outputs))
+        return outputs
+
+    @contextmanager
+    def timestep(self, step: int) -> Iterator[None]:
+        """Within, `apply` and `apply_all` append the timestep to names and note it in the nodes' `unroll`."""
+        outer, self._timestep = self._timestep, step
+        yield
+        self._timestep = outer
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give produced tensors other names, everywhere at once; GraphError if one is taken."""
+        for old, new in names.items():
+            self._declare(replace(self.tensors.pop(old), name=new))
+        for number, node in enumerate(self.nodes):
+            if any(name in names for name in (*node.inputs, *node.outputs)):
+                inputs = tuple(names.get(name, name) for name in node.inputs)
+                outputs = tuple(names.get(name, name) for name in node.outputs)
+                self.nodes[number] = replace(node, inputs=inputs, outputs=outputs)
+
+    def set_role(self, name: str, role: str) -> None:
+        """Change a tensor's role; GraphError if there is no such tensor."""
+        self._kind(name)
+        self.tensors[name] = replace(self.tensors[name], role=role)
+
+    def finish(self, updates: Mapping[str, str], metrics: Mapping[str, str]) -> Graph:
+        """Return the checked graph."""
+        graph = Graph(dict(self.tensors), tuple(self.nodes), dict(updates), dict(metrics))
+        check(graph)
+        return graph
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; GraphError if there is no such tensor."""
+        return self._kind(name)[0]
+
+    def _kind(self, name: str) -> tuple[tuple[int, ...], str]:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise GraphError(f"tensor {name!r} is not defined")
+        return tensor.shape, tensor.dtype
+
+    def _declare(self, tensor: Tensor) -> str:
+        if tensor.name in self.tensors:
+            raise GraphError(f"tensor {tensor.name!r}: there is a tensor of that name already")
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def _name(self, name: str) -> str:
+        return name if self._timestep is None else f"{name}.{self._timestep}"
+
+    def _unroll(self, name: str) -> tuple[str, int] | None:
+        return None if self._timestep is None else (name, self._timestep)
+
+
+def _output_names(node: str, count: int) -> tuple[str, ...]:
+    return (node,) if count == 1 else tuple(f"{node}.{number}" for number in range(count))

@@ -1,0 +1,196 @@
+"""Validation of a whole graph; run after construction and after every rewrite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NoReturn
+
+from planner.errors import GraphError
+from planner.graph.infer import infer
+from planner.graph.ir import ITEM_BYTES, ROLES, Graph, Init, Node, Tensor
+
+INITS = ("zeros", "ones", "uniform", "integers", "data")
+SOURCE_ROLES = ("input", "weight", "state")
+
+
+def check(graph: Graph) -> None:
+    """Raise GraphError, naming what and where, unless the graph is one that can be planned and run.
+
+    Every node's operator is in the catalog and its operands, attributes and outputs agree with the operator's
+    description, in number, shape and dtype; every tensor is produced once, before it is read, or has an `init`;
+    updates, metrics and hints name what exists.
+    """
+    for key, tensor in graph.tensors.items():
+        _check_tensor(key, tensor)
+    producers = _producers(graph)
+    _check_names_and_order(graph, producers)
+    for node in graph.nodes:
+        _check_shapes(graph, node)
+    _check_inits(graph, producers)
+    _check_updates(graph, producers)
+    _check_metrics(graph)
+
+
+def _check_tensor(key: str, tensor: Tensor) -> None:
+    where = f"tensor {key!r}"
+    if not key or tensor.name != key:
+        raise GraphError(f"{where}: expected the tensor's own name as its key, found {tensor.name!r}")
+    if tensor.role not in ROLES:
+        raise GraphError(f"{where}: unknown role {tensor.role!r}, expected one of {', '.join(ROLES)}")
+    if tensor.dtype not in ITEM_BYTES:
+        raise GraphError(f"{where}: unknown dtype {tensor.dtype!r}, expected one of {', '.join(ITEM_BYTES)}")
+    for extent in tensor.shape:
+        if type(extent) is not int or extent < 1:
+            raise GraphError(f"{where}: extents must be positive integers, found shape {tensor.shape}")
+    if tensor.init is not None:
+        _check_init(where, tensor, tensor.init)
+
+
+def _check_init(where: str, tensor: Tensor, init: Init) -> None:
+    if init.kind not in INITS:
+        raise GraphError(f"{where}: unknown init {init.kind!r}, expected one of {', '.join(INITS)}")
+    is_integer = tensor.dtype == "int32"
+    if init.kind == "uniform" and (is_integer or not 0 < init.scale < math.inf):
+        raise GraphError(f"{where}: a uniform init needs a float dtype and a scale above 0, found "
+                         f"{tensor.dtype} and {init.scale}")
+    if init.kind == "integers" and (not is_integer or init.below < 1):
+        raise GraphError(f"{where}: an integers init needs dtype int32 and `below` of at least 1, found "
+                         f"{tensor.dtype} and {init.below}")
+    if init.kind == "data" and tensor.role != "input":
+        raise GraphError(f"{where}: only inputs come from the data set, found role {tensor.role}")
+
+
+def _producers(graph: Graph) -> dict[str, Node]:
+    producers: dict[str, Node] = {}
+    for node in graph.nodes:
+        for output in node.outputs:
+            if output not in graph.tensors:
+                raise GraphError(f"{_at(node)}: output {output!r} is not defined")
+            if output in producers:
+                raise GraphError(f"{_at(node)}: output {output!r} is already produced by {_at(producers[output])}")
+            producers[output] = node
+    return producers
+
+
+def _check_names_and_order(graph: Graph, producers: Mapping[str, Node]) -> None:
+    names = {node.name for node in graph.nodes}
+    passed: set[str] = set()
+    for node in graph.nodes:
+        if not node.name or node.name in passed:
+            raise GraphError(f"{_at(node)}: node names must be non-empty and unique")
+        _check_hints(node, names)
+        for tensor in node.inputs:
+            if tensor not in graph.tensors:
+                raise GraphError(f"{_at(node)}: operand {tensor!r} is not defined")
+            producer = producers.get(tensor)
+            if producer is not None and producer.name not in passed:
+                _refuse_order(graph, producers, node, tensor)
+        passed.add(node.name)
+
+
+def _check_hints(node: Node, names: set[str]) -> None:
+    if node.forward is not None and (node.forward not in names or node.forward == node.name):
+        raise GraphError(f"{_at(node)}: its forward node {node.forward!r} does not exist")
+    if node.unroll is not None and (not node.unroll[0] or node.unroll[1] < 0):
+        raise GraphError(f"{_at(node)}: unroll must be a cell's name and a timestep from 0, found {node.unroll}")
+
+
+def _refuse_order(graph: Graph, producers: Mapping[str, Node], node: Node, tensor: str) -> NoReturn:
+    """Say whether `node` reads `tensor` too early because of a cycle or only because of the list's order."""
+    cycle = _find_cycle(graph, producers)
+    if cycle:
+        raise GraphError(f"the graph has a cycle: {' -> '.join(cycle)}")
+    raise GraphError(f"{_at(node)}: reads {tensor!r} before {_at(producers[tensor])} produces it")
+
+
+def _find_cycle(graph: Graph, producers: Mapping[str, Node]) -> list[str]:
+    """Return the names along one cycle, the first repeated at the end; empty if there is none."""
+    readers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    feeders: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        feeders[node.name] = [producers[tensor].name for tensor in node.inputs if tensor in producers]
+        for feeder in feeders[node.name]:
+            readers[feeder].append(node.name)
+    waiting = {name: len(names) for name, names in feeders.items()}
+    ready = [name for name, count in waiting.items() if not count]
+    while ready:
+        name = ready.pop()
+        del waiting[name]
+        for reader in readers[name]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    if not waiting:
+        return []
+    # Everything left waits for something left: walking from reader to feeder must come back to where it was.
+    walk = [next(iter(waiting))]
+    while walk[-1] not in walk[:-1]:
+        walk.append(next(name for name in feeders[walk[-1]] if name in waiting))
+    return walk[walk.index(walk[-1]) :][::-1]
+
+
+def _check_shapes(graph: Graph, node: Node) -> None:
+    operands = [(graph.tensors[name].shape, graph.tensors[name].dtype) for name in node.inputs]
+    try:
+        expected = infer(node.op, operands, node.attrs)
+    except GraphError as error:
+        raise GraphError(f"{_at(node)}: {error}") from error
+    if len(expected) != len(node.outputs):
+        raise GraphError(f"{_at(node)}: expected {len(expected)} outputs, found {len(node.outputs)}")
+    for output, (shape, dtype) in zip(node.outputs, expected, strict=True):
+        tensor = graph.tensors[output]
+        if tensor.shape != shape:
+            raise GraphError(f"{_at(node)}: output {output!r} should have shape {shape}, found {tensor.shape}")
+        if tensor.dtype != dtype:
+            raise GraphError(f"{_at(node)}: output {output!r} should have dtype {dtype}, found {tensor.dtype}")
+
+
+def _check_inits(graph: Graph, producers: Mapping[str, Node]) -> None:
+    for tensor in graph.tensors.values():
+        where = f"tensor {tensor.name!r}"
+        if tensor.name in producers:
+            if tensor.init is not None:
+                raise GraphError(f"{where}: {_at(producers[tensor.name])} produces it, so it must have no init")
+            if tensor.role == "input":
+                raise GraphError(f"{where}: an input cannot be produced, {_at(producers[tensor.name])} does")
+            continue
+        if tensor.init is None:
+            raise GraphError(f"{where}: no node produces it and it has no init")
+        if tensor.role not in SOURCE_ROLES:
+            raise GraphError(f"{where}: no node produces it, so its role must be one of "
+                             f"{', '.join(SOURCE_ROLES)}, found {tensor.role}")
+
+
+def _check_updates(graph: Graph, producers: Mapping[str, Node]) -> None:
+    replaced: dict[str, str] = {}
+    for source, target in graph.updates.items():
+        where = f"update of {source!r} by {target!r}"
+        for name in (source, target):
+            if name not in graph.tensors:
+                raise GraphError(f"{where}: tensor {name!r} is not defined")
+        if source in producers:
+            raise GraphError(f"{where}: {_at(producers[source])} produces {source!r}; only a tensor that no node "
+                             "produces can be updated")
+        if target not in producers:
+            raise GraphError(f"{where}: no node produces {target!r}")
+        old, new = graph.tensors[source], graph.tensors[target]
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise GraphError(f"{where}: expected shape {old.shape} and dtype {old.dtype}, found {new.shape} and "
+                             f"{new.dtype}")
+        if target in replaced:
+            raise GraphError(f"{where}: {target!r} updates {replaced[target]!r} already")
+        replaced[target] = source
+
+
+def _check_metrics(graph: Graph) -> None:
+    for metric, name in graph.metrics.items():
+        if name not in graph.tensors:
+            raise GraphError(f"metric {metric!r}: tensor {name!r} is not defined")
+    loss = graph.metrics.get("loss")
+    if loss is not None and graph.tensors[loss].shape != ():
+        raise GraphError(f"metric 'loss': tensor {loss!r} must be a scalar, found shape {graph.tensors[loss].shape}")
+
+
+def _at(node: Node) -> str:
+    return f"node {node.name!r} ({node.op})"

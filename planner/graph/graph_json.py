@@ -1,0 +1,177 @@
+"""Graphs as plain data: what `graph.json` and the "graph" of `plan.json` hold.
+
+{"tensors": {"w": {"shape": [4, 4], "dtype": "float32", "role": "weight", "init": {"kind": "uniform", "scale": 0.5}}},
+ "nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
+ "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
+
+Keys that hold their default (no init, no attributes, no hints) are left out. An attribute's tuples are JSON arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from planner.errors import GraphError
+from planner.graph.check import check
+from planner.graph.ir import Graph, Init, Node, Tensor, Value
+
+T = TypeVar("T")
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """A JSON object with exactly the declared keys."""
+
+
+class _Init(_Record):
+    kind: str
+    scale: float = 0.0
+    below: int = 0
+
+
+class _Tensor(_Record):
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    init: _Init | None = None
+
+
+class _Node(_Record):
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: dict[str, Any] = {}
+    forward: str | None = None
+    unroll: tuple[str, int] | None = None
+
+
+class _Graph(_Record):
+    tensors: dict[str, Any]
+    nodes: list[Any]
+    updates: dict[str, str]
+    metrics: dict[str, str]
+
+
+def to_data(graph: Graph) -> dict[str, Any]:
+    """Return the graph as dicts, lists, strings and numbers."""
+    return {
+        "tensors": {name: _tensor_data(tensor) for name, tensor in graph.tensors.items()},
+        "nodes": [_node_data(node) for node in graph.nodes],
+        "updates": dict(graph.updates),
+        "metrics": dict(graph.metrics),
+    }
+
+
+def from_data(data: object, path: str = "$") -> Graph:
+    """Return the checked graph that `to_data` made `data` from.
+
+    Raises GraphError naming the JSON path (under `path`) of anything missing, unknown or of a wrong type, and
+    whatever `check` finds wrong.
+    """
+    outer = _convert(data, _Graph, path)
+    tensors = {
+        name: _tensor(name, _convert(tensor, _Tensor, f"{path}.tensors.{name}"))
+        for name, tensor in outer.tensors.items()
+    }
+    nodes = []
+    for number, record in enumerate(outer.nodes):
+        where = f"{path}.nodes[{number}]"
+        nodes.append(_node(_convert(record, _Node, where), where))
+    graph = Graph(tensors, tuple(nodes), outer.updates, outer.metrics)
+    check(graph)
+    return graph
+
+
+def load_graph(file: Path) -> Graph:
+    """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
+    try:
+        return from_data(json.loads(file.read_bytes()))
+    except json.JSONDecodeError as error:
+        raise GraphError(f"{file}: not JSON: {error}") from error
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{file}: not JSON: not UTF-8 text") from error
+    except GraphError as error:
+        raise GraphError(f"{file}: {error}") from error
+
+
+def save_graph(graph: Graph, file: Path) -> None:
+    """Write a graph.json, one tensor or node a line."""
+    data = to_data(graph)
+    tensors = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in data["tensors"].items())
+    nodes = ",\n".join(f"  {json.dumps(record)}" for record in data["nodes"])
+    updates, metrics = json.dumps(data["updates"]), json.dumps(data["metrics"])
+    file.write_text(
+        f'{{"tensors": {{\n{tensors}}},\n"nodes": [\n{nodes}],\n"updates": {updates},\n"metrics": {metrics}}}\n',
+        encoding="utf-8",
+    )
+
+
+def _convert(data: object, kind: type[T], path: str) -> T:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        message, _, inner = str(error).partition(" - at `")
+        raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {_lower(message)}") from error
+
+
+def _lower(message: str) -> str:
+    return re.sub(r"^[A-Z]", lambda first: first.group().lower(), message)
+
+
+def _tensor_data(tensor: Tensor) -> dict[str, Any]:
+    init = tensor.init
+    record = None if init is None else _Init(init.kind, init.scale, init.below)
+    data: dict[str, Any] = msgspec.to_builtins(_Tensor(tensor.shape, tensor.dtype, tensor.role, record))
+    return data | {"shape": list(tensor.shape)}
+
+
+def _tensor(name: str, record: _Tensor) -> Tensor:
+    init = None if record.init is None else Init(record.init.kind, record.init.scale, record.init.below)
+    return Tensor(name, record.shape, record.dtype, record.role, init)
+
+
+def _node_data(node: Node) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": node.name,
+        "op": node.op,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
+    }
+    if node.attrs:
+        data["attrs"] = _to_plain(node.attrs)
+    if node.forward is not None:
+        data["forward"] = node.forward
+    if node.unroll is not None:
+        data["unroll"] = list(node.unroll)
+    return data
+
+
+def _node(record: _Node, path: str) -> Node:
+    attrs = {name: _from_plain(value, f"{path}.attrs.{name}") for name, value in record.attrs.items()}
+    return Node(record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll)
+
+
+def _to_plain(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _to_plain(item) for key, item in value.items()}
+    return value
+
+
+def _from_plain(value: object, path: str) -> Value:
+    if isinstance(value, list):
+        return tuple(_from_plain(item, f"{path}[{number}]") for number, item in enumerate(value))
+    if isinstance(value, dict):
+        if any(not isinstance(key, str) for key in value):
+            raise GraphError(f"{path}: expected string keys, found {list(value)}")
+        return {key: _from_plain(item, f"{path}.{key}") for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise GraphError(f"{path}: expected a number, string, null, array or object, found {type(value).__name__}")

@@ -1,0 +1,83 @@
+"""RNN-L-H: L stacked LSTM layers of H hidden units, unrolled, with a softmax at every timestep (Tofu Sec 7).
+
+The four gates' weights have a leading dimension of 4, so that sharding the hidden units keeps a unit's gates on one
+worker. There are no biases and no projections.
+"""
+
+from __future__ import annotations
+
+from planner.graph.build import ZEROS, GraphBuilder
+from planner.graph.ir import Graph
+from planner.graph.training import training_graph
+from planner.models.layers import softmax_cross_entropy, uniform
+from planner.models.names import width
+from planner.models.options import ModelOptions
+
+DEFAULT_CLASSES = 512
+GATES = ("i", "f", "g", "o")
+GATE_EQUATION = "bi,ghi->bgh"
+
+
+def build(layers: str, hidden: str, options: ModelOptions) -> Graph:
+    """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", the loss their mean over timesteps.
+
+    The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.
+    """
+    b = GraphBuilder(options.dtype)
+    cells = _declare_cells(b, int(layers), width(hidden), options)
+    classes = options.classes or DEFAULT_CLASSES
+    weight = b.weight("fc.w", (width(hidden), classes), uniform(width(hidden)))
+    losses, metrics = [], {}
+    for step in range(options.unroll):
+        with b.timestep(step):
+            x = b.input(f"x.{step}", (options.batch, options.input_width))
+            labels = b.labels(f"labels.{step}", options.batch, classes)
+            for cell in cells:
+                x = cell.advance(x)
+            logits = b.apply("mm", x, weight, name="logits")
+            losses.append(softmax_cross_entropy(b, logits, labels, "cross_entropy", options.batch * options.unroll))
+            metrics = {"logits": logits, "labels": labels}
+    loss = b.apply("add_n", *losses, name="loss")
+    return training_graph(b, {"loss": loss, **metrics}, options.optimizer_settings)
+
+
+class _Cell:
+    """One LSTM layer: its weights, and its state as of the timestep last added to the graph."""
+
+    def __init__(self, b: GraphBuilder, name: str, sizes: tuple[int, int, int]) -> None:
+        batch, inputs, hidden = sizes
+        self.b = b
+        self.name = name
+        # Two products are added, so each brings half of the variance.
+        init = uniform(inputs + hidden)
+        self.weight_x = b.weight(f"{name}.wx", (len(GATES), hidden, inputs), init)
+        self.weight_h = b.weight(f"{name}.wh", (len(GATES), hidden, hidden), init)
+        self.h = b.input(f"{name}.h.initial", (batch, hidden), ZEROS)
+        self.c = b.input(f"{name}.c.initial", (batch, hidden), ZEROS)
+
+    def advance(self, x: str) -> str:
+        """Add one timestep with input x [batch, inputs]; return the new hidden state [batch, hidden]."""
+        b, name = self.b, self.name
+        from_x = b.apply("einsum", x, self.weight_x, name=f"{name}.x", equation=GATE_EQUATION)
+        from_h = b.apply("einsum", self.h, self.weight_h, name=f"{name}.h_product", equation=GATE_EQUATION)
+        gates = b.apply("add", from_x, from_h, name=f"{name}.gates")
+        parts = tuple(f"{name}.{gate}.before" for gate in GATES)
+        raw = b.apply_all("unbind", gates, name=f"{name}.unbind", outputs=parts, dim=1, n=len(GATES))
+        functions = ("sigmoid", "sigmoid", "tanh", "sigmoid")
+        i, f, g, o = (
+            b.apply(function, part, name=f"{name}.{gate}")
+            for function, part, gate in zip(functions, raw, GATES, strict=True)
+        )
+        kept = b.apply("mul", f, self.c, name=f"{name}.kept")
+        added = b.apply("mul", i, g, name=f"{name}.added")
+        self.c = b.apply("add", kept, added, name=f"{name}.c")
+        self.h = b.apply("mul", o, b.apply("tanh", self.c, name=f"{name}.c_tanh"), name=f"{name}.h")
+        return self.h
+
+
+def _declare_cells(b: GraphBuilder, layers: int, hidden: int, options: ModelOptions) -> list[_Cell]:
+    cells = []
+    for layer in range(1, layers + 1):
+        inputs = options.input_width if layer == 1 else hidden
+        cells.append(_Cell(b, f"lstm{layer}", (options.batch, inputs, hidden)))
+    return cells

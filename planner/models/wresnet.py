@@ -1,0 +1,84 @@
+"""WResNet-L-W: a bottleneck ResNet with every convolution's channels multiplied by W (Tofu Sec 7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from planner.errors import GraphError
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph
+from planner.graph.training import training_graph
+from planner.models.layers import RELU_GAIN, batch_norm, convolution, pooled_classifier
+from planner.models.options import ModelOptions
+
+UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+STAGE_WIDTHS = (64, 128, 256, 512)
+EXPANSION = 4
+SMALLEST_POOLED_IMAGE = 64
+DEFAULT_IMAGE = 224
+DEFAULT_CLASSES = 1000
+
+
+def build(depth: str, widening: str, options: ModelOptions) -> Graph:
+    """Return the training graph of a wide ResNet; L is one of `UNITS`, W a number such that 64 W is whole.
+
+    From 64 pixels on the stem is a 7x7 convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a
+    3x3 convolution of stride 1 and no pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3
+    convolution of their first block. Batch norm is on by default.
+    """
+    units = UNITS.get(int(depth))
+    if units is None:
+        raise GraphError(f"wresnet-{depth}-{widening}: L must be one of {', '.join(map(str, UNITS))}")
+    base = STAGE_WIDTHS[0] * Fraction(widening)
+    if base.denominator != 1 or base < 1:
+        raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
+    b = GraphBuilder(options.dtype)
+    size = options.image or DEFAULT_IMAGE
+    images = b.input("images", (options.batch, options.channels or 3, size, size))
+    net = _Network(b, options.batch_norm is not False, sum(units))
+    x = net.stem(images, int(base))
+    for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
+        for unit in range(1, count + 1):
+            stride = 2 if stage > 1 and unit == 1 else 1
+            x = net.block(x, f"stage{stage}.unit{unit}", int(width * Fraction(widening)), stride)
+    metrics = pooled_classifier(b, x, options.classes or DEFAULT_CLASSES)
+    return training_graph(b, metrics, options.optimizer_settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """The parts of one network: its builder, whether convolutions are normalised, how many blocks there are."""
+
+    b: GraphBuilder
+    normalise: bool
+    blocks: int
+
+    def stem(self, images: str, channels: int) -> str:
+        """Return the first convolution's activation, pooled for large images."""
+        if self.b.shape(images)[2] < SMALLEST_POOLED_IMAGE:
+            return self._relu(self._convolution(images, "stem.conv", (channels, 3, 1)), "stem.relu")
+        x = self._relu(self._convolution(images, "stem.conv", (channels, 7, 2)), "stem.relu")
+        window = {"stride": (2, 2), "padding": (1, 1), "kernel": (3, 3), "extents": {"dy": 3, "dx": 3}}
+        values, _ = self.b.apply_all("max_pool2d_with_indices", x, name="stem.pool", **window)
+        return values
+
+    def block(self, x: str, name: str, width: int, stride: int) -> str:
+        """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""
+        wide = EXPANSION * width
+        y = self._relu(self._convolution(x, f"{name}.conv1", (width, 1, 1)), f"{name}.relu1")
+        y = self._relu(self._convolution(y, f"{name}.conv2", (width, 3, stride)), f"{name}.relu2")
+        # Without batch norm the residual sums grow with depth unless each block contributes its share.
+        gain = 1.0 if self.normalise else 1.0 / math.sqrt(self.blocks)
+        y = self._convolution(y, f"{name}.conv3", (wide, 1, 1), gain)
+        if stride != 1 or self.b.shape(x)[1] != wide:
+            x = self._convolution(x, f"{name}.shortcut", (wide, 1, stride), 1.0)
+        return self._relu(self.b.apply("add", y, x, name=f"{name}.add"), f"{name}.relu3")
+
+    def _convolution(self, x: str, name: str, size: tuple[int, int, int], gain: float = RELU_GAIN) -> str:
+        y = convolution(self.b, x, name, size, gain)
+        return batch_norm(self.b, y, f"{name}.bn") if self.normalise else y
+
+    def _relu(self, x: str, name: str) -> str:
+        return self.b.apply("relu", x, name=name)
