@@ -84,12 +84,11 @@ def check_plan(plan: Plan) -> None:
     for name, strategy in plan.strategies.items():
         _check_strategy(plan, name, strategy, found[name])
     for old, new in plan.graph.updates.items():
-        if plan.layouts[old] != plan.layouts[new]:
-            step = next(i for i, pair in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)) if len({*pair}) > 1)
-            raise PlanError(
-                f"$.steps[{step}].tensors.{new}: expected {plan.layouts[old][step]}, as {old} which it replaces, "
-                f"found {plan.layouts[new][step]}"
-            )
+        for step, (before, after) in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)):
+            if before != after:
+                raise PlanError(
+                    f"$.steps[{step}].tensors.{new}: expected {before}, as {old} which it replaces, found {after}"
+                )
 
 
 def _check_names(given: Mapping[str, object], known: Mapping[str, object], section: str) -> None:
@@ -130,5 +129,3 @@ def _check_extent(extent: int, ways: Sequence[int], step: int, what: str) -> Non
             f"{what} is not eligible: expected an extent of at least {math.prod(ways[: step + 1])} to split "
             f"at this step, found {extent}"
         )
-
-

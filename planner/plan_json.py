@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,13 @@ def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, ob
 
 def _recount(plan: Plan, reported: ReportedRecord) -> None:
     counted = _bytes_record(plan)
-    for name in ("total", "steps", "matrix"):
+    for name in ("total", "steps"):
         found, expected = getattr(reported.bytes, name), getattr(counted, name)
         if found != expected:
             raise PlanError(f"$.reported.bytes.{name}: expected {expected}, by recount, found {found}")
+    for row, (found, expected) in enumerate(zip_longest(reported.bytes.matrix, counted.matrix)):
+        if found != expected:
+            raise PlanError(f"$.reported.bytes.matrix[{row}]: expected {expected}, by recount, found {found}")
 
 
 def _bytes_record(plan: Plan) -> BytesRecord:

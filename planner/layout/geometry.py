@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -33,7 +33,7 @@ def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: 
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
     return tuple(owned(shape, layout, ways, worker) for worker in range(prod(ways)))
@@ -61,9 +61,7 @@ def reached(index: tdl.Index, extents: Mapping[str, int], runs: Mapping[str, Run
     if isinstance(index, tdl.Digits):
         return _reached_digits(index.variables, extents, runs)
     per_variable = [runs.get(name, ((0, extents[name]),)) for name in index.variables]
-    images = (
-        index.image(dict(zip(index.variables, bounds, strict=True))) for bounds in product(*per_variable)
-    )
+    images = (index.image(dict(zip(index.variables, bounds, strict=True))) for bounds in product(*per_variable))
     return normalise((max(low, 0), min(high, extent)) for low, high in images)
 
 
@@ -85,7 +83,7 @@ def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: 
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return what each worker needs of an operand: a product over its dimensions, united over the accesses."""
     shape = signature.shapes[operand]
@@ -101,7 +99,7 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[i
     return tuple(region(worker) for worker in range(prod(ways)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return which elements of an output each worker computes (whole values or partial results)."""
     shape = signature.outputs[output]
@@ -110,8 +108,7 @@ def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[
     def region(worker: int) -> Region:
         runs = split_runs(signature, strategy, ways, worker)
         return tuple(
-            reached(index, signature.extents, runs, extent)
-            for index, extent in zip(indices, shape, strict=True)
+            reached(index, signature.extents, runs, extent) for index, extent in zip(indices, shape, strict=True)
         )
 
     return tuple(region(worker) for worker in range(prod(ways)))
@@ -140,7 +137,7 @@ class Production:
     reducer: str | None
 
 
-@lru_cache(maxsize=None)
+@cache
 def production(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> Production:
     """Return how a strategy leaves an output."""
     summed = signature.description.reduction_variables
@@ -153,7 +150,7 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: tupl
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def store(made: Production, layout: Layout, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 

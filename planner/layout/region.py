@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 from planner.layout.split import Runs, normalise
@@ -36,7 +36,7 @@ def whole(shape: Sequence[int]) -> Region:
     return tuple(((0, extent),) if extent else () for extent in shape)
 
 
-@lru_cache(maxsize=None)
+@cache
 def intersect_runs(one: Runs, other: Runs) -> Runs:
     """Return the indices in both."""
     found, i, j = [], 0, 0
@@ -51,7 +51,7 @@ def intersect_runs(one: Runs, other: Runs) -> Runs:
     return tuple(found)
 
 
-@lru_cache(maxsize=None)
+@cache
 def subtract_runs(one: Runs, other: Runs) -> Runs:
     """Return the indices of `one` that are not in `other`."""
     found = []
@@ -91,7 +91,7 @@ def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...
     return left
 
 
-@lru_cache(maxsize=None)
+@cache
 def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
     """Say where the indices `common` lie in two local arrays along one dimension, as few contiguous segments."""
     found: list[Segment] = []

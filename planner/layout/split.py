@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
@@ -34,7 +34,7 @@ def first_eligible(shape: Sequence[int], ways: Sequence[int], step: int) -> int 
     return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step)), None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def chosen_runs(extent: int, chosen: tuple[int | None, ...], ways: tuple[int, ...]) -> Runs:
     """Return the indices whose digit at step i is `chosen[i]`, wherever that is not None.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
-from planner.layout import Region, Runs, Signature, Strategy, needed, production
+from planner.layout import Runs, Signature, Strategy, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.region import elements, length, offset
 from planner.program.tasks import Slices
@@ -36,79 +36,72 @@ class NodeWork:
     output_elements: tuple[int, ...]
 
 
-@lru_cache(maxsize=None)
+@cache
 def node_work(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> NodeWork:
-    """Return a worker's share of a node.
+    """Return a worker's share of a node."""
+    return _NodeWorker(signature, strategy, ways, worker).work()
+
+
+class _NodeWorker:
+    """Cuts one node on one worker.
 
     A variable whose iterations must be contiguous (it stands in a window, or serves as a value) makes one call per
-    run; any other is one range as long as its runs together.
+    run; these are `apart`. Any other is one range as long as its runs together.
     """
-    description, extents = signature.description, signature.extents
-    runs = split_runs(signature, strategy, ways, worker)
-    needs = tuple(needed(signature, n, strategy, ways)[worker] for n in range(len(signature.shapes)))
-    made = tuple(production(signature, n, strategy, ways).regions[worker] for n in range(len(signature.outputs)))
-    apart = [name for name in runs if name in description.contiguous]
-    together = {
-        name: (runs[name][0][0], runs[name][0][0] + length(runs[name])) if name in runs else (0, extent)
-        for name, extent in extents.items()
-        if name not in apart
-    }
-    calls = []
-    for chosen in product(*(runs[name] for name in apart)):
-        bounds = {**together, **dict(zip(apart, chosen, strict=True))}
-        calls.append(_call(signature, bounds, frozenset(apart), runs, needs, made))
-    local = {name: length(runs[name]) if name in runs else extent for name, extent in extents.items()}
-    return NodeWork(
-        tuple(calls),
-        description.operations(local),
-        tuple(map(elements, needs)),
-        tuple(map(elements, made)),
-    )
 
+    def __init__(self, signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> None:
+        self.signature = signature
+        self.description = signature.description
+        self.runs = split_runs(signature, strategy, ways, worker)
+        self.needs = [needed(signature, n, strategy, ways)[worker] for n in range(len(signature.shapes))]
+        outputs = range(len(signature.outputs))
+        self.made = [production(signature, n, strategy, ways).regions[worker] for n in outputs]
+        self.apart = [name for name in self.runs if name in self.description.contiguous]
 
-def _call(
-    signature: Signature,
-    bounds: Bounds,
-    apart: frozenset[str],
-    runs: Mapping[str, Runs],
-    needs: tuple[Region, ...],
-    made: tuple[Region, ...],
-) -> CallGeometry:
-    description = signature.description
-    inputs, origins = [], []
-    for operand, need in enumerate(needs):
-        indices = [access.index for access in description.accesses if access.operand == operand]
-        slices, starts = [], []
-        for dim, held in enumerate(need):
-            found = _window([index[dim] for index in indices], signature, bounds, apart, dim, operand)
-            slices.append(_local(held, found))
-            starts.append(found[0] if found else held[0][0] if held else 0)
-        inputs.append(tuple(slices))
-        origins.append(tuple(starts))
-    outputs = tuple(
-        tuple(
-            _local(held, bounds[index.variables[0]] if apart.intersection(index.variables) else None)
-            for index, held in zip(output.index, region, strict=True)
+    def work(self) -> NodeWork:
+        extents = self.signature.extents
+        together = {name: self._together(name) for name in extents if name not in self.apart}
+        calls = tuple(
+            self._call({**together, **dict(zip(self.apart, chosen, strict=True))})
+            for chosen in product(*(self.runs[name] for name in self.apart))
         )
-        for output, region in zip(description.outputs, made, strict=True)
-    )
-    summed = [name for name in apart if name in description.reduction_variables]
-    first = all(bounds[name] == runs[name][0] for name in summed)
-    return CallGeometry(
-        tuple(inputs), outputs, bounds, tuple(origins), None if first else description.outputs[0].reducer
-    )
+        operations = self.description.operations(
+            {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
+        )
+        return NodeWork(calls, operations, tuple(map(elements, self.needs)), tuple(map(elements, self.made)))
 
+    def _together(self, name: str) -> tuple[int, int]:
+        runs = self.runs.get(name, ((0, self.signature.extents[name]),))
+        return runs[0][0], runs[0][0] + length(runs)
 
-def _window(
-    indices: list, signature: Signature, bounds: Bounds, apart: frozenset[str], dim: int, operand: int
-) -> tuple[int, int] | None:
-    """Return the hull of what a call reads of one dimension, or None where it reads all that is held."""
-    if not any(apart.intersection(index.variables) for index in indices):
-        return None
-    extent = signature.shapes[operand][dim]
-    single = {name: (run,) for name, run in bounds.items() if name in apart}
-    hulls = [run for index in indices for run in reached(index, signature.extents, single, extent)]
-    return (min(low for low, _ in hulls), max(high for _, high in hulls)) if hulls else (0, 0)
+    def _call(self, bounds: Bounds) -> CallGeometry:
+        windows = [
+            [self._window(operand, dim, bounds) for dim in range(len(need))] for operand, need in enumerate(self.needs)
+        ]
+        inputs = tuple(tuple(map(_local, *pair)) for pair in zip(self.needs, windows, strict=True))
+        origins = tuple(tuple(map(_origin, *pair)) for pair in zip(self.needs, windows, strict=True))
+        outputs = tuple(
+            tuple(
+                _local(held, bounds[index.variables[0]] if set(self.apart) & set(index.variables) else None)
+                for index, held in zip(output.index, region, strict=True)
+            )
+            for output, region in zip(self.description.outputs, self.made, strict=True)
+        )
+        summed = [name for name in self.apart if name in self.description.reduction_variables]
+        first = all(bounds[name] == self.runs[name][0] for name in summed)
+        combine = None if first else self.description.outputs[0].reducer
+        return CallGeometry(inputs, outputs, bounds, origins, combine)
+
+    def _window(self, operand: int, dim: int, bounds: Bounds) -> tuple[int, int] | None:
+        """Return the hull of what a call reads of one dimension, or None where it reads all that is held."""
+        accesses = self.description.accesses
+        indices = [access.index[dim] for access in accesses if access.operand == operand]
+        if not any(set(self.apart) & set(index.variables) for index in indices):
+            return None
+        single = {name: (bounds[name],) for name in self.apart}
+        extent = self.signature.shapes[operand][dim]
+        hulls = [run for index in indices for run in reached(index, self.signature.extents, single, extent)]
+        return (min(low for low, _ in hulls), max(high for _, high in hulls)) if hulls else (0, 0)
 
 
 def _local(held: Runs, window: tuple[int, int] | None) -> slice:
@@ -118,3 +111,9 @@ def _local(held: Runs, window: tuple[int, int] | None) -> slice:
         return slice(0, 0)
     start = offset(held, window[0])
     return slice(start, start + window[1] - window[0])
+
+
+def _origin(held: Runs, window: tuple[int, int] | None) -> int:
+    if window is not None:
+        return window[0]
+    return held[0][0] if held else 0

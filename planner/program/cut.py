@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from planner.layout import Exchange, Region, elements
 from planner.layout.region import Segment, boxes, intersect, subtract_all
@@ -28,7 +28,7 @@ class Share:
     copied: tuple[Pieces, ...]
 
 
-@lru_cache(maxsize=None)
+@cache
 def cut(exchange: Exchange) -> tuple[Share, ...]:
     """Return every worker's share of an exchange."""
     workers = range(len(exchange.targets))

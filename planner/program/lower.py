@@ -34,9 +34,7 @@ from planner.traffic import Traffic, Work
 TRANSPORTS = ("p2p",)
 
 
-def lower(
-    plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence[str] | None = None
-) -> Program:
+def lower(plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence[str] | None = None) -> Program:
     """Return the program of one training iteration for every worker.
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
