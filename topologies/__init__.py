@@ -1,0 +1,22 @@
+"""Machines as data: what devices, memories and links there are, and how traffic crosses them."""
+
+from topologies.errors import TopologyError
+from topologies.level import Level, levels
+from topologies.load import available, load_topology, parse_topology
+from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
+
+__all__ = [
+    "CATEGORIES",
+    "Device",
+    "Level",
+    "Link",
+    "Machine",
+    "Memory",
+    "Resource",
+    "Route",
+    "TopologyError",
+    "available",
+    "levels",
+    "load_topology",
+    "parse_topology",
+]

@@ -1,0 +1,50 @@
+"""The levels of a machine under a plan's steps: how fast traffic crosses between the groups of each step.
+
+Workers are numbered by their digits, the first step's the most significant. Traffic of step i runs between workers
+whose digits first differ at step i (Tofu Sec 5.2: earlier steps belong to the slower, higher levels of the machine).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topologies.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One step's level.
+
+    `bandwidth_bytes_per_s` is what all workers together move when every pair of the level sends equally, at once;
+    `latency_s` the longest route's.
+    """
+
+    ways: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+def levels(machine: Machine, ways: Sequence[int]) -> tuple[Level, ...]:
+    """One level per step, in order; raises `TopologyError` where the machine has too few devices."""
+    machine.require_devices(math.prod(ways))
+    return tuple(_level(machine, tuple(ways), step) for step in range(len(ways)))
+
+
+def _level(machine: Machine, ways: tuple[int, ...], step: int) -> Level:
+    workers = math.prod(ways)
+    inner = math.prod(ways[step + 1 :])
+    group = inner * ways[step]
+    pairs = [
+        (u, w) for u in range(workers) for w in range(workers) if u // group == w // group and u // inner != w // inner
+    ]
+    load: defaultdict[int, float] = defaultdict(float)
+    for pair in pairs:
+        for resource, amount in machine.route(*pair).uses:
+            load[resource] += amount
+    if not pairs:
+        return Level(ways[step], math.inf, 0.0)
+    seconds = max(amount / machine.resources[resource].capacity for resource, amount in load.items())
+    return Level(ways[step], len(pairs) / seconds, max(machine.route(*pair).latency_s for pair in pairs))

@@ -1,0 +1,121 @@
+"""A machine: devices with rooflines, and resources with capacities that traffic and kernels share.
+
+Worker w of a plan runs on the w-th device. Built and checked by `topologies.load`; data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topologies.errors import TopologyError
+
+CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
+
+Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something shared: a direction of a link, a memory's bus, or a processor.
+
+    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor".
+    """
+
+    name: str
+    kind: str
+    capacity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A memory that one or several devices use: its size, its bus and the devices, by index."""
+
+    name: str
+    nbytes: float
+    resource: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device: what it attains alone (its roofline), and the shared resources it draws on.
+
+    `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
+    """
+
+    name: str
+    type: str
+    peak_flop_per_s: Mapping[str, float]
+    memory_bandwidth_bytes_per_s: float
+    efficiency: Mapping[str, float]
+    launch_latency_s: float
+    memory: int
+    processor: int | None
+    cores: float
+    message_core_s_per_byte: float
+
+    def peak(self, dtype: str) -> float:
+        """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""
+        if dtype in self.peak_flop_per_s:
+            return self.peak_flop_per_s[dtype]
+        if dtype.startswith("int"):
+            return min(self.peak_flop_per_s.values())
+        listed = ", ".join(sorted(self.peak_flop_per_s))
+        raise TopologyError(
+            f"$.device_types.{self.type}.peak_flop_per_s: expected a figure for {dtype}, found only {listed}"
+        )
+
+    def roofline_s(self, category: str, dtype: str, operations: float, nbytes: float) -> float:
+        """Seconds a kernel takes alone: the slower of computing and of memory traffic, by its category's efficiency."""
+        busy = max(operations / self.peak(dtype), nbytes / self.memory_bandwidth_bytes_per_s)
+        return busy / self.efficiency[category]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link between two nodes; `forward` and `backward` are the resources of its directions (one if shared)."""
+
+    name: str
+    ends: tuple[str, str]
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed."""
+
+    uses: tuple[Use, ...]
+    latency_s: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """Devices, memories, links, all their resources, and a route between any two devices."""
+
+    name: str
+    description: str
+    devices: tuple[Device, ...]
+    memories: tuple[Memory, ...]
+    links: tuple[Link, ...]
+    resources: tuple[Resource, ...]
+    routes: Mapping[tuple[int, int], Route]
+
+    def route(self, source: int, target: int) -> Route:
+        """Return how a message goes from one device (by index) to another."""
+        return self.routes[source, target]
+
+    def bandwidth_bytes_per_s(self, source: int, target: int) -> float:
+        """Return the rate of a single message, alone on the machine."""
+        return min(self.resources[r].capacity / amount for r, amount in self.route(source, target).uses)
+
+    def require_devices(self, workers: int) -> None:
+        """Raise `TopologyError` where a plan has more workers than the machine has devices."""
+        if workers > len(self.devices):
+            raise TopologyError(
+                f"{self.name}: expected at least {workers} devices, one per worker, found {len(self.devices)}"
+            )
