@@ -7,20 +7,18 @@ from executor.kernels.convolution import correlate
 
 
 def shift_two(call: KernelCall) -> None:
-    """Read two elements further on; the local slice already starts there."""
-    call.xp.copyto(call.outputs[0], call.inputs[0])
+    """Read two elements further on."""
+    (start, stop), (origin,) = call.ranges["i"], call.origins[0]
+    call.xp.copyto(call.outputs[0], call.inputs[0][start + 2 - origin : stop + 2 - origin])
 
 
 def conv1d(call: KernelCall) -> None:
     """One-dimensional convolution without padding; filters are [ci, co, dx]."""
     data, filters = call.inputs
-    correlate(
-        call.xp,
-        data[:, :, None, :],
-        filters.transpose(1, 0, 2)[:, :, None, :],
-        (1, 1),
-        call.outputs[0][:, :, None, :],
-    )
+    (start, stop), (first, last), origin = call.ranges["x"], call.ranges["dx"], call.origins[0][2]
+    data = data[:, :, start + first - origin : stop + last - 1 - origin]
+    weight = filters.transpose(1, 0, 2)[:, :, None, :]
+    correlate(call.xp, data[:, :, None, :], weight, (1, 1), call.outputs[0][:, :, None, :])
 
 
 def batch_cholesky(call: KernelCall) -> None:

@@ -1,0 +1,313 @@
+"""Random valid operands and attributes for every operator of the catalog, small enough to enumerate.
+
+Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and comparisons meet ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from planner.graph.ir import Value
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes."""
+
+    operands: tuple[Array, ...]
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A source of random sizes, choices and arrays."""
+
+    generator: np.random.Generator
+
+    def size(self, low: int = 2, high: int = 5) -> int:
+        """Return an integer from `low` to `high`, both included."""
+        return int(self.generator.integers(low, high + 1))
+
+    def sizes(self, count: int, low: int = 2, high: int = 5) -> tuple[int, ...]:
+        """Return `count` sizes."""
+        return tuple(self.size(low, high) for _ in range(count))
+
+    def flag(self) -> bool:
+        """Return True or False."""
+        return bool(self.generator.integers(2))
+
+    def subset(self, count: int, low: int = 0) -> tuple[int, ...]:
+        """Return at least `low` of the numbers below `count`, in random order."""
+        return tuple(int(entry) for entry in self.generator.permutation(count)[: self.size(low, count)])
+
+    def array(self, *shape: int) -> Array:
+        """Return values of both signs."""
+        return self.generator.integers(-16, 17, shape) / 8
+
+    def positive(self, *shape: int) -> Array:
+        """Return values from 1/8 to 2."""
+        return self.generator.integers(1, 17, shape) / 8
+
+    def below(self, bound: int, *shape: int) -> Array:
+        """Return int32 values from 0 to bound - 1."""
+        return self.generator.integers(0, bound, shape).astype(np.int32)
+
+
+Generate = Callable[[Draw], Case]
+
+
+def _same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
+
+
+def _positive(draw: Draw) -> Case:
+    return Case((draw.positive(*draw.sizes(draw.size(1, 4), 2, 4)),))
+
+
+def _binary(draw: Draw) -> Case:
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    a = draw.array(*shape)
+    if draw.flag():
+        return Case((a, draw.positive(*shape)))
+    dims = draw.subset(len(shape))
+    return Case((a, draw.positive(*(shape[dim] for dim in dims))), {"dims": dims})
+
+
+def _add_n(draw: Draw) -> Case:
+    return _same_shape(draw, draw.size(1, 4))
+
+
+def _increment(draw: Draw) -> Case:
+    return Case((draw.array(),))
+
+
+def _adam(draw: Draw) -> Case:
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    moments = (draw.array(*shape), draw.positive(*shape))
+    step = np.asarray(float(draw.size(1, 20)))
+    attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
+    return Case((draw.array(*shape), draw.array(*shape), *moments, step), attributes)
+
+
+def _mm(draw: Draw) -> Case:
+    (i, j, k), (transpose_a, transpose_b) = draw.sizes(3), (draw.flag(), draw.flag())
+    a = draw.array(k, i) if transpose_a else draw.array(i, k)
+    b = draw.array(j, k) if transpose_b else draw.array(k, j)
+    return Case((a, b), {"transpose_a": transpose_a, "transpose_b": transpose_b})
+
+
+EQUATIONS = (
+    "bi,ghi->bgh", "bgh,ghi->bi", "bi,bgh->ghi", "bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", "bhqk,bhqd->bhkd",
+    "ij->ji", "ijk->j", "i,j->ij", "i,j->ji", "abc,ab->c", "abd,cb->adc", "ijk,k->ji", "ab,ab->a",
+)  # fmt: skip
+
+
+def _einsum(draw: Draw) -> Case:
+    equation = EQUATIONS[draw.size(0, len(EQUATIONS) - 1)]
+    extents = {letter: draw.size(2, 4) for letter in equation if letter.isalpha()}
+    terms = equation.split("->")[0].split(",")
+    return Case(tuple(draw.array(*(extents[c] for c in term)) for term in terms), {"equation": equation})
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Random sizes of a windowed operator, along y and along x."""
+
+    image: tuple[int, int]
+    result: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """Return stride and padding as attributes."""
+        return {"stride": self.stride, "padding": self.padding}
+
+    def extents(self, *variables: str) -> dict[str, Value]:
+        """Return the extents of image rows and columns ("y", "x") and of taps ("dy", "dx")."""
+        known = {"y": self.image[0], "x": self.image[1], "dy": self.kernel[0], "dx": self.kernel[1]}
+        return {"extents": {variable: known[variable] for variable in variables}}
+
+
+def _windows(draw: Draw, pooling: bool = False) -> Windows:
+    """Draw windows, every one of which reads some element of the image."""
+    sides = []
+    for _ in range(2):
+        kernel, stride, result = draw.size(1, 4), draw.size(1, 3), draw.size(1, 5)
+        padding = draw.size(0, kernel // 2 if pooling else kernel - 1)
+        image = (result - 1) * stride + kernel - 2 * padding
+        while image < 1:
+            image, result = image + stride, result + 1
+        image += draw.size(0, stride - 1)
+        sides.append((image, result, kernel, stride, padding))
+    return Windows(*((along_y, along_x) for along_y, along_x in zip(*sides, strict=True)))
+
+
+def _convolution(draw: Draw) -> Case:
+    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
+    return Case((draw.array(n, ci, *w.image), draw.array(co, ci, *w.kernel)), w.attributes)
+
+
+def _convolution_backward_input(draw: Draw) -> Case:
+    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
+    operands = (draw.array(n, co, *w.result), draw.array(co, ci, *w.kernel))
+    return Case(operands, w.attributes | w.extents("y", "x"))
+
+
+def _convolution_backward_weight(draw: Draw) -> Case:
+    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
+    operands = (draw.array(n, co, *w.result), draw.array(n, ci, *w.image))
+    return Case(operands, w.attributes | w.extents("dy", "dx"))
+
+
+def _pool(draw: Draw) -> Case:
+    w = _windows(draw, pooling=True)
+    attributes = w.attributes | w.extents("dy", "dx") | {"kernel": w.kernel}
+    return Case((draw.array(*draw.sizes(2, 2, 3), *w.image),), attributes)
+
+
+def _pool_backward(draw: Draw, indexed: bool) -> Case:
+    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
+    attributes = w.attributes | w.extents("y", "x", "dy", "dx") | {"kernel": w.kernel}
+    grad = draw.array(*outer, *w.result)
+    if not indexed:
+        return Case((grad,), attributes)
+    return Case((grad, draw.below(w.kernel[0] * w.kernel[1], *outer, *w.result)), attributes)
+
+
+def _reduction(draw: Draw, counted: bool = False) -> Case:
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    dims = tuple(sorted(draw.subset(len(shape), 1)))
+    attributes: dict[str, Value] = {"dims": dims}
+    if counted:
+        attributes["count"] = int(np.prod([shape[dim] for dim in dims]))
+    return Case((draw.array(*shape),), attributes)
+
+
+def _expand(draw: Draw) -> Case:
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    dims = tuple(sorted(draw.subset(len(shape), 1)))
+    kept = [extent for dim, extent in enumerate(shape) if dim not in dims]
+    extents: dict[str, Value] = {f"e{place}": shape[dim] for place, dim in enumerate(dims)}
+    return Case((draw.array(*kept),), {"dims": dims, "factor": 0.25, "extents": extents})
+
+
+def _batch_norm(draw: Draw, name: str) -> Case:
+    shape = draw.sizes(4, 2, 4)
+    full, channels, count = draw.array(*shape), shape[1], shape[0] * shape[2] * shape[3]
+    grad, mean, bias = draw.array(*shape), draw.array(channels), draw.array(channels)
+    variance, weight, other = draw.positive(channels), draw.array(channels), draw.array(channels)
+    return {
+        "var": Case((full, mean), {"count": count}),
+        "forward": Case((full, mean, variance, weight, bias), {"eps": 1e-3}),
+        "reduce": Case((grad, full, mean, variance), {"eps": 1e-3}),
+        "backward": Case((grad, full, mean, variance, weight, other, bias), {"eps": 1e-3, "count": count}),
+    }[name]
+
+
+def _loss(draw: Draw, name: str) -> Case:
+    batch, classes = draw.sizes(2, 2, 6)
+    x, labels = draw.array(batch, classes), draw.below(classes, batch)
+    maximum = x.max(axis=1)
+    total = np.exp(x - maximum[:, None]).sum(axis=1)
+    return {
+        "sum": Case((x, maximum)),
+        "forward": Case((x, maximum, total, labels), {"count": batch}),
+        "backward": Case((x, maximum, total, labels), {"factor": 1 / batch}),
+    }[name]
+
+
+RESHAPES: tuple[tuple[Value, Value], ...] = (
+    (((0,), (1,), (2,)), ((0, 1), (2,))),
+    (((0, 1), (2,)), ((0,), (1,), (2,))),
+    (((0,), (1, 2, 3)), ((0,), (1,), (2,), (3,))),
+    (((0,), (1,), (2,), (3,)), ((0,), (1, 2, 3))),
+    (((0,), (1,), (2, 3)), ((0,), (2,), (1,), (3,))),
+    (((0, 1), (2,)), ((0,), (1, 2))),
+)
+
+
+def _reshape(draw: Draw) -> Case:
+    source, target = RESHAPES[draw.size(0, len(RESHAPES) - 1)]
+    assert isinstance(source, tuple)
+    groups = [group for group in source if isinstance(group, tuple)]
+    extents = {variable: draw.size(2, 4) for group in groups for variable in group}
+    shape = [int(np.prod([extents[variable] for variable in group])) for group in groups]
+    named: dict[str, Value] = {f"v{variable}": extent for variable, extent in extents.items()}
+    return Case((draw.array(*shape),), {"source": source, "target": target, "extents": named})
+
+
+def _unbind(draw: Draw) -> Case:
+    shape = draw.sizes(draw.size(1, 3), 2, 4)
+    dim = draw.size(0, len(shape) - 1)
+    return Case((draw.array(*shape),), {"dim": dim, "n": shape[dim]})
+
+
+def _stack(draw: Draw) -> Case:
+    shape, count = draw.sizes(draw.size(1, 3), 2, 4), draw.size(1, 4)
+    return Case(tuple(draw.array(*shape) for _ in range(count)), {"dim": draw.size(0, len(shape))})
+
+
+def _shift_two(draw: Draw) -> Case:
+    return Case((draw.array(draw.size(4, 8)),))
+
+
+def _conv1d(draw: Draw) -> Case:
+    b, ci, co, dx = draw.sizes(4, 2, 3)
+    return Case((draw.array(b, ci, dx + draw.size(1, 5)), draw.array(ci, co, dx)))
+
+
+def _batch_cholesky(draw: Draw) -> Case:
+    b, n = draw.sizes(2, 2, 4)
+    factor = draw.array(b, n, n)
+    return Case((factor @ factor.transpose(0, 2, 1) + np.eye(n),))
+
+
+CASES: dict[str, Generate] = {
+    **{name: partial(_same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
+    "log": _positive,
+    **{name: partial(_same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
+    **dict.fromkeys(("add", "sub", "mul", "div"), _binary),
+    "add_n": _add_n,
+    "scale": partial(_same_shape, count=1, factor=0.75),
+    "sgd": partial(_same_shape, count=2, lr=0.1),
+    "sgd_momentum": partial(_same_shape, count=3, lr=0.1, momentum=0.9),
+    "increment": _increment,
+    "adam": _adam,
+    "mm": _mm,
+    "einsum": _einsum,
+    "convolution": _convolution,
+    "convolution_backward_input": _convolution_backward_input,
+    "convolution_backward_weight": _convolution_backward_weight,
+    "max_pool2d_with_indices": _pool,
+    "max_pool2d_with_indices_backward": partial(_pool_backward, indexed=True),
+    "avg_pool2d": _pool,
+    "avg_pool2d_backward": partial(_pool_backward, indexed=False),
+    "sum": _reduction,
+    "mean": partial(_reduction, counted=True),
+    "amax": _reduction,
+    "expand": _expand,
+    "batch_norm_var": partial(_batch_norm, name="var"),
+    "batch_norm": partial(_batch_norm, name="forward"),
+    "batch_norm_backward_reduce": partial(_batch_norm, name="reduce"),
+    "batch_norm_backward": partial(_batch_norm, name="backward"),
+    "sum_exp": partial(_loss, name="sum"),
+    "cross_entropy": partial(_loss, name="forward"),
+    "cross_entropy_backward": partial(_loss, name="backward"),
+    "reshape": _reshape,
+    "unbind": _unbind,
+    "stack": _stack,
+    "shift_two": _shift_two,
+    "conv1d": _conv1d,
+    "batch_cholesky": _batch_cholesky,
+}
+"""How to draw a case, by the operator's name; an operator without an entry cannot be verified."""

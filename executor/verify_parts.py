@@ -1,0 +1,212 @@
+"""Run an operator in parts, as workers would, and put the results together: the ground truth for its strategies.
+
+Everything here is by enumeration: what a worker needs is found by evaluating index expressions at every iteration,
+and results are placed and combined element by element, so nothing is shared with the code that plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from executor.backend import asnumpy
+from executor.kernels import Kernel, KernelCall
+from executor.verify_cases import Array, Case, Draw
+from planner.graph.infer import INTEGER_OUTPUTS
+from planner.layout import Runs
+from tdl import Affine, Description, Digits, Index
+
+Iterations = Mapping[str, Runs]
+"""The runs of every index variable that one worker computes."""
+
+COMBINE: dict[str, Callable[[Array, Array], Array]] = {
+    "Sum": np.add, "Max": np.maximum, "Min": np.minimum, "Prod": np.multiply
+}  # fmt: skip
+
+
+class PartError(ValueError):
+    """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is run: an operator's kernel, its description at given ranks, one case, and the extents of the whole."""
+
+    name: str
+    kernel: Kernel
+    description: Description
+    case: Case
+    extents: Mapping[str, int]
+    xp: ModuleType
+
+    def whole(self) -> dict[str, Runs]:
+        """Every iteration."""
+        return {variable: ((0, extent),) for variable, extent in self.extents.items()}
+
+
+def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
+    """Cut range(extent) unevenly into `parts` non-empty parts; scattered parts have several runs each if possible."""
+    pieces = min(extent, 2 * parts if scattered else parts)
+    inner = sorted(int(cut) for cut in 1 + draw.generator.permutation(extent - 1)[: pieces - 1])
+    runs = list(zip([0, *inner], [*inner, extent], strict=True))
+    return [tuple(runs[part::parts]) for part in range(min(parts, pieces))]
+
+
+def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -> tuple[Array, ...]:
+    """Run every combination of the parts that `cuts` gives for some variables, and assemble the whole outputs."""
+    outputs = subject.description.outputs
+    results: list[Array | None] = [None] * len(outputs)
+    counts: list[Array | None] = [None] * len(outputs)
+    reducers = {subject.description.strategies[variable].reducer for variable in cuts} - {None}
+    if len(reducers) > 1:
+        raise PartError(f"variables {', '.join(cuts)} have different reducers {sorted(map(str, reducers))}")
+    for chosen in product(*cuts.values()):
+        iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
+        for call_runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
+            for number, (output, array) in enumerate(zip(outputs, arrays, strict=True)):
+                where = np.ix_(*(_positions(index, call_runs, subject.extents) for index in output.index))
+                if results[number] is None:
+                    shape = subject.description.output_shapes(subject.extents)[number]
+                    results[number], counts[number] = np.zeros(shape, array.dtype), np.zeros(shape, int)
+                _combine(cast(Array, results[number]), cast(Array, counts[number]), (where, array, output.reducer))
+    for number, count in enumerate(counts):
+        if count is None or count.min() < 1:
+            raise PartError(f"output {number} has elements that no part computes")
+        if outputs[number].reducer is None and count.max() > 1:
+            raise PartError(f"output {number} has elements that several parts compute, and no reducer")
+    return tuple(cast(Array, result) for result in results)
+
+
+def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -> None:
+    """Put one part into its place, combining it with what is there already."""
+    where, array, reducer = part
+    array = array.reshape(count[where].shape)
+    combine = COMBINE.get(str(reducer))
+    merged = array if combine is None else np.where(count[where] > 0, combine(result[where], array), array)
+    result[where] = merged
+    count[where] += 1
+
+
+def run_worker(
+    subject: Subject, iterations: Iterations, split: frozenset[str], draw: Draw
+) -> Iterator[tuple[Iterations, tuple[Array, ...]]]:
+    """Give one worker the operands it needs and call the kernel once per contiguous run; yield each call's outputs."""
+    description, tight = subject.description, draw.flag()
+    local = [
+        _needed(subject, number, iterations, None if tight else split) for number in range(len(subject.case.operands))
+    ]
+    held = [
+        subject.xp.asarray(operand[np.ix_(*rows)] if operand.ndim else operand)
+        for operand, rows in zip(subject.case.operands, local, strict=True)
+    ]
+    separate = [variable for variable in iterations if variable in description.contiguous]
+    for chosen in product(*(iterations[variable] for variable in separate)):
+        runs = dict(iterations) | {variable: (run,) for variable, run in zip(separate, chosen, strict=True)}
+        slices, origins = [], []
+        for number, rows in enumerate(local):
+            wanted = _needed(subject, number, runs, None if tight else split)
+            placed = [_slice(have, want) for have, want in zip(rows, wanted, strict=True)]
+            slices.append(held[number][tuple(placed)])
+            origins.append(
+                tuple(int(have[cut.start]) if cut.stop else 0 for have, cut in zip(rows, placed, strict=True))
+            )
+        yield runs, call_kernel(subject, runs, tuple(slices), tuple(origins))
+
+
+def call_kernel(
+    subject: Subject, runs: Iterations, inputs: tuple[Any, ...], origins: tuple[tuple[int, ...], ...]
+) -> tuple[Array, ...]:
+    """Call the kernel on outputs that are slices of larger arrays, filled with what no result should hold."""
+    outputs = tuple(
+        _blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
+        for output, dtype in zip(subject.description.outputs, output_dtypes(subject), strict=True)
+    )
+    ranges = {}
+    for variable, spans in runs.items():
+        length = sum(stop - start for start, stop in spans)
+        # Of the others only the length means anything; a start that no tensor reaches shows who uses it.
+        start = spans[0][0] if variable in subject.description.contiguous else 1_000_000
+        ranges[variable] = (start, start + length)
+    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.case.attributes, ranges, origins))
+    return tuple(asnumpy(output) for output in outputs)
+
+
+def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
+    """Return each output's dtype: the first floating-point operand's, but int32 for offsets into a window."""
+    first = next(operand.dtype for operand in subject.case.operands if operand.dtype.kind == "f")
+    return [
+        np.dtype(np.int32) if (subject.name, number) in INTEGER_OUTPUTS else first
+        for number in range(len(subject.description.outputs))
+    ]
+
+
+def _blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+    """Return an array that is not contiguous, full of NaN, or of a number that is no index."""
+    fill = float("nan") if dtype.kind == "f" else -7
+    larger = xp.full([extent + 1 for extent in shape], fill, dtype=dtype)
+    return larger[tuple(slice(0, extent) for extent in shape)]
+
+
+def _length(index: Index, runs: Iterations) -> int:
+    """How many coordinates of an output dimension these runs compute."""
+    return prod(sum(stop - start for start, stop in runs[variable]) for variable in index.variables)
+
+
+def _values(runs: Runs) -> Array:
+    return np.concatenate([np.arange(start, stop) for start, stop in runs])
+
+
+def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Array:
+    """Evaluate an index at every combination of its variables' values, first variable slowest; integers only."""
+    if isinstance(index, Digits):
+        points = np.zeros(1, dtype=int)
+        for variable in index.variables:
+            points = (points[:, None] * extents[variable] + _values(runs[variable])).reshape(-1)
+        return points
+    affine = cast(Affine, index)
+    scale = affine.denominator
+    points = np.full(1, int(affine.constant * scale))
+    for variable, factor in affine.terms:
+        points = (points[:, None] + int(factor * scale) * _values(runs[variable])).reshape(-1)
+    return points[points % scale == 0] // scale
+
+
+def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
+    """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
+
+    A dimension in which none of the variables `split` occurs is needed whole; with None every dimension is narrowed.
+    """
+    operand = subject.case.operands[number]
+    needed = []
+    for dim, extent in enumerate(operand.shape):
+        indices = [access.index[dim] for access in subject.description.accesses if access.operand == number]
+        marked = np.zeros(extent, dtype=bool)
+        for index in indices:
+            kept = split is not None and not split & set(index.variables)
+            if not isinstance(index, Affine | Digits) or kept:
+                marked[:] = True
+                continue
+            for chosen in product(*(runs[variable] for variable in index.variables)):
+                single = {variable: (run,) for variable, run in zip(index.variables, chosen, strict=True)}
+                points = _positions(index, single, subject.extents)
+                if len(points):
+                    marked[max(0, points.min()) : max(0, points.max() + 1)] = True
+        needed.append(np.flatnonzero(marked))
+    return needed
+
+
+def _slice(have: Array, want: Array) -> slice:
+    """Find where `want` lies in `have`; it must be one slice of it."""
+    if not len(want):
+        return slice(0, 0)
+    start = int(np.searchsorted(have, want[0]))
+    cut = slice(start, start + len(want))
+    if not np.array_equal(have[cut], want):
+        raise PartError(f"one call reads indices {want.tolist()} of {have.tolist()}, which are not one slice")
+    return cut
