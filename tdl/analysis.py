@@ -1,0 +1,244 @@
+"""What follows from a description: accesses, partition strategies and refusals, halos, whether it is elementwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, walk
+from tdl.index import Affine, Index, Interval, Rational
+from tdl.trace import Traced
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One way in which an operand is read."""
+
+    operand: int
+    index: tuple[Index, ...]
+
+    def region(self) -> tuple[Interval | None, ...]:
+        """Return the symbolic access region, one interval per dimension; None where not affine (whole, mixed radix)."""
+        return tuple(index.interval() if isinstance(index, Affine) else None for index in self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output: an index per dimension, and the reducer that partial results are combined with (None: no reducer)."""
+
+    index: tuple[Index, ...]
+    reducer: str | None
+    value: Expr = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """How far parts of a split reach into their neighbours' share of an operand's dimension.
+
+    `below` and `above` are affine in the extents of the other variables of the index (written as their names).
+    """
+
+    operand: int
+    dimension: int
+    below: Affine
+    above: Affine
+
+    def widths(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """Elements (below, above), never negative."""
+        return max(0, -int(-self.below.value(extents) // 1)), max(0, int(self.above.value(extents) // 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to split an operator: along one variable, results concatenated (reducer None) or reduced."""
+
+    variable: str
+    reducer: str | None
+    halos: tuple[Halo, ...]
+
+
+def accesses(traced: Traced) -> tuple[Access, ...]:
+    """Distinct accesses, in the order written."""
+    found: dict[Access, None] = {}
+    for output in traced.outputs:
+        for node in walk(output.value):
+            if isinstance(node, Element):
+                found[Access(node.operand, node.index)] = None
+    return tuple(found)
+
+
+def outputs(traced: Traced) -> tuple[Output, ...]:
+    """Coordinates, reducer and value of each output."""
+    return tuple(
+        Output(placed.coordinates, next(iter(combined(placed.value).values()), None), placed.value)
+        for placed in traced.outputs
+    )
+
+
+def combined(expression: Expr) -> dict[str, str]:
+    """Reduction variables whose partial results may be combined, with the reducer that combines them.
+
+    The reducer is outermost, directly inside reducers of its own kind, under scaling that commutes with it, or (sums)
+    in both terms of an addition.
+    """
+    match expression:
+        case Reduce(reducer, variables, _, body):
+            inner = {name: own for name, own in combined(body).items() if own == reducer}
+            return dict.fromkeys(variables, reducer) | inner
+        case Call("negative", (only,)):
+            return {name: own for name, own in combined(only).items() if own == "Sum"}
+        case Call("multiply", (left, right)):
+            return _scaled(left, right) | _scaled(right, left)
+        case Call("divide", (left, right)):
+            return _scaled(left, right)
+        case Call("add" | "subtract", (left, right)):
+            both = combined(left).items() & combined(right).items()
+            return {name: own for name, own in combined(left).items() if (name, own) in both and own == "Sum"}
+    return {}
+
+
+def _scaled(expression: Expr, factor: Expr) -> dict[str, str]:
+    positive = isinstance(factor, Constant) and factor.value > 0
+    bound = {name for node in walk(factor) if isinstance(node, Reduce) for name in node.variables}
+    return {
+        name: own
+        for name, own in combined(expression).items()
+        if name not in bound and (own == "Sum" or (positive and own in ("Max", "Min")))
+    }
+
+
+def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Strategy], dict[str, str]]:
+    """Every variable as a strategy, or with the reason why it is none."""
+    reasons: dict[str, str] = {}
+    good: dict[str, Strategy] = {}
+    opaque = _opaque_coordinates(traced)
+    reducers = [combined(placed.value) for placed in traced.outputs]
+    for name in (*traced.output_variables, *traced.reduction_variables):
+        reason = None
+        reducer = None
+        if name in opaque:
+            reason = f"it indexes the result of {opaque[name]}, which is computed whole"
+        elif name in traced.reduction_variables:
+            reason = _no_reduction(name, traced, reducers)
+            reducer = reducers[0].get(name)
+        if reason is None:
+            good[name] = Strategy(name, reducer, tuple(_halos(name, found)))
+        else:
+            reasons[name] = reason
+    return good, reasons
+
+
+def _opaque_coordinates(traced: Traced) -> dict[str, str]:
+    nodes = (node for placed in traced.outputs for node in walk(placed.value))
+    return {
+        name: node.name
+        for node in nodes
+        if isinstance(node, OpaqueElement)
+        for index in node.index
+        for name in index.variables
+    }
+
+
+def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> str | None:
+    """Why partial results over a reduction variable cannot be combined; None where they can."""
+    for number, placed in enumerate(traced.outputs):
+        if name not in reducers[number]:
+            where = f" of output {number}" if len(traced.outputs) > 1 else ""
+            return _blocker(name, placed.value) + where
+    kinds = list(dict.fromkeys(own[name] for own in reducers))
+    return None if len(kinds) == 1 else f"outputs reduce over it differently: {', '.join(kinds)}"
+
+
+def _blocker(name: str, expression: Expr) -> str:
+    """Name the innermost operation above the reducer that partial results do not pass."""
+    for child in expression.children:
+        if any(isinstance(node, Reduce) and name in node.variables for node in walk(child)):
+            if name not in combined(child):
+                return _blocker(name, child)
+            reducer = combined(child)[name]
+            outer = expression.function if isinstance(expression, Call) else str(type(expression).__name__)
+            outer = expression.reducer if isinstance(expression, Reduce) else outer
+            return f"partial results of {reducer} cannot be combined under {outer}"
+    return "it is not reduced in the value"
+
+
+def _halos(name: str, found: tuple[Access, ...]) -> Iterator[Halo]:
+    for access in found:
+        for dimension, index in enumerate(access.index):
+            if isinstance(index, Affine) and name in index.variables and not index.is_plain:
+                yield _halo(name, index, access.operand, dimension)
+
+
+def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
+    """Reach of `factor * name + rest` beyond the share [factor * lo, factor * hi) of a part [lo, hi)."""
+    low, high = Affine((), index.constant), Affine((), index.constant)
+    own: Rational = dict(index.terms)[name]
+    for variable, factor in index.terms:
+        last = (Affine.variable(variable) + Affine((), -1)).scaled(factor)
+        if variable != name and factor > 0:
+            high = high + last
+        elif variable != name:
+            low = low + last
+    return Halo(operand, dimension, low.scaled(-1), high + Affine((), 1 - max(own, -own)))
+
+
+def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
+    """No reducer, some operand read at the output's own coordinates only, the others plainly broadcast."""
+    own = tuple(map(Affine.variable, traced.output_variables))
+    nodes = [node for placed in traced.outputs for node in walk(placed.value)]
+    if any(isinstance(node, Reduce | OpaqueElement) for node in nodes):
+        return False
+    if any(placed.coordinates != own for placed in traced.outputs):
+        return False
+    broadcast = all(
+        access.index == own or (len(access.index) < len(own) and all(i.is_plain for i in access.index))
+        for access in found
+    )
+    identical = {access.operand for access in found if access.index == own}
+    return broadcast and bool(identical) and sum(a.operand in identical for a in found) == len(identical)
+
+
+def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
+    """Variables that occur in an index that is not plain, or as a value."""
+    used = [index for placed in traced.outputs for index in placed.coordinates]
+    used += [index for access in found for index in access.index]
+    for placed in traced.outputs:
+        for node in walk(placed.value):
+            used += node.index if isinstance(node, OpaqueElement) else ()
+    values = {
+        name
+        for placed in traced.outputs
+        for node in walk(placed.value)
+        if isinstance(node, Coordinate)
+        for name in node.affine.variables
+    }
+    return frozenset(values | {name for index in used if not index.is_plain for name in index.variables})
+
+
+def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0911
+    """Whether the expression is linear in these operands taken together, the others held fixed."""
+    match expression:
+        case Element(operand):
+            return operand in operands
+        case Constant(value):
+            return value == 0
+        case Reduce(reducer, _, _, body):
+            return reducer == "Sum" and is_linear(body, operands)
+        case Call("negative", (only,)):
+            return is_linear(only, operands)
+        case Call("add" | "subtract", (left, right)):
+            return is_linear(left, operands) and is_linear(right, operands)
+        case Call("multiply", (left, right)):
+            return any(
+                is_linear(a, operands) and not _depends(b, operands) for a, b in ((left, right), (right, left))
+            )
+        case Call("divide", (left, right)):
+            return is_linear(left, operands) and not _depends(right, operands)
+        case Call("where", (condition, left, right)):
+            return not _depends(condition, operands) and is_linear(left, operands) and is_linear(right, operands)
+    return False
+
+
+def _depends(expression: Expr, operands: frozenset[int]) -> bool:
+    return any(isinstance(node, Element) and node.operand in operands for node in walk(expression))
+

@@ -1,0 +1,85 @@
+"""Convolutions and pooling over images: NCHW activations, OIHW weights, (height, width) pairs as attributes."""
+
+from __future__ import annotations
+
+from tdl.expr import Expr
+from tdl.language import Body, Max, Min, Operand, Sum, pad, where
+from tdl.operator import op
+
+Pair = tuple[int, int]
+
+
+class _Window:
+    """Where a window's elements lie: forward, the input read at an offset; backward, the window that read it."""
+
+    def __init__(self, stride: Pair, padding: Pair) -> None:
+        (self.sy, self.sx), (self.py, self.px) = stride, padding
+
+    def input(self, y: Expr, x: Expr, dy: Expr, dx: Expr) -> tuple[Expr, Expr]:
+        row, column = y * self.sy + dy - self.py, x * self.sx + dx - self.px
+        return pad(row, self.py, self.py), pad(column, self.px, self.px)
+
+    def output(self, y: Expr, x: Expr, dy: Expr, dx: Expr) -> tuple[Expr, Expr]:
+        return (y + self.py - dy) / self.sy, (x + self.px - dx) / self.sx
+
+
+@op(category="convolution")
+def convolution(input: Operand, weight: Operand, *, stride: Pair, padding: Pair) -> Body:
+    at = _Window(stride, padding).input
+    return lambda n, co, y, x: Sum(
+        lambda ci, dy, dx: input[n, ci, *at(y, x, dy, dx)] * weight[co, ci, dy, dx]
+    )
+
+
+@op(category="convolution")
+def convolution_backward_input(grad: Operand, weight: Operand, *, stride: Pair, padding: Pair) -> Body:
+    at = _Window(stride, padding).output
+    return lambda n, ci, y, x: Sum(
+        lambda co, dy, dx: grad[n, co, *at(y, x, dy, dx)] * weight[co, ci, dy, dx]
+    )
+
+
+@op(category="convolution")
+def convolution_backward_weight(grad: Operand, input: Operand, *, stride: Pair, padding: Pair) -> Body:
+    at = _Window(stride, padding).input
+    return lambda co, ci, dy, dx: Sum(
+        lambda n, y, x: grad[n, co, y, x] * input[n, ci, *at(y, x, dy, dx)]
+    )
+
+
+@op(category="reduction")
+def max_pool2d_with_indices(input: Operand, *, stride: Pair, padding: Pair, kernel: Pair) -> Body:
+    (ky, kx), at = kernel, _Window(stride, padding).input
+
+    def outputs(n: Expr, c: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr]:
+        greatest = Max(lambda wy=ky, wx=kx: input[n, c, *at(y, x, wy, wx)])
+        first = Min(
+            lambda dy=ky, dx=kx: where(input[n, c, *at(y, x, dy, dx)] == greatest, dy * kx + dx, ky * kx)
+        )
+        return Max(lambda dy=ky, dx=kx: input[n, c, *at(y, x, dy, dx)]), first
+
+    return outputs
+
+
+@op(category="reduction")
+def max_pool2d_with_indices_backward(
+    grad: Operand, indices: Operand, *, stride: Pair, padding: Pair, kernel: Pair
+) -> Body:
+    (ky, kx), at = kernel, _Window(stride, padding).output
+    return lambda n, c, y, x: Sum(
+        lambda dy=ky, dx=kx: where(
+            indices[n, c, *at(y, x, dy, dx)] == dy * kx + dx, grad[n, c, *at(y, x, dy, dx)], 0
+        )
+    )
+
+
+@op(category="reduction")
+def avg_pool2d(input: Operand, *, stride: Pair, padding: Pair, kernel: Pair) -> Body:
+    (ky, kx), at = kernel, _Window(stride, padding).input
+    return lambda n, c, y, x: Sum(lambda dy=ky, dx=kx: input[n, c, *at(y, x, dy, dx)]) / (ky * kx)
+
+
+@op(category="reduction")
+def avg_pool2d_backward(grad: Operand, *, stride: Pair, padding: Pair, kernel: Pair) -> Body:
+    (ky, kx), at = kernel, _Window(stride, padding).output
+    return lambda n, c, y, x: Sum(lambda dy=ky, dx=kx: grad[n, c, *at(y, x, dy, dx)]) / (ky * kx)

@@ -1,0 +1,140 @@
+"""Elementwise operators: each output element from the operands' elements at the same coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from tdl.expr import Expr
+from tdl.language import Body, Operand, exp, log, maximum, power, sqrt, tanh, where
+from tdl.language import sigmoid as logistic
+from tdl.operator import Operator, op
+
+Dims = tuple[int, ...] | None
+
+
+def pointwise(function: Callable[..., Any]) -> Operator:
+    """Describe an operator by its function of elements; an operand of rank 0 is broadcast."""
+
+    @wraps(function)
+    def description(*operands: Operand, **attributes: Any) -> Body:
+        return lambda *i: function(*(x[i] if x.rank else x[()] for x in operands), **attributes)
+
+    return op(category="elementwise")(description)
+
+
+def broadcast(function: Callable[[Expr, Expr], Expr]) -> Operator:
+    """Describe a binary operator; dimension j of b is dimension dims[j] of a."""
+
+    def description(a: Operand, b: Operand, *, dims: Dims = None) -> Body:
+        return lambda *i: function(a[i], b[i if dims is None else tuple(i[dim] for dim in dims)])
+
+    description.__name__ = function.__name__
+    return op(category="elementwise")(description)
+
+
+@pointwise
+def relu(x: Expr) -> Expr:
+    return maximum(x, 0)
+
+
+@pointwise
+def sigmoid(x: Expr) -> Expr:
+    return logistic(x)
+
+
+@pointwise
+def tanh_(x: Expr) -> Expr:
+    return tanh(x)
+
+
+@pointwise
+def exp_(x: Expr) -> Expr:
+    return exp(x)
+
+
+@pointwise
+def log_(x: Expr) -> Expr:
+    return log(x)
+
+
+@pointwise
+def neg(x: Expr) -> Expr:
+    return -x
+
+
+@pointwise
+def threshold_backward(grad: Expr, result: Expr) -> Expr:
+    return where(result > 0, grad, 0)
+
+
+@pointwise
+def sigmoid_backward(grad: Expr, result: Expr) -> Expr:
+    return grad * result * (1 - result)
+
+
+@pointwise
+def tanh_backward(grad: Expr, result: Expr) -> Expr:
+    return grad * (1 - result * result)
+
+
+@broadcast
+def add(a: Expr, b: Expr) -> Expr:
+    return a + b
+
+
+@broadcast
+def sub(a: Expr, b: Expr) -> Expr:
+    return a - b
+
+
+@broadcast
+def mul(a: Expr, b: Expr) -> Expr:
+    return a * b
+
+
+@broadcast
+def div(a: Expr, b: Expr) -> Expr:
+    return a / b
+
+
+@pointwise
+def add_n(*tensors: Expr) -> Expr:
+    return total(*tensors)
+
+
+@pointwise
+def scale(x: Expr, *, factor: float) -> Expr:
+    return x * factor
+
+
+@pointwise
+def increment(t: Expr) -> Expr:
+    return t + 1
+
+
+@pointwise
+def sgd(w: Expr, grad: Expr, *, lr: float) -> Expr:
+    return w - lr * grad
+
+
+@pointwise
+def sgd_momentum(w: Expr, grad: Expr, velocity: Expr, *, lr: float, momentum: float) -> tuple[Expr, Expr]:
+    moved = momentum * velocity + grad
+    return w - lr * moved, moved
+
+
+@pointwise
+def adam(
+    w: Expr, grad: Expr, m: Expr, v: Expr, t: Expr, *, lr: float, beta1: float, beta2: float, eps: float
+) -> tuple[Expr, Expr, Expr]:
+    mean, square = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad * grad
+    rate, root = lr / (1 - power(beta1, t)), sqrt(square / (1 - power(beta2, t)))
+    return w - rate * mean / (root + eps), mean, square
+
+
+def total(*terms: Expr) -> Expr:
+    """Sum of any number of terms, as a balanced tree."""
+    half = len(terms) // 2
+    return total(*terms[:half]) + total(*terms[half:]) if half else terms[0]

@@ -1,0 +1,161 @@
+"""Reference evaluation: the meaning of a description, in NumPy, at every point of its iteration space at once.
+
+Every index variable is an axis. A value is an array over those axes (size 1 along the variables it does not depend on)
+with a mask of where all that it read was inside its tensors. A read outside, or at a non-integer point, makes a reducer
+skip the iteration; outside reducers it reads zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tdl.analysis import Output
+from tdl.errors import TDLError
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
+from tdl.functions import FUNCTIONS, REDUCERS
+from tdl.index import Affine, Bounds, Digits, Index, Whole
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A value at every point, and where its reads were inside; both broadcast over the variables' axes."""
+
+    value: Array
+    inside: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Evaluates expressions over given bounds of every variable (in axis order)."""
+
+    arrays: Sequence[Array]
+    extents: Mapping[str, int]
+    bounds: Bounds
+    known: dict[int, tuple[Expr, Masked]] = field(default_factory=dict)
+
+    def output(self, output: Output, variables: Sequence[str]) -> Array:
+        """One output over the bounds of the output variables, in the order of its coordinates."""
+        sizes = {name: stop - start for name, (start, stop) in self.bounds.items()}
+        value = self.evaluate(output.value).value
+        space = [sizes[name] if name in variables else 1 for name in self.bounds]
+        grid = np.broadcast_to(value, space).reshape([sizes[name] for name in variables])
+        order = [variables.index(name) for index in output.index for name in index.variables]
+        shape = [prod(sizes[name] for name in index.variables) for index in output.index]
+        return grid.transpose(order).reshape(shape)
+
+    def evaluate(self, node: Expr) -> Masked:
+        """Return the node's value, computed once."""
+        if id(node) not in self.known:
+            self.known[id(node)] = (node, self._evaluate(node))
+        return self.known[id(node)][1]
+
+    def _evaluate(self, node: Expr) -> Masked:
+        match node:
+            case Constant(value):
+                return self._always(np.asarray(value if isinstance(value, int) else float(value)))
+            case Coordinate(affine):
+                scaled = self._scaled(affine)
+                return self._always(scaled if affine.denominator == 1 else scaled / affine.denominator)
+            case Element():
+                return self._gather(self.arrays[node.operand], node.index)
+            case Call(function, arguments):
+                parts = [self.evaluate(argument) for argument in arguments]
+                inside = np.asarray(np.logical_and.reduce(np.broadcast_arrays(*(part.inside for part in parts))))
+                return Masked(np.asarray(FUNCTIONS[function].numpy(*(part.value for part in parts))), inside)
+            case Reduce():
+                return self._reduce(node)
+            case OpaqueElement():
+                return self._opaque(node)
+        raise TypeError(node)
+
+    def _always(self, value: Array) -> Masked:
+        value = value.reshape((1,) * (len(self.bounds) - value.ndim) + value.shape)
+        return Masked(value, np.ones((1,) * len(self.bounds), dtype=bool))
+
+    def _grid(self, name: str) -> Array:
+        """All values of a variable, along its own axis."""
+        axis = list(self.bounds).index(name)
+        values = np.arange(*self.bounds[name])
+        return values.reshape([len(values) if a == axis else 1 for a in range(len(self.bounds))])
+
+    def _scaled(self, affine: Affine) -> Array:
+        """Return the index times its denominator, as integers."""
+        scale = affine.denominator
+        total: Array = np.full((1,) * len(self.bounds), int(affine.constant * scale))
+        for name, factor in affine.terms:
+            total = total + int(factor * scale) * self._grid(name)
+        return total
+
+    def _position(self, index: Affine | Digits, size: int) -> Masked:
+        """Where an index points, kept within the dimension, and where it truly is inside."""
+        if isinstance(index, Digits):
+            scaled, scale = np.zeros((1,) * len(self.bounds), dtype=int), 1
+            for name in index.variables:
+                scaled = scaled * self.extents[name] + self._grid(name)
+        else:
+            scaled, scale = self._scaled(index), index.denominator
+        inside = (scaled % scale == 0) & (scaled >= 0) & (scaled < size * scale)
+        return Masked(np.where(inside, scaled // scale, 0), inside)
+
+    def _gather(self, array: Array, index: tuple[Index, ...]) -> Masked:
+        """Elements (or slices, as trailing axes) of an array; zero where outside."""
+        whole = [d for d, i in enumerate(index) if isinstance(i, Whole)]
+        places = [(d, i) for d, i in enumerate(index) if not isinstance(i, Whole)]
+        ordered = array.transpose([d for d, _ in places] + whole)
+        found = [self._position(i, size) for (_, i), size in zip(places, ordered.shape, strict=False)]
+        inside = self._always(np.asarray(True)).inside
+        for position in found:
+            inside = inside & position.inside
+        if 0 in ordered.shape[: len(places)]:
+            return Masked(np.zeros(inside.shape + ordered.shape[len(places) :], array.dtype), inside)
+        value = ordered[tuple(np.broadcast_to(p.value, inside.shape) for p in found)]
+        if not found:
+            value = value.reshape(inside.shape + value.shape)
+        kept = inside.reshape(inside.shape + (1,) * len(whole))
+        return Masked(np.where(kept, value, np.zeros((), array.dtype)), inside)
+
+    def _reduce(self, node: Reduce) -> Masked:
+        body = self.evaluate(node.body)
+        combine = REDUCERS[node.reducer]
+        value = body.value.astype(int) if body.value.dtype == bool else body.value
+        space = [stop - start if name in node.variables else 1 for name, (start, stop) in self.bounds.items()]
+        shape = np.broadcast_shapes(value.shape, body.inside.shape, tuple(space))
+        kept = np.where(body.inside, value, _identity(combine.identity, value.dtype))
+        axes = tuple(axis for axis, name in enumerate(self.bounds) if name in node.variables)
+        initial = _identity(combine.identity, value.dtype)
+        reduced = combine.numpy.reduce(np.broadcast_to(kept, shape), axis=axes, keepdims=True, initial=initial)
+        return self._always(np.asarray(reduced))
+
+    def _opaque(self, node: OpaqueElement) -> Masked:
+        """Call the function once per value of its operands' variables, then read from the results."""
+        if node.function is None:
+            raise TDLError(f"{node.name} has no reference function; give one: Opaque(function)")
+        axes = len(self.bounds)
+        parts = [self.evaluate(operand) for operand in node.operands]
+        batch = np.broadcast_shapes(*(part.value.shape[:axes] for part in parts))
+        stacked = [np.broadcast_to(part.value, batch + part.value.shape[axes:]) for part in parts]
+        called = (node.function(*(part[at] for part in stacked)) for at in np.ndindex(batch))
+        results: Array = np.stack([np.asarray(result) for result in called])
+        results = results.reshape(batch + results.shape[1:])
+        if results.ndim != axes + len(node.index):
+            raise TDLError(f"{node.name} returned {results.ndim - axes} dimensions, indexed by {len(node.index)}")
+        found = [self._position(i, size) for i, size in zip(node.index, results.shape[axes:], strict=True)]
+        own: tuple[Array, ...] = np.ix_(*(np.arange(n) for n in batch))
+        inside = np.logical_and.reduce(np.broadcast_arrays(*(p.inside for p in (*parts, *found))))
+        value = results[(*own, *(p.value for p in found))]
+        return Masked(np.where(inside, value, np.zeros((), value.dtype)), np.asarray(inside))
+
+
+def _identity(identity: float, dtype: np.dtype[Any]) -> Any:
+    """Return the reducer's identity in a dtype; integers have no infinity."""
+    if np.issubdtype(dtype, np.integer) and np.isinf(identity):
+        limits = np.iinfo(dtype)
+        return dtype.type(limits.max if identity > 0 else limits.min)
+    return dtype.type(identity)

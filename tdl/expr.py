@@ -1,0 +1,257 @@
+"""Expressions: what a description computes at one point, as immutable trees with Python's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tdl.errors import TDLError
+from tdl.functions import FUNCTIONS
+from tdl.index import Affine, Index
+
+Number = bool | int | float | Fraction
+
+
+class Expr:
+    """A scalar expression over index variables and tensor elements."""
+
+    __slots__ = ()
+    __array_ufunc__ = None
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """Expressions this one is computed from."""
+        return ()
+
+    def __add__(self, other: object) -> Expr:
+        return apply("add", self, other)
+
+    def __radd__(self, other: object) -> Expr:
+        return apply("add", other, self)
+
+    def __sub__(self, other: object) -> Expr:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: object) -> Expr:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: object) -> Expr:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: object) -> Expr:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: object) -> Expr:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: object) -> Expr:
+        return apply("divide", other, self)
+
+    def __floordiv__(self, other: object) -> Expr:
+        return apply("floor_divide", self, other)
+
+    def __mod__(self, other: object) -> Expr:
+        return apply("remainder", self, other)
+
+    def __pow__(self, other: object) -> Expr:
+        return apply("power", self, other)
+
+    def __neg__(self) -> Expr:
+        return apply("negative", self)
+
+    def __abs__(self) -> Expr:
+        return apply("absolute", self)
+
+    def __and__(self, other: object) -> Expr:
+        return apply("logical_and", self, other)
+
+    def __or__(self, other: object) -> Expr:
+        return apply("logical_or", self, other)
+
+    def __invert__(self) -> Expr:
+        return apply("logical_not", self)
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return apply("equal", self, other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return apply("not_equal", self, other)
+
+    def __lt__(self, other: object) -> Expr:
+        return apply("less", self, other)
+
+    def __le__(self, other: object) -> Expr:
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: object) -> Expr:
+        return apply("greater", self, other)
+
+    def __ge__(self, other: object) -> Expr:
+        return apply("greater_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise TDLError(
+            f"a comparison of intervals cannot decide Python's control flow: {self}; "
+            "select values with tdl.where, or compute the result in an Opaque function"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise TDLError(f"{self} is symbolic and has no number; use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
+
+    def __iter__(self) -> NoReturn:
+        raise TDLError(f"{self} is one element and cannot be iterated over")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Expr):
+    """A number known while tracing: a literal or an attribute."""
+
+    value: Number
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coordinate(Expr):
+    """An affine combination of index variables, as an index or as a value."""
+
+    affine: Affine
+
+    def __str__(self) -> str:
+        return str(self.affine)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element(Expr):
+    """An element of an operand, or a slice of it where some index is `Whole`."""
+
+    operand: int
+    tensor: str
+    index: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Expr):
+    """An elementwise function of `tdl.functions.FUNCTIONS`: arithmetic, comparison, selection."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The arguments."""
+        return self.arguments
+
+    def __str__(self) -> str:
+        symbol = FUNCTIONS[self.function].symbol
+        if symbol is None:
+            return f"{self.function}({', '.join(map(str, self.arguments))})"
+        parts = [f"({a})" if _is_infix(a) else str(a) for a in self.arguments]
+        return symbol + parts[0] if len(parts) == 1 else f"{parts[0]} {symbol} {parts[1]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(Expr):
+    """A reducer over index variables of its own; `extents` are those declared as defaults of the lambda."""
+
+    reducer: str
+    variables: tuple[str, ...]
+    extents: tuple[int | None, ...]
+    body: Expr
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The body."""
+        return (self.body,)
+
+    def __str__(self) -> str:
+        return f"{self.reducer}(lambda {', '.join(self.variables)}: {self.body})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpaqueElement(Expr):
+    """An element of the result of a function that the analysis does not look into."""
+
+    name: str
+    function: Callable[..., Any] | None
+    like: int | None
+    operands: tuple[Expr, ...]
+    index: tuple[Affine, ...]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The operands."""
+        return self.operands
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.operands))})[{', '.join(map(str, self.index))}]"
+
+
+def lift(value: object) -> Expr:
+    """Make an expression of a number or an expression; anything else is a TDLError."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, Number):
+        return Constant(value)
+    raise TDLError(f"expected a scalar expression, found {type(value).__name__}: {value}")
+
+
+def apply(function: str, *arguments: object) -> Expr:
+    """Apply an elementwise function; what stays affine in index variables stays an index."""
+    lifted = tuple(lift(argument) for argument in arguments)
+    affine = _affine(function, lifted)
+    return Call(function, lifted) if affine is None else Coordinate(affine)
+
+
+def _affine(function: str, arguments: tuple[Expr, ...]) -> Affine | None:  # noqa: PLR0911
+    """Return the result as an affine index, or None where it is a value only."""
+    if not any(isinstance(argument, Coordinate) for argument in arguments):
+        return None
+    parts = [_exact(argument) for argument in arguments]
+    match function, parts:
+        case "negative", [Affine() as only]:
+            return only.scaled(-1)
+        case "add", [Affine() as left, Affine() as right]:
+            return left + right
+        case "subtract", [Affine() as left, Affine() as right]:
+            return left - right
+        case "multiply", [Affine() as left, Affine() as right] if not right.terms:
+            return left.scaled(right.constant)
+        case "multiply", [Affine() as left, Affine() as right] if not left.terms:
+            return right.scaled(left.constant)
+        case "divide", [Affine() as left, Affine(terms=(), constant=divisor)] if divisor:
+            return left.scaled(Fraction(1) / divisor)
+    return None
+
+
+def _exact(expression: Expr) -> Affine | None:
+    if isinstance(expression, Coordinate):
+        return expression.affine
+    if isinstance(expression, Constant) and isinstance(expression.value, int | Fraction):
+        return Affine((), expression.value)
+    return None
+
+
+def _is_infix(expression: Expr) -> bool:
+    if isinstance(expression, Coordinate):
+        return not expression.affine.is_plain
+    return isinstance(expression, Call) and FUNCTIONS[expression.function].symbol is not None
+
+
+def walk(expression: Expr) -> Iterator[Expr]:
+    """Yield the expression and all it is computed from, parents first; shared parts come once for each use."""
+    yield expression
+    for child in expression.children:
+        yield from walk(child)

@@ -1,0 +1,218 @@
+"""Extents: the range of every index variable, from shapes, declarations and the node's attribute `extents`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tdl.errors import TDLError
+from tdl.expr import Element, Expr, OpaqueElement, Reduce
+from tdl.index import Affine, Digits, Index, Rational, Whole
+from tdl.trace import Traced
+
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One dimension of an operand (or of an opaque result of that size) and the index that runs over it."""
+
+    operand: int
+    dimension: int
+    index: Index
+    reduced: bool
+    tensor: str
+
+    @property
+    def place(self) -> str:
+        """The dimension, for errors."""
+        return f"{self.tensor}[{self.dimension}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentRules:
+    """What fixes each variable's extent, sorted by kind when the operator is described."""
+
+    variables: tuple[str, ...]
+    operands: tuple[tuple[str, int], ...]
+    declared: Mapping[str, int]
+    plain: tuple[tuple[str, Use], ...]
+    digits: tuple[Use, ...]
+    constant: tuple[Use, ...]
+    bounded: tuple[Use, ...]
+    limited: tuple[tuple[str, Use], ...]
+
+    def solve(self, shapes: Shapes, given: Mapping[str, int]) -> dict[str, int]:
+        """Return every variable's extent, in order; TDLError on a conflict or where an extent stays unknown."""
+        self._check_shapes(shapes)
+        known = dict(self.declared)
+        for name, extent in given.items():
+            if name not in self.variables or known.setdefault(name, extent) != extent or extent < 0:
+                raise self._bad_attribute(name, extent)
+        for name, use in self.plain:
+            size = shapes[use.operand][use.dimension]
+            if known.setdefault(name, size) != size:
+                raise self._conflict(name, shapes, given)
+        if self.digits:
+            self._solve_digits(shapes, known)
+        for use in self.constant:
+            _check_constant(use, shapes)
+        if len(known) < len(self.variables):
+            self._solve_bounded(shapes, known)
+        for name, use in self.limited:
+            if name not in given:
+                known[name] = min(known[name], _largest(name, use, shapes, known))
+        return {name: known[name] for name in self.variables}
+
+    def _check_shapes(self, shapes: Shapes) -> None:
+        if len(shapes) != len(self.operands):
+            raise TDLError(f"described for {len(self.operands)} operands, found {len(shapes)} shapes")
+        for (name, rank), shape in zip(self.operands, shapes, strict=True):
+            if len(shape) != rank:
+                raise TDLError(f"'{name}' was described with {rank} dimensions, found shape {tuple(shape)}")
+
+    def _solve_digits(self, shapes: Shapes, known: dict[str, int]) -> None:
+        for use in self.digits:
+            size = shapes[use.operand][use.dimension]
+            unknown = [name for name in use.index.variables if name not in known]
+            rest = prod(known[name] for name in use.index.variables if name in known)
+            if len(unknown) == 1 and rest and size % rest == 0:
+                known[unknown[0]] = size // rest
+            elif unknown:
+                raise TDLError(f"{use.place} is {size}, which does not determine {', '.join(unknown)} in {use.index}")
+            elif rest != size:
+                raise TDLError(f"{use.place} is {size} but {use.index} has {rest} values")
+
+    def _solve_bounded(self, shapes: Shapes, known: dict[str, int]) -> None:
+        """Largest ranges with no access outside, one variable at a time while the others of its index are known."""
+        progress = True
+        while progress and len(known) < len(self.variables):
+            limits: dict[str, int] = {}
+            for use in self.bounded:
+                unknown = [name for name in use.index.variables if name not in known]
+                if len(unknown) == 1:
+                    limit = _largest(unknown[0], use, shapes, known)
+                    limits[unknown[0]] = min(limit, limits.get(unknown[0], limit))
+            known.update(limits)
+            progress = bool(limits)
+        unknown = [name for name in self.variables if name not in known]
+        if unknown:
+            raise TDLError(
+                f"unknown extents of {', '.join(unknown)}: shapes do not determine them; "
+                "give them in the attribute 'extents'"
+            )
+
+    def _bad_attribute(self, name: str, extent: object) -> TDLError:
+        if name not in self.variables:
+            known = ", ".join(self.variables) or "none"
+            return TDLError(f"attribute 'extents' names '{name}'; the index variables are {known}")
+        if name in self.declared and self.declared[name] != extent:
+            return TDLError(f"extent of '{name}' is {self.declared[name]} as declared, {extent} by attribute 'extents'")
+        return TDLError(f"attribute 'extents' gives '{name}' the extent {extent}")
+
+    def _conflict(self, name: str, shapes: Shapes, given: Mapping[str, int]) -> TDLError:
+        claims = [f"{self.declared[name]} as declared"] if name in self.declared else []
+        claims += [f"{given[name]} by attribute 'extents'"] if name in given else []
+        claims += [
+            f"{shapes[use.operand][use.dimension]} by {use.place}" for other, use in self.plain if other == name
+        ]
+        return TDLError(f"inconsistent extents of '{name}': {', '.join(dict.fromkeys(claims))}")
+
+
+def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> ExtentRules:
+    """Sort every access of a description by what it says about extents."""
+    uses: dict[Use, None] = {}
+    for output in traced.outputs:
+        uses.update(dict.fromkeys(_uses(output.value, operands, reduced=False)))
+    plain, bounded = [], []
+    for use in uses:
+        if isinstance(use.index, Affine) and use.index.variables:
+            if use.index.is_plain:
+                plain.append((use.index.variables[0], use))
+            else:
+                bounded.append(use)
+    fixed = {name for name, _ in plain} | set(traced.declared)
+    limited = [
+        (name, use)
+        for use in bounded
+        if not use.reduced
+        for name in use.index.variables
+        if name in fixed and name in traced.output_variables
+    ]
+    return ExtentRules(
+        (*traced.output_variables, *traced.reduction_variables),
+        operands,
+        traced.declared,
+        tuple(plain),
+        tuple(use for use in uses if isinstance(use.index, Digits)),
+        tuple(use for use in uses if isinstance(use.index, Affine) and not use.index.variables),
+        tuple(bounded),
+        tuple(limited),
+    )
+
+
+def _uses(expression: Expr, operands: tuple[tuple[str, int], ...], *, reduced: bool) -> Iterator[Use]:
+    if isinstance(expression, Element):
+        for dimension, index in enumerate(expression.index):
+            yield Use(expression.operand, dimension, index, reduced, expression.tensor)
+    if isinstance(expression, OpaqueElement) and expression.like is not None:
+        yield from _like(expression, reduced=reduced)
+    for child in expression.children:
+        yield from _uses(child, operands, reduced=reduced or isinstance(expression, Reduce))
+
+
+def _like(result: OpaqueElement, *, reduced: bool) -> Iterator[Use]:
+    """Use the sliced dimensions of the operand that an opaque result is like for those of the result."""
+    if result.like is None or result.like >= len(result.operands):
+        raise TDLError(f"{result.name} has the shape of its operand {result.like}, but has {len(result.operands)}")
+    model = result.operands[result.like]
+    index = model.index if isinstance(model, Element) else ()
+    sliced = [dimension for dimension, own in enumerate(index) if isinstance(own, Whole)]
+    if not isinstance(model, Element) or len(sliced) != len(result.index):
+        raise TDLError(
+            f"{result} has {len(result.index)} indices but its operand {model} has {len(sliced)} sliced dimensions; "
+            "say which operand the result is like, or Opaque(like=None) and the attribute 'extents'"
+        )
+    for dimension, own in zip(sliced, result.index, strict=True):
+        yield Use(model.operand, dimension, own, reduced, model.tensor)
+
+
+def _check_constant(use: Use, shapes: Shapes) -> None:
+    size = shapes[use.operand][use.dimension]
+    low, high = use.index.pad if isinstance(use.index, Affine) else (0, 0)
+    start, stop = use.index.image({}) if isinstance(use.index, Affine) else (0, size)
+    if start < -low or stop > size + high or start == stop:
+        raise TDLError(f"index {use.index} is outside {use.place}, which has {size} elements")
+
+
+def _largest(name: str, use: Use, shapes: Shapes, known: Mapping[str, int]) -> int:
+    """Largest extent of a variable that keeps an index inside its dimension, widened by the index's pad."""
+    index, size = use.index, shapes[use.operand][use.dimension]
+    if not isinstance(index, Affine):
+        raise TypeError(index)
+    low, high = index.constant, index.constant
+    own: Rational = 1
+    for variable, factor in index.terms:
+        if variable == name:
+            own = factor
+        elif factor > 0:
+            high += factor * (known[variable] - 1)
+        else:
+            low += factor * (known[variable] - 1)
+    below, above = low + index.pad[0], size - 1 + index.pad[1] - high
+    room, step = (above, own) if own > 0 else (below, -own)
+    if below < 0 or above < 0:
+        raise TDLError(f"no extent of '{name}' keeps index {index} inside {use.place}, which has {size} elements")
+    return int(room // step) + 1
+
+
+def given_extents(attributes: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the attribute `extents`; TDLError unless it maps variables to integers."""
+    given = attributes.get("extents")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(type(extent) is int for extent in given.values()):
+        raise TDLError(f"attribute 'extents' maps index variables to integers, found {given!r}")
+    return given

@@ -1,0 +1,225 @@
+"""Index expressions: what a description may write between the brackets of a tensor.
+
+An index is `Affine` in index variables with rational coefficients, a mixed-radix tuple of variables (`Digits`), or a
+whole dimension (`Whole`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, floor, gcd, lcm
+
+from tdl.errors import TDLError
+
+Rational = int | Fraction
+Bounds = Mapping[str, tuple[int, int]]
+
+
+def simplest(number: Rational) -> Rational:
+    """Return the same number, as an int where its denominator is 1 (integer arithmetic is much faster)."""
+    return number.numerator if number.denominator == 1 else number
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`sum(factor * variable) + constant`, exact; `terms` are sorted by variable and have no zero factor.
+
+    `pad` is how far, (low, high), the index may reach outside its dimension; it widens the inferred extents only.
+    """
+
+    terms: tuple[tuple[str, Rational], ...]
+    constant: Rational = 0
+    pad: tuple[int, int] = (0, 0)
+    variables: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    is_plain: bool = field(init=False, compare=False, repr=False)
+    denominator: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        plain = len(self.terms) == 1 and self.terms[0][1] == 1 and self.constant == 0 and self.pad == (0, 0)
+        denominators = (factor.denominator for _, factor in self.terms)
+        object.__setattr__(self, "variables", tuple(variable for variable, _ in self.terms))
+        object.__setattr__(self, "is_plain", plain)
+        object.__setattr__(self, "denominator", lcm(self.constant.denominator, *denominators))
+
+    @staticmethod
+    def of(factors: Mapping[str, Rational], constant: Rational = 0) -> Affine:
+        """Build the canonical form from factors by variable."""
+        terms = tuple((name, simplest(factor)) for name, factor in sorted(factors.items()) if factor)
+        return Affine(terms, simplest(constant))
+
+    @staticmethod
+    def variable(name: str) -> Affine:
+        """One index variable."""
+        return Affine(((name, 1),))
+
+    def __add__(self, other: Affine) -> Affine:
+        self._require_unpadded(other)
+        factors = dict(self.terms)
+        for name, factor in other.terms:
+            factors[name] = factors.get(name, 0) + factor
+        return Affine.of(factors, self.constant + other.constant)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + other.scaled(-1)
+
+    def scaled(self, factor: Rational) -> Affine:
+        """Multiply by an exact constant."""
+        self._require_unpadded()
+        return Affine.of({name: own * factor for name, own in self.terms}, self.constant * factor)
+
+    def padded(self, low: int, high: int) -> Affine:
+        """Allow the index to reach `low` below its dimension and `high` above it."""
+        return Affine(self.terms, self.constant, (low, high))
+
+    def value(self, values: Mapping[str, int]) -> Rational:
+        """Return the number at given values of the variables."""
+        return simplest(sum((factor * values[name] for name, factor in self.terms), start=self.constant))
+
+    def image(self, bounds: Bounds) -> tuple[int, int]:
+        """Half-open hull of the integer points reached while each variable ranges over its half-open bounds.
+
+        Exact, and not clipped to any tensor; (0, 0) where no integer point is reached.
+        """
+        low = high = self.constant
+        for name, factor in self.terms:
+            start, stop = bounds[name]
+            if start >= stop:
+                return 0, 0
+            if factor > 0:
+                low += factor * start
+                high += factor * (stop - 1)
+            else:
+                low += factor * (stop - 1)
+                high += factor * start
+        if self.denominator == 1:
+            return int(low), int(high) + 1
+        return self._integer_hull(ceil(low), floor(high), bounds)
+
+    def _integer_hull(self, first: int, last: int, bounds: Bounds) -> tuple[int, int]:
+        """Shrink the real hull [first, last] to the integer points that some values of the variables reach."""
+        scale = self.denominator
+        terms = [(int(factor * scale), *bounds[name]) for name, factor in self.terms]
+        if any(abs(factor) == 1 and stop - start >= scale for factor, start, stop in terms):
+            return (first, last + 1) if first <= last else (0, 0)
+        offset = int(self.constant * scale)
+        if offset % gcd(scale, *(factor for factor, _, _ in terms)):
+            return 0, 0
+        terms.sort(key=lambda term: term[2] - term[1])
+        points = range(first, last + 1)
+        low = next((point for point in points if _reaches(point * scale - offset, terms)), None)
+        if low is None:
+            return 0, 0
+        high = next(point for point in reversed(points) if _reaches(point * scale - offset, terms))
+        return low, high + 1
+
+    def interval(self) -> Interval:
+        """Return the symbolic access region of this index, affine in the bounds of its variables."""
+        region = Interval.constant(self.constant)
+        for name, factor in self.terms:
+            region = region + Interval.variable(name).scaled(factor)
+        return region
+
+    def __str__(self) -> str:
+        parts = [_term(name, factor) for name, factor in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def _require_unpadded(self, other: Affine | None = None) -> None:
+        if self.pad != (0, 0) or (other is not None and other.pad != (0, 0)):
+            raise TDLError(f"pad({self}, ...) must be the whole index; put the arithmetic inside pad")
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """A mixed-radix number whose digits are index variables, most significant first; radices are their extents."""
+
+    variables: tuple[str, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the index is one variable as it is: never."""
+        return False
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.variables)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A `:` slice: all of a dimension."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Index variables that occur: none."""
+        return ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the index is one variable as it is: never."""
+        return False
+
+    def __str__(self) -> str:
+        return ":"
+
+
+Index = Affine | Digits | Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A symbolic half-open range (Tofu Sec 4.2, equation 1, with a constant of its own for each end).
+
+    `lower` and `upper` are affine in the bounds of index variables, spelled "x.lo" and "x.hi" for lo <= x < hi.
+    """
+
+    lower: Affine
+    upper: Affine
+
+    @staticmethod
+    def variable(name: str) -> Interval:
+        """All values of one index variable."""
+        return Interval(Affine.variable(f"{name}.lo"), Affine.variable(f"{name}.hi"))
+
+    @staticmethod
+    def constant(number: Rational) -> Interval:
+        """One point."""
+        return Interval(Affine((), number), Affine((), simplest(number + 1)))
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.lower + other.lower, self.upper + other.upper - _ONE)
+
+    def scaled(self, factor: Rational) -> Interval:
+        """Multiply by a constant; a negative one swaps the bounds."""
+        first, last = self.lower.scaled(factor), (self.upper - _ONE).scaled(factor)
+        return Interval(first, last + _ONE) if factor > 0 else Interval(last, first + _ONE)
+
+    def at(self, bounds: Bounds) -> tuple[int, int]:
+        """Return the integers between the two ends, at concrete bounds of the variables."""
+        ends = {f"{name}.lo": start for name, (start, _) in bounds.items()}
+        ends |= {f"{name}.hi": stop for name, (_, stop) in bounds.items()}
+        return ceil(self.lower.value(ends)), floor(self.upper.value(ends))
+
+    def __str__(self) -> str:
+        return f"[{self.lower}, {self.upper})"
+
+
+_ONE = Affine((), 1)
+
+
+def _term(name: str, factor: Rational) -> str:
+    if factor == 1:
+        return name
+    if factor == -1:
+        return f"-{name}"
+    return f"{name}/{factor.denominator}" if factor.numerator == 1 else f"{factor}*{name}"
+
+
+def _reaches(target: int, terms: list[tuple[int, int, int]]) -> bool:
+    """Whether integers x_i in [start_i, stop_i) exist with sum(factor_i * x_i) == target."""
+    (factor, start, stop), *rest = terms
+    if not rest:
+        return target % factor == 0 and start <= target // factor < stop
+    return any(_reaches(target - factor * value, rest) for value in range(start, stop))

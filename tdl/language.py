@@ -1,0 +1,248 @@
+"""The words a description is written in: reducers, functions, opaque functions, `pad`, `at`, `tensor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from itertools import chain
+from typing import Any
+
+from tdl.errors import TDLError
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, apply, lift, walk
+from tdl.index import Affine, Digits, Index, Whole
+
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand while its operator is traced; `operand[i, j]` is an element."""
+
+    position: int
+    name: str
+    rank: int
+
+    def __getitem__(self, items: object) -> Element:
+        parts = items if isinstance(items, tuple) else (items,)
+        if len(parts) != self.rank:
+            shown = ", ".join(_show(part) for part in parts)
+            raise TDLError(
+                f"'{self.name}' has {self.rank} dimensions but {len(parts)} indices: {self.name}[{shown}]"
+                + ("; a mixed-radix index is a tuple of its own: x[(i, j),]" if self.rank == 1 else "")
+            )
+        index = tuple(_index(part, f"'{self.name}' dimension {d}") for d, part in enumerate(parts))
+        return Element(self.position, self.name, index)
+
+    def __iter__(self) -> None:
+        raise TDLError(f"'{self.name}' is a tensor and cannot be iterated over; index it")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An output whose expression stands at coordinates other than the lambda's own."""
+
+    coordinates: tuple[Index, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """A lambda with the names, and the declared extents, of its index variables."""
+
+    body: Body
+    names: tuple[str, ...]
+    extents: tuple[int | None, ...]
+    keywords: int
+
+    def __call__(self) -> Any:
+        """Apply the lambda to its symbolic index variables."""
+        coordinates = [Coordinate(Affine.variable(name)) for name in self.names]
+        positional = len(coordinates) - self.keywords
+        keyword = dict(zip(self.names[positional:], coordinates[positional:], strict=True))
+        return self.body(*coordinates[:positional], **keyword)
+
+
+def tensor(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Lambda:
+    """Give the index variables of `lambda *i: ...`, `rank` of them called i0, i1, ..., or called by `names`."""
+    given: list[str] = []
+    last: list[str] = []
+    extents: dict[str, int] = {}
+    for parameter in signature(body).parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            raise TDLError(f"index variables cannot be named by **{parameter.name}")
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            if names is None and rank is None:
+                raise TDLError(f"lambda *{parameter.name} needs rank= or names=")
+            given += names if names is not None else [f"{parameter.name}{d}" for d in range(rank or 0)]
+            continue
+        (last if parameter.kind is Parameter.KEYWORD_ONLY else given).append(parameter.name)
+        if parameter.default is not Parameter.empty:
+            extents[parameter.name] = parameter.default
+    every = (*given, *last)
+    if len(set(every)) != len(every):
+        raise TDLError(f"name clash: an index variable occurs twice in lambda {', '.join(every)}")
+    return Lambda(body, every, tuple(extents.get(name) for name in every), len(last))
+
+
+def _reduce(reducer: str, body: Body, rank: int | None, names: Sequence[str] | None) -> Reduce:
+    lambda_ = tensor(body, rank=rank, names=names)
+    if not lambda_.names:
+        raise TDLError(f"{reducer} reduces over no index variable; give its lambda at least one")
+    return Reduce(reducer, lambda_.names, lambda_.extents, lift(lambda_()))
+
+
+def Sum(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
+    """Add the body over all values of the lambda's variables."""
+    return _reduce("Sum", body, rank, names)
+
+
+def Max(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
+    """Greatest value of the body over all values of the lambda's variables."""
+    return _reduce("Max", body, rank, names)
+
+
+def Min(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
+    """Least value of the body over all values of the lambda's variables."""
+    return _reduce("Min", body, rank, names)
+
+
+def Prod(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
+    """Multiply the body over all values of the lambda's variables."""
+    return _reduce("Prod", body, rank, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A function the analysis does not look into; it is computed whole for each value of its operands' variables.
+
+    `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like`
+    (None: its extents come from the attribute `extents`).
+    """
+
+    function: Callable[..., Any] | None = None
+    like: int | None = 0
+    name: str = "Opaque"
+
+    def __call__(self, *operands: Expr) -> OpaqueResult:
+        """Apply the function to slices of tensors (`x[b, :, :]`) or elements."""
+        return OpaqueResult(self, tuple(lift(operand) for operand in operands))
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueResult:
+    """The whole result of an opaque function; index it to get an element."""
+
+    opaque: Opaque
+    operands: tuple[Expr, ...]
+
+    def __getitem__(self, items: object) -> OpaqueElement:
+        parts = items if isinstance(items, tuple) else (items,)
+        index = [_index(part, f"{self.opaque.name} result dimension {d}") for d, part in enumerate(parts)]
+        affine = tuple(part for part in index if isinstance(part, Affine))
+        if len(affine) != len(index):
+            raise TDLError(f"the result of {self.opaque.name} is indexed by affine expressions only")
+        return OpaqueElement(self.opaque.name, self.opaque.function, self.opaque.like, self.operands, affine)
+
+    def __iter__(self) -> None:
+        raise TDLError(f"the result of {self.opaque.name} cannot be iterated over; index it")
+
+
+def pad(index: Expr | int, low: int, high: int) -> Expr:
+    """Permit an index to reach `low` below its dimension and `high` above; such reads are skipped or read zero."""
+    affine = _index(index, "pad")
+    if not isinstance(affine, Affine):
+        raise TDLError(f"pad takes an affine index, found {affine}")
+    return Coordinate(affine.padded(low, high))
+
+
+def at(coordinates: object, value: Expr) -> Placed:
+    """Place the value at output coordinates: index variables, or mixed-radix tuples of them (a merged dimension)."""
+    parts = coordinates if isinstance(coordinates, tuple) else (coordinates,)
+    return Placed(tuple(_index(part, f"output dimension {d}") for d, part in enumerate(parts)), lift(value))
+
+
+def _unary(function: str) -> Callable[[object], Expr]:
+    def call(x: object) -> Expr:
+        return apply(function, x)
+
+    call.__name__ = function
+    call.__doc__ = f"Elementwise {function}."
+    return call
+
+
+def _binary(function: str) -> Callable[[object, object], Expr]:
+    def call(a: object, b: object) -> Expr:
+        return apply(function, a, b)
+
+    call.__name__ = function
+    call.__doc__ = f"Elementwise {function}."
+    return call
+
+
+exp, log, sqrt, sin, cos = (_unary(name) for name in ("exp", "log", "sqrt", "sin", "cos"))
+tanh, sigmoid, erf = (_unary(name) for name in ("tanh", "sigmoid", "erf"))
+sign, floor, ceil, absolute = (_unary(name) for name in ("sign", "floor", "ceil", "absolute"))
+maximum, minimum, power = (_binary(name) for name in ("maximum", "minimum", "power"))
+
+
+def where(condition: object, a: object, b: object) -> Expr:
+    """Select a where the condition holds, else b; both are read."""
+    return apply("where", condition, a, b)
+
+
+def _index(part: object, place: str) -> Index:
+    """Take what was written between brackets as an index; `place` names it in errors."""
+    if isinstance(part, slice):
+        if part != slice(None):
+            raise TDLError(f"{place}: only the whole slice ':' is an index, found {part}")
+        return Whole()
+    if isinstance(part, tuple):
+        return _digits(part, place)
+    expression = lift(part)
+    if isinstance(expression, Coordinate):
+        return expression.affine
+    if isinstance(expression, Constant) and type(expression.value) is int:
+        return Affine((), expression.value)
+    raise TDLError(
+        f"{place}: index '{expression}' is not affine in index variables ({_why_not_affine(expression)}); "
+        "if the operator needs it, compute the result in an Opaque function"
+    )
+
+
+def _digits(part: tuple[object, ...], place: str) -> Index:
+    index = [_index(member, place) for member in part]
+    plain = tuple(chain.from_iterable(i.variables for i in index if i.is_plain))
+    if len(plain) != len(index) or len(set(plain)) != len(plain):
+        shown = ", ".join(str(i) for i in index)
+        raise TDLError(f"{place}: a mixed-radix index is a tuple of distinct index variables, found ({shown})")
+    return index[0] if len(index) == 1 else Digits(plain)
+
+
+def _why_not_affine(expression: Expr) -> str:
+    """Name the first reason why an expression is no index."""
+    reasons = {
+        "remainder": "modulo of an index",
+        "floor_divide": "floor division of an index",
+        "multiply": "product of two indices",
+        "divide": "quotient of two indices",
+    }
+    for node in walk(expression):
+        if isinstance(node, Element | OpaqueElement):
+            return f"it depends on the tensor value {node}"
+    for node in walk(expression):
+        if isinstance(node, Constant) and not isinstance(node.value, int):
+            return f"{node.value!r} is not an exact integer; write a/b with integers"
+        if isinstance(node, Call):
+            if node.function in reasons:
+                return reasons[node.function]
+            return "comparison of intervals" if _is_comparison(node) else f"{node.function} of an index"
+    return "it is no index"
+
+
+def _is_comparison(node: Call) -> bool:
+    return node.function.startswith(("equal", "not_equal", "less", "greater", "where"))
+
+
+def _show(part: object) -> str:
+    return ":" if part == slice(None) and isinstance(part, slice) else str(part)

@@ -1,0 +1,218 @@
+"""Operators, and the descriptions they give for operands of given ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
+from math import prod
+from typing import Any, overload
+
+import numpy as np
+
+from tdl import analysis
+from tdl.analysis import Access, Output, Strategy
+from tdl.errors import TDLError
+from tdl.evaluate import Array, Evaluator
+from tdl.extents import ExtentRules, Shapes, extent_rules, given_extents
+from tdl.index import Bounds
+from tdl.kind import element_kind
+from tdl.language import Operand
+from tdl.trace import trace
+from tdl.work import Work, work
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description:
+    """All that is known of an operator for operands of given ranks and given attributes, whatever their shapes.
+
+    `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
+    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations.
+    """
+
+    operator: str
+    operands: tuple[str, ...]
+    output_variables: tuple[str, ...]
+    reduction_variables: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    accesses: tuple[Access, ...]
+    strategies: Mapping[str, Strategy]
+    refusals: Mapping[str, str]
+    is_elementwise: bool
+    contiguous: frozenset[str]
+    extent_rules: ExtentRules = field(repr=False)
+    work: Work = field(repr=False)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Output variables, then reduction variables."""
+        return self.output_variables + self.reduction_variables
+
+    def extents(self, shapes: Shapes, attributes: Attributes | None = None) -> dict[str, int]:
+        """Extent of every variable, from the operands' shapes and the attribute `extents`.
+
+        Raises TDLError where they contradict each other or leave an extent unknown.
+        """
+        try:
+            return self.extent_rules.solve(shapes, given_extents(attributes or {}))
+        except TDLError as error:
+            raise TDLError(f"{self.operator}: {error}") from None
+
+    def output_shapes(self, extents: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+        """Shape of every output."""
+        return tuple(
+            tuple(prod([extents[name] for name in index.variables]) for index in output.index)
+            for output in self.outputs
+        )
+
+    def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
+        """Dtype of every output: int32 where it counts or points, else that of the first floating operand."""
+        integers = frozenset(at for at, dtype in enumerate(dtypes) if "float" not in dtype)
+        floating = next((dtype for dtype in dtypes if "float" in dtype), "float64")
+        kinds = (element_kind(output.value, integers) for output in self.outputs)
+        return tuple(floating if kind == "float" else "int32" for kind in kinds)
+
+    def operations(self, extents: Mapping[str, int]) -> float:
+        """Floating-point operations for these numbers of iterations of each variable."""
+        return self.work.operations(extents)
+
+    def linear(self, operands: frozenset[int]) -> bool:
+        """Whether every output is linear in these operands (positions) taken together."""
+        return all(analysis.is_linear(output.value, operands) for output in self.outputs)
+
+    def evaluate(
+        self,
+        arrays: Sequence[Array],
+        attributes: Attributes | None = None,
+        extents: Mapping[str, int] | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Array, ...]:
+        """Compute the outputs from the description itself; slow, and independent of every kernel.
+
+        `bounds` restricts variables to half-open ranges: the outputs then cover those iterations only.
+        """
+        if extents is None:
+            extents = self.extents([array.shape for array in arrays], attributes)
+        ranges = {name: (0, extents[name]) for name in self.variables} | dict(bounds or {})
+        wide = [a.astype(np.float64) if np.issubdtype(a.dtype, np.floating) else a.astype(np.int64) for a in arrays]
+        dtypes = self.output_dtypes([str(array.dtype) for array in arrays])
+        evaluator = Evaluator(wide, extents, ranges)
+        try:
+            with np.errstate(all="ignore"):
+                results = [evaluator.output(output, self.output_variables) for output in self.outputs]
+        except TDLError as error:
+            raise TDLError(f"{self.operator}: {error}") from None
+        return tuple(result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """A described operator.
+
+    `operands` are the names of its tensors (one name for all where `variadic`); `attributes` maps its keyword-only
+    parameters to their defaults (`REQUIRED` where there is none); the attribute `extents` is always allowed.
+    """
+
+    name: str
+    category: str
+    function: Callable[..., Any] = field(repr=False)
+    operands: tuple[str, ...]
+    variadic: bool
+    attributes: Mapping[str, Any]
+    descriptions: dict[Hashable, Description] = field(default_factory=dict, repr=False)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Attributes without a default."""
+        return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
+
+    def describe(self, ranks: Sequence[int], attributes: Attributes | None = None) -> Description:
+        """Describe the operator for operands of these ranks; remembered, whatever the attribute `extents`.
+
+        Raises TDLError for operands or attributes that do not fit, or a wrong description.
+        """
+        given = {name: value for name, value in (attributes or {}).items() if name != "extents"}
+        key = (tuple(ranks), _freeze(given))
+        if key not in self.descriptions:
+            try:
+                self.descriptions[key] = self._describe(key[0], given)
+            except TDLError as error:
+                raise TDLError(f"{self.name}: {error}") from None
+        return self.descriptions[key]
+
+    def _describe(self, ranks: tuple[int, ...], attributes: Attributes) -> Description:
+        self._check(ranks, attributes)
+        names = [f"{self.operands[0]}{at}" for at in range(len(ranks))] if self.variadic else self.operands
+        operands = [Operand(at, name, rank) for at, (name, rank) in enumerate(zip(names, ranks, strict=True))]
+        traced = trace(self.function, operands, attributes)
+        found = analysis.accesses(traced)
+        strategies, refusals = analysis.strategies(traced, found)
+        return Description(
+            self.name,
+            tuple(names),
+            traced.output_variables,
+            traced.reduction_variables,
+            analysis.outputs(traced),
+            found,
+            strategies,
+            refusals,
+            analysis.is_elementwise(traced, found),
+            analysis.contiguous(traced, found),
+            extent_rules(traced, tuple(zip(names, ranks, strict=True))),
+            work(traced),
+        )
+
+    def _check(self, ranks: tuple[int, ...], attributes: Attributes) -> None:
+        if self.variadic and not ranks:
+            raise TDLError("expected at least 1 operand, found none")
+        if not self.variadic and len(ranks) != len(self.operands):
+            raise TDLError(f"expected {len(self.operands)} operands ({', '.join(self.operands)}), found {len(ranks)}")
+        for name in attributes:
+            if name not in self.attributes:
+                known = ", ".join(self.attributes) or "none"
+                raise TDLError(f"unknown attribute '{name}'; the operator has: {known}")
+        for name in self.required:
+            if name not in attributes:
+                raise TDLError(f"missing attribute '{name}'")
+
+
+REQUIRED = Parameter.empty
+
+
+@overload
+def op(function: Callable[..., Any]) -> Operator: ...
+@overload
+def op(*, category: str = ...) -> Callable[[Callable[..., Any]], Operator]: ...
+def op(
+    function: Callable[..., Any] | None = None, *, category: str = "other"
+) -> Operator | Callable[[Callable[..., Any]], Operator]:
+    """Make an operator of a description: positional parameters are tensors, keyword-only ones attributes.
+
+    A trailing underscore of the function's name is dropped. `category` is the class by which machines state how
+    efficient they are: "matmul", "convolution", "reduction", "elementwise" or "other".
+    """
+    if function is None:
+        return lambda described: _operator(described, category)
+    return _operator(function, category)
+
+
+def _operator(function: Callable[..., Any], category: str) -> Operator:
+    parameters = signature(function).parameters.values()
+    tensors = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
+    variadic = any(p.kind is Parameter.VAR_POSITIONAL for p in tensors)
+    name = function.__name__.rstrip("_")
+    if any(p.kind is Parameter.VAR_KEYWORD for p in tensors) or (variadic and len(tensors) > 1):
+        raise TDLError(f"{name}: a description takes named tensors or *tensors, then keyword-only attributes")
+    attributes = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    return Operator(name, category, function, tuple(p.name for p in tensors), variadic, attributes)
+
+
+def _freeze(value: Any) -> Hashable:
+    """Return a hashable stand-in for an attribute; 1, 1.0 and True are three."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _freeze(inner)) for name, inner in value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(_freeze, value))
+    return type(value).__name__, value

@@ -1,0 +1,95 @@
+"""Tracing: run a description once on symbolic operands and check what it returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdl.errors import TDLError
+from tdl.expr import Coordinate, Element, Expr, OpaqueElement, Reduce, lift
+from tdl.index import Affine, Index, Whole
+from tdl.language import Lambda, Operand, Placed, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a description returned: output coordinates and values, and the index variables they are written in."""
+
+    output_variables: tuple[str, ...]
+    reduction_variables: tuple[str, ...]
+    declared: Mapping[str, int]
+    outputs: tuple[Placed, ...]
+
+
+def trace(function: Callable[..., Any], operands: Sequence[Operand], attributes: Mapping[str, Any]) -> Traced:
+    """Run the description; TDLError where it returns no lambda or its index variables clash."""
+    returned = function(*operands, **attributes)
+    if not isinstance(returned, Lambda):
+        if not callable(returned):
+            raise TDLError(f"a description returns a lambda from output coordinates, found {returned}")
+        returned = tensor(returned, rank=operands[0].rank if operands else 0)
+    values = returned()
+    values = values if isinstance(values, tuple) else (values,)
+    if not values:
+        raise TDLError("the lambda returns no output")
+    outputs = tuple(_placed(value, returned.names) for value in values)
+    scope = _Scope()
+    scope.bind(returned.names, returned.extents)
+    for output in outputs:
+        scope.check(output.value, returned.names)
+    reductions = tuple(name for name in scope.seen if name not in returned.names)
+    return Traced(returned.names, reductions, scope.declared, outputs)
+
+
+def _placed(value: object, names: tuple[str, ...]) -> Placed:
+    if not isinstance(value, Placed):
+        return Placed(tuple(map(Affine.variable, names)), lift(value))
+    used = [name for index in value.coordinates for name in index.variables]
+    if any(isinstance(index, Affine) and not index.is_plain for index in value.coordinates) or (
+        sorted(used) != sorted(names)
+    ):
+        shown = ", ".join(map(str, value.coordinates))
+        raise TDLError(
+            f"output coordinates ({shown}) must use each of ({', '.join(names)}) once, alone or in a mixed-radix tuple"
+        )
+    return value
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Checks that every variable is bound once along each path and that slices stay inside opaque functions."""
+
+    seen: dict[str, None] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
+
+    def bind(self, names: Sequence[str], extents: Sequence[int | None]) -> None:
+        for name, extent in zip(names, extents, strict=True):
+            self.seen[name] = None
+            if extent is not None and self.declared.setdefault(name, extent) != extent:
+                raise TDLError(f"index '{name}' is declared with extents {self.declared[name]} and {extent}")
+
+    def check(self, expression: Expr, bound: tuple[str, ...], *, opaque: bool = False) -> None:
+        if isinstance(expression, Element) and not opaque and any(isinstance(i, Whole) for i in expression.index):
+            raise TDLError(f"slice {expression} is no single element; only an Opaque function takes slices")
+        for index in indices(expression):
+            for name in index.variables:
+                if name not in bound:
+                    raise TDLError(f"index '{name}' in {expression} is used outside the lambda that binds it")
+        if isinstance(expression, Reduce):
+            for name in expression.variables:
+                if name in bound:
+                    raise TDLError(f"name clash: {expression.reducer} binds '{name}' again inside a lambda of '{name}'")
+            self.bind(expression.variables, expression.extents)
+            bound = (*bound, *expression.variables)
+        for child in expression.children:
+            self.check(child, bound, opaque=isinstance(expression, OpaqueElement))
+
+
+def indices(expression: Expr) -> Iterator[Index]:
+    """Index expressions written directly in this node (its children's not included)."""
+    match expression:
+        case Element() | OpaqueElement():
+            yield from expression.index
+        case Coordinate():
+            yield expression.affine
