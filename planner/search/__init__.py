@@ -1,1 +1,112 @@
-"""Placeholder."""
+"""The search: a graph and the ways to split it in, the plan that moves the fewest bytes out.
+
+Searchers share one signature and sit in one dict, `SEARCHERS`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.layout import REPLICATE
+from planner.plan import Plan
+from planner.search.alternatives import allrow, data_parallel, equalchop
+from planner.search.coarsen import Ties, coarsen
+from planner.search.joint import joint
+from planner.search.recursive import recursive
+from planner.search.space import Limits, Outcome, Searcher, Space
+
+__all__ = ["SEARCHERS", "Limits", "Outcome", "SearchOptions", "Searcher", "Space", "Ties", "search", "space_of"]
+
+SEARCHERS: dict[str, Searcher] = {
+    "recursive": recursive,
+    "joint": joint,
+    "allrow": allrow,
+    "equalchop": equalchop,
+    "data-parallel": data_parallel,
+}
+
+PLACEMENTS = ("S", "S,R")
+
+HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel")}
+"""What is tried besides a search that is not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What to search for.
+
+    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be) or
+    "S,R" (or replicated). `ties` are the coarsening rules (default: all; under "S,R" all but `updates`).
+    """
+
+    ways: tuple[int, ...]
+    name: str = "recursive"
+    placements: str = "S"
+    ties: Ties | None = None
+    limits: Limits = Limits()
+    seed: int = 0
+
+
+def search(graph: Graph, options: SearchOptions) -> Plan:
+    """Return the plan that the named searcher finds, or a heuristic's where that moves fewer bytes.
+
+    An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
+    every candidate's bytes, the lower bound where one is known, seconds and table sizes. Raises a PlanError for
+    options that make no sense.
+    """
+    started = time.perf_counter()
+    placements = _checked(options)
+    space = space_of(graph, options)
+    found = {options.name: SEARCHERS[options.name](space, options.limits)}
+    if options.name in ("recursive", "joint") and found[options.name].lower_bound != found[options.name].bytes:
+        for name in HEURISTICS[placements]:
+            found[name] = SEARCHERS[name](space, options.limits)
+    winner = min(found, key=lambda name: found[name].bytes)
+    best = found[winner]
+    report = _report(options, placements, found, winner) | {"seconds": round(time.perf_counter() - started, 3)}
+    return Plan(graph, options.seed, options.ways, space.layouts(best.choice), space.strategies(best.choice), report)
+
+
+def space_of(graph: Graph, options: SearchOptions) -> Space:
+    """Return the space of plans that the options describe."""
+    replicate = "R" in _checked(options)
+    ties = options.ties if options.ties is not None else Ties(updates=not replicate)
+    return Space(coarsen(graph, ties), options.ways, replicate)
+
+
+def _checked(options: SearchOptions) -> str:
+    """Return the placement set; data parallelism implies S,R."""
+    if options.name not in SEARCHERS:
+        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
+    wanted = {part.strip() for part in options.placements.split(",")}
+    if "P" in wanted:
+        raise PlanError(f"expected placements among {' or '.join(PLACEMENTS)}; P is not supported yet, found {options.placements!r}")
+    if wanted not in ({"S"}, {"S", "R"}):
+        raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
+    if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
+        raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
+    return "S,R" if "R" in wanted or options.name == "data-parallel" else "S"
+
+
+def _report(
+    options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str
+) -> dict[str, Any]:
+    bound = max((outcome.lower_bound for outcome in found.values() if outcome.lower_bound is not None), default=None)
+    requested, best = found[options.name], found[winner].bytes
+    report: dict[str, Any] = {
+        "name": options.name,
+        "placements": placements,
+        "objective": "bytes",
+        "winner": winner,
+        "bytes": {name: outcome.bytes for name, outcome in found.items()},
+        **requested.details,
+    }
+    if options.name == "joint" and bound is not None:
+        report |= {"lower_bound": bound, "gap": round((best - bound) / max(1, bound), 6)}
+    return report

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cache, reduce
 from math import prod
 
 import numpy as np
@@ -28,7 +28,7 @@ def steps_of(mask: int) -> tuple[int, ...]:
     return tuple(step for step in range(mask.bit_length()) if mask >> step & 1)
 
 
-@lru_cache(maxsize=None)
+@cache
 def agreement(ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker, other]: 1 where two workers' digits agree at every step of the mask."""
     own = np.array([digits(ways, worker) for worker in range(prod(ways))]).reshape(prod(ways), len(ways))
@@ -37,21 +37,21 @@ def agreement(ways: tuple[int, ...]) -> Counts:
     return (same[None] | (masks[:, None, None, :] == 0)).all(axis=3).astype(np.int64)
 
 
-@lru_cache(maxsize=None)
+@cache
 def leaves(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
     runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
     return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
 
 
-@lru_cache(maxsize=None)
+@cache
 def held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
     bounds = leaves(extent, ways)
     return np.asarray(agreement(ways) @ (bounds[:, 1] - bounds[:, 0]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
     bounds = leaves(extent, ways)
@@ -81,7 +81,7 @@ class Reach:
         return tuple(name for name, _ in self.extents)
 
 
-@lru_cache(maxsize=None)
+@cache
 def reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
     """Return the one Reach of these values."""
     plain = None
@@ -94,7 +94,7 @@ Chosen = tuple[int, ...]
 """Per variable of a reach, the mask of the steps at which a strategy chose it."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
@@ -112,7 +112,7 @@ def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...
     return tuple(one(worker) for worker in range(prod(ways)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -49,7 +49,7 @@ class Strategies:
 Domain = Layouts | Strategies
 
 
-@lru_cache(maxsize=None)
+@cache
 def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
     ordered = tuple(sorted(states, key=lambda layout: largest_holding(shape, layout, ways)))
@@ -97,7 +97,7 @@ def largest_part(signature: Signature, strategy: Strategy, ways: tuple[int, ...]
     return int(parts.max())
 
 
-@lru_cache(maxsize=None)
+@cache
 def placements_at(
     shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
 ) -> tuple[Placement, ...]:
@@ -106,7 +106,7 @@ def placements_at(
     return (*sharded, REPLICATE) if replicate or not sharded else sharded
 
 
-@lru_cache(maxsize=None)
+@cache
 def choices_at(signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool) -> tuple[str, ...]:
     """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible."""
     split = tuple(
@@ -131,7 +131,7 @@ def all_strategies(signature: Signature, ways: tuple[int, ...], *, replicate: bo
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def first_eligible_masks(shape: tuple[int, ...], ways: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Return, per dimension, the steps at which it is the first eligible one, and the steps at which none is."""
     first = [first_eligible(shape, ways, step) for step in range(len(ways))]

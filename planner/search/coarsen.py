@@ -1,0 +1,210 @@
+"""Coarsening: the graph as variables (tensors sharing a layout, nodes sharing a strategy) and factors (Tofu Sec 5.1).
+
+Nothing here needs the result to be a chain. Every rule is a tie between names and can be switched off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import tdl
+from planner.accumulate import accumulation_groups
+from planner.graph.ir import ITEM_BYTES, Graph, Node
+from planner.layout import Signature, signatures
+from planner.search.cost import Cost, Need, Read, Write, operand_need
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Which coarsening rules apply; a weight is tied to its updated self in any case.
+
+    `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs.
+    `updates`: the same for the operators that update weights and optimizer state; it forbids keeping a weight
+    replicated with its state sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be
+    summed where they are computed get one strategy.
+    """
+
+    elementwise: bool = True
+    updates: bool = True
+    unrolled: bool = True
+    accumulation: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TensorVariable:
+    """Tensors of one shape that share one layout."""
+
+    members: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVariable:
+    """Alike nodes that share one strategy."""
+
+    members: tuple[str, ...]
+    signature: Signature
+
+
+Variable = TensorVariable | NodeVariable
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A cost that depends on the nodes' strategies and one tensor's layout: `scope` numbers the variables, tensor last.
+
+    It counts `weight` times: element size times multiplicity.
+    """
+
+    scope: tuple[int, ...]
+    cost: Cost
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoarseGraph:
+    """What the search works on. `variable_of` maps tensor and node names, as ("tensor" | "node", name), to variables."""
+
+    graph: Graph
+    signatures: Mapping[str, Signature]
+    variables: tuple[Variable, ...]
+    factors: tuple[Factor, ...]
+    variable_of: Mapping[Name, int]
+
+
+Name = tuple[str, str]
+
+
+class _Groups:
+    """Disjoint sets of names."""
+
+    def __init__(self, names: Iterable[Name]) -> None:
+        self._parent = {name: name for name in names}
+
+    def find(self, name: Name) -> Name:
+        while (parent := self._parent[name]) != name:
+            self._parent[name] = self._parent[parent]
+            name = parent
+        return name
+
+    def tie(self, names: Iterable[Name]) -> None:
+        first, *others = map(self.find, names)
+        for other in others:
+            self._parent[self.find(other)] = self.find(first)
+
+
+def coarsen(graph: Graph, ties: Ties, sums: Mapping[str, tuple[str, ...]] | None = None) -> CoarseGraph:
+    """Return the coarsened graph.
+
+    `sums` are the sums to be accumulated locally (default: all that can be, if `ties.accumulation`); nodes of one
+    sum share one strategy.
+    """
+    found = signatures(graph)
+    if sums is None:
+        sums = accumulation_groups(graph) if ties.accumulation else {}
+    groups = _Groups([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
+    for names in _ties(graph, found, ties, sums):
+        groups.tie(names)
+    numbers: dict[Name, int] = {}
+    members: list[list[Name]] = []
+    variable_of = {}
+    for name in [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]:
+        number = numbers.setdefault(groups.find(name), len(numbers))
+        if number == len(members):
+            members.append([])
+        members[number].append(name)
+        variable_of[name] = number
+    variables = tuple(_variable(graph, found, names) for names in members)
+    return CoarseGraph(graph, found, variables, _factors(graph, found, sums, variable_of), variable_of)
+
+
+def _variable(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -> Variable:
+    (kind, first), plain = names[0], tuple(name for _, name in names)
+    if kind == "tensor":
+        return TensorVariable(plain, graph.tensors[first].shape)
+    return NodeVariable(plain, found[first])
+
+
+def _ties(
+    graph: Graph, found: Mapping[str, Signature], ties: Ties, sums: Mapping[str, tuple[str, ...]]
+) -> Iterator[list[Name]]:
+    for old, new in graph.updates.items():
+        yield [("tensor", old), ("tensor", new)]
+    updated = set(graph.updates.values())
+    for node in graph.nodes:
+        wanted = ties.updates if updated.intersection(node.outputs) else ties.elementwise
+        if wanted and found[node.name].description.is_elementwise:
+            yield [("tensor", name) for name in same_coordinates(node, found[node.name])]
+        if node.name in sums:
+            yield [("node", name) for name in sums[node.name]]
+            yield [("tensor", name) for name in (*node.inputs, *node.outputs)]
+    if ties.unrolled:
+        yield from _unrolled(graph, found)
+
+
+def same_coordinates(node: Node, signature: Signature) -> list[str]:
+    """Return an element-wise node's outputs and the operands of equal shape that it reads at its own coordinates."""
+    output = signature.description.outputs[0].index
+    if not all(isinstance(index, tdl.Affine) and index.is_plain for index in output):
+        return list(node.outputs)
+    reads: dict[int, list[tuple[tdl.Index, ...]]] = {}
+    for access in signature.description.accesses:
+        reads.setdefault(access.operand, []).append(access.index)
+    operands = [
+        node.inputs[operand]
+        for operand, indices in reads.items()
+        if signature.shapes[operand] == signature.outputs[0] and all(index == output for index in indices)
+    ]
+    return [*node.outputs, *operands]
+
+
+def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
+    """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
+    cells: dict[object, list[Node]] = {}
+    for node in graph.nodes:
+        if node.unroll is not None:
+            cells.setdefault((node.unroll[0], id(found[node.name])), []).append(node)
+    for nodes in cells.values():
+        yield [("node", node.name) for node in nodes]
+        for names in (*zip(*(node.inputs for node in nodes), strict=True), *zip(*(node.outputs for node in nodes), strict=True)):
+            yield [("tensor", name) for name in names]
+
+
+def _factors(
+    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]], variable_of: Mapping[Name, int]
+) -> tuple[Factor, ...]:
+    weights: Counter[tuple[tuple[int, ...], Cost]] = Counter()
+    for nodes, tensor, cost in _costs(graph, found, sums):
+        scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
+        weights[scope, cost] += ITEM_BYTES[graph.tensors[tensor].dtype]
+    return tuple(Factor(scope, cost, weight) for (scope, cost), weight in weights.items())
+
+
+def _costs(
+    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[tuple[str, ...], str, Cost]]:
+    """Yield (nodes, tensor, cost) of every fetch, shared fetch and store."""
+    summands = {name for names in sums.values() for name in names}
+    groups: dict[tuple[str, str], dict[str, tuple[Need, ...]]] = {}
+    for node in graph.nodes:
+        signature = found[node.name]
+        if node.name in sums:
+            yield (sums[node.name][0],), node.outputs[0], Write(found[sums[node.name][0]], 0)
+            continue
+        for tensor in dict.fromkeys(node.inputs):
+            operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
+            needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
+            yield (node.name,), tensor, Read(graph.tensors[tensor].shape, (needs,))
+            if node.forward is not None:
+                groups.setdefault((node.forward, tensor), {})[node.name] = needs
+        if node.name not in summands:
+            for output, tensor in enumerate(node.outputs):
+                yield (node.name,), tensor, Write(signature, output)
+    for (_, tensor), readers in groups.items():
+        for size in range(2, len(readers) + 1):
+            for nodes in combinations(readers, size):
+                shared = tuple(readers[node] for node in nodes)
+                yield nodes, tensor, Read(graph.tensors[tensor].shape, shared)

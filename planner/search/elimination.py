@@ -1,0 +1,142 @@
+"""Exact min-sum by eliminating one variable after the other: dynamic programming over any graph of small width.
+
+On a chain this is the papers' dynamic programming. The order is found by a greedy dry run that knows all table sizes
+beforehand; equal surroundings are computed once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from planner.search.problem import Problem, around, by_variable
+from planner.search.tables import Scope, Term
+
+ITEM_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An elimination order and what following it takes.
+
+    `width` is the largest number of variables in one table made on the way, `largest_entries` its size, and
+    `operations` the additions, both without counting that equal tables are made once.
+    """
+
+    variables: tuple[int, ...]
+    width: int
+    largest_entries: float
+    operations: float
+
+    def fits(self, memory_bytes: int, operations: float) -> bool:
+        """Whether the largest table and the work stay within limits."""
+        return self.largest_entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
+
+
+def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], keep: frozenset[int] = frozenset()) -> Order:
+    """Return the order in which the variable that leaves the smallest table goes next; `keep` are not eliminated."""
+    adjacent: list[set[int]] = [set() for _ in sizes]
+    for scope in scopes:
+        for v in scope:
+            adjacent[v].update(scope)
+    for v, others in enumerate(adjacent):
+        others.discard(v)
+
+    def left_by(v: int) -> float:
+        return float(prod(float(sizes[u]) for u in adjacent[v]))
+
+    score = {v: left_by(v) for v in range(len(sizes)) if v not in keep}
+    heap = [(entries, v) for v, entries in score.items()]
+    heapq.heapify(heap)
+    order, width, largest, operations = [], 0, 1.0, 0.0
+    while heap:
+        entries, v = heapq.heappop(heap)
+        if score.get(v) != entries:
+            continue
+        del score[v]
+        order.append(v)
+        width, largest = max(width, len(adjacent[v])), max(largest, entries)
+        operations += entries * sizes[v]
+        for u in adjacent[v]:
+            adjacent[u] |= adjacent[v]
+            adjacent[u] -= {u, v}
+        for u in adjacent[v]:
+            if u in score and (now := left_by(u)) != score[u]:
+                score[u] = now
+                heapq.heappush(heap, (now, u))
+    return Order(tuple(order), width, largest, operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Eliminated:
+    variable: int
+    neighbours: Scope
+    terms: tuple[tuple[int, Scope], ...]
+
+
+@dataclass(slots=True)
+class Elimination:
+    """A problem with some variables eliminated: `remaining` has the same minimum over the others."""
+
+    problem: Problem
+    remaining: Problem
+    trail: list[_Eliminated]
+
+    def complete(self, states: dict[int, int]) -> list[int]:
+        """Return the best state of every variable given those of the variables that were kept; ties: the first."""
+        for step in reversed(self.trail):
+            at = [states[u] for u in step.neighbours]
+            values = self.problem.tables.values(step.terms, at, self.problem.sizes[step.variable])
+            states[step.variable] = int(values.argmin())
+        return [states[v] for v in range(len(self.problem.sizes))]
+
+
+def eliminate(problem: Problem, order: Sequence[int]) -> Elimination:
+    """Eliminate the variables of `order`, in that order."""
+    tables = problem.tables
+    terms: list[Term] = list(problem.terms)
+    live = [set(positions) for positions in by_variable(terms, len(problem.sizes))]
+    trail, constant = [], problem.constant
+    gone: set[int] = set()
+    for v in order:
+        mine = sorted(live[v])
+        neighbours, shape = around(v, [terms[position] for position in mine])
+        for position in mine:
+            for u in terms[position][0]:
+                live[u].discard(position)
+        gone.update(mine)
+        trail.append(_Eliminated(v, neighbours, shape))
+        if not shape:
+            continue
+        sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
+        for axes, part in tables.parts(tables.minimum(shape, sizes)):
+            if not axes:
+                constant += int(tables[part])
+                continue
+            scope = tuple(neighbours[axis] for axis in axes)
+            for u in scope:
+                live[u].add(len(terms))
+            terms.append((scope, part))
+    left = tuple(term for position, term in enumerate(terms) if position not in gone)
+    return Elimination(problem, Problem(tables, problem.sizes, left, constant), trail)
+
+
+def solve(problem: Problem, order: Order | None = None) -> list[int]:
+    """Return one state per variable of least cost."""
+    if order is None:
+        order = greedy_order(problem.sizes, [scope for scope, _ in problem.terms])
+    return eliminate(problem, order.variables).complete({})
+
+
+def largest_table_bytes(problem: Problem) -> int:
+    """Return the size of the problem's largest given table."""
+    return max((problem.tables[number].nbytes for _, number in problem.terms), default=0)
+
+
+def as_array(states: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Return states as an index array."""
+    return np.array(states, dtype=np.intp)

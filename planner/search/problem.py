@@ -1,0 +1,103 @@
+"""The min-sum problem: one domain per variable of the coarse graph, and tables whose sum is the cost of a choice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.search.coarsen import CoarseGraph, Factor
+from planner.search.domains import Domain, Layouts, Strategies
+from planner.search.tables import Scope, Tables, Term
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Minimise `constant` + the sum of the terms over states of variables 0..n-1, `sizes[v]` states each."""
+
+    tables: Tables
+    sizes: tuple[int, ...]
+    terms: tuple[Term, ...]
+    constant: int = 0
+
+    def value(self, states: Sequence[int]) -> int:
+        """Return the cost of one state per variable."""
+        return self.constant + sum(
+            int(self.tables[number][tuple(states[v] for v in scope)]) for scope, number in self.terms
+        )
+
+
+def simplified(problem: Problem) -> Problem:
+    """Return the same problem with terms of one scope added up, idle axes dropped and separable tables split."""
+    merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
+    constant = problem.constant
+    for scope, number in problem.terms:
+        for axes, part in problem.tables.parts(number):
+            if axes:
+                merged[tuple(scope[axis] for axis in axes)].append((part, 1))
+            else:
+                constant += int(problem.tables[part])
+    terms = [(scope, _sum(problem.tables, parts)) for scope, parts in sorted(merged.items())]
+    return Problem(problem.tables, problem.sizes, tuple(terms), constant)
+
+
+def _sum(tables: Tables, parts: list[tuple[int, int]]) -> int:
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    weights: dict[int, int] = defaultdict(int)
+    for number, weight in parts:
+        weights[number] += weight
+    return tables.weighted_sum(tuple(sorted(weights.items())))
+
+
+def build(coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Problem:
+    """Return the problem of choosing one state of each variable's domain."""
+    merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
+    for factor in coarse.factors:
+        scope = tuple(sorted(set(factor.scope)))
+        number = _cost_table(factor, domains, tables)
+        merged[scope].append((number, factor.weight))
+    terms = tuple((scope, _sum(tables, parts)) for scope, parts in merged.items())
+    return simplified(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
+
+
+def _cost_table(factor: Factor, domains: Sequence[Domain], tables: Tables) -> int:
+    """Return the number of a factor's table, axes in ascending order of variables."""
+    of_scope = tuple(domains[v] for v in factor.scope)
+    strategies = [domain for domain in of_scope if isinstance(domain, Strategies)]
+    layouts = of_scope[-1]
+    if not isinstance(layouts, Layouts):
+        raise TypeError("a factor's last variable is a tensor")
+    raw = tables.remember((factor.cost, of_scope), lambda: [factor.cost.table(strategies, layouts)])[0]
+    order = sorted(set(factor.scope))
+    return tables.arranged(raw, tuple(order.index(v) for v in factor.scope))
+
+
+def restricted(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem:
+    """Return the problem in which some variables keep only some of their states."""
+    sizes = tuple(len(kept[v]) if v in kept else size for v, size in enumerate(problem.sizes))
+    terms = tuple(
+        (scope, problem.tables.taken(number, tuple(kept.get(v) for v in scope))) for scope, number in problem.terms
+    )
+    return Problem(problem.tables, sizes, terms, problem.constant)
+
+
+def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
+    """Return, per variable, the positions in `terms` of those that mention it."""
+    found: list[list[int]] = [[] for _ in range(variables)]
+    for position, (scope, _) in enumerate(terms):
+        for v in scope:
+            found[v].append(position)
+    return found
+
+
+def around(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
+    """Return a variable's neighbours in the terms, and the terms as positions: 0 the variable, i the i-th neighbour.
+
+    Neighbours and terms are in a canonical order, so that alike surroundings are equal.
+    """
+    neighbours = tuple(sorted({u for scope, _ in terms for u in scope if u != v}))
+    position = {v: 0, **{u: i + 1 for i, u in enumerate(neighbours)}}
+    return neighbours, tuple(
+        sorted((number, tuple(position[u] for u in scope)) for scope, number in terms)
+    )

@@ -1,0 +1,86 @@
+"""What searchers take and return: the space of plans, limits, an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.layout import Layout, Strategy
+from planner.search.coarsen import CoarseGraph, TensorVariable
+from planner.search.domains import (
+    Domain,
+    all_layouts,
+    all_strategies,
+    layouts_of,
+    strategies_of,
+)
+from planner.search.problem import build
+from planner.search.tables import Tables
+
+State = tuple[Any, ...]
+"""A layout or a strategy, over all or the first few steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a search may use: bytes of the largest table, operations of an elimination, seconds of a bounded search."""
+
+    memory_bytes: int = 1 << 30
+    operations: float = 3e10
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """All plans of one coarse graph, ways and placement set; `tables` remembers costs between searches."""
+
+    coarse: CoarseGraph
+    ways: tuple[int, ...]
+    replicate: bool
+    tables: Tables = field(default_factory=Tables)
+
+    def candidates(self, v: int) -> tuple[State, ...]:
+        """Return every state of a variable, over all steps."""
+        variable = self.coarse.variables[v]
+        if isinstance(variable, TensorVariable):
+            return all_layouts(variable.shape, self.ways, replicate=self.replicate)
+        return all_strategies(variable.signature, self.ways, replicate=self.replicate)
+
+    def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
+        """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
+        variable, ways = self.coarse.variables[v], self.ways[:steps]
+        if isinstance(variable, TensorVariable):
+            return layouts_of(variable.shape, ways, tuple(states))
+        return strategies_of(variable.signature, ways, tuple(states))
+
+    def cost(self, choice: Sequence[State]) -> int:
+        """Return the bytes of a plan: one state per variable."""
+        domains = [self.domain(v, (state,)) for v, state in enumerate(choice)]
+        return build(self.coarse, domains, self.tables).constant
+
+    def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
+        """Return every tensor's layout."""
+        of = self.coarse.variable_of
+        return {name: choice[of["tensor", name]] for name in self.coarse.graph.tensors}
+
+    def strategies(self, choice: Sequence[State]) -> dict[str, Strategy]:
+        """Return every node's strategy."""
+        of = self.coarse.variable_of
+        return {node.name: choice[of["node", node.name]] for node in self.coarse.graph.nodes}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a searcher found: a state per variable, its bytes, and details for people.
+
+    `lower_bound` is a number of bytes below which no plan of the searched space lies, where the searcher knows one.
+    """
+
+    choice: tuple[State, ...]
+    bytes: int
+    lower_bound: int | None
+    details: Mapping[str, int | float | str] = field(default_factory=dict)
+
+
+Searcher = Callable[[Space, Limits], Outcome]

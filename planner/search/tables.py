@@ -1,0 +1,168 @@
+"""Interned cost tables: equal tables are one number, so that work on repeated layers is done once.
+
+Every operation remembers its results by the numbers of its operands. A term is a table with the variables of its
+axes: `Term = (scope, number)`, scope strictly ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.int64]
+Scope = tuple[int, ...]
+Term = tuple[Scope, int]
+Shape = tuple[tuple[int, Scope], ...]
+"""Terms seen from one variable: table numbers and the positions of their axes among that variable and its neighbours."""
+
+BLOCK_ELEMENTS = 1 << 22
+
+
+class Tables:
+    """Tables by number, and what was computed from them.
+
+    Numbers mean the same for the lifetime of the object; the memory is freed with it.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[Table] = []
+        self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._computed: dict[object, tuple[int, ...]] = {}
+        self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
+
+    def __getitem__(self, number: int) -> Table:
+        return self._arrays[number]
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all distinct tables."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def intern(self, array: Table) -> int:
+        """Return the number of a table of these contents."""
+        array = np.asarray(array, dtype=np.int64, order="C")
+        key = (array.shape, blake2b(array.tobytes(), digest_size=16).digest())
+        number = self._numbers.setdefault(key, len(self._arrays))
+        if number == len(self._arrays):
+            array.flags.writeable = False
+            self._arrays.append(array)
+        return number
+
+    def remember(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
+        """Return the numbers of the tables computed under this key, computing them the first time."""
+        found = self._computed.get(key)
+        if found is None:
+            found = self._computed[key] = tuple(self.intern(array) for array in compute())
+        return found
+
+    def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
+        """Return the sum of weight * table over (number, weight), tables of one shape."""
+        def compute() -> Iterable[Table]:
+            total = self[terms[0][0]] * terms[0][1]
+            for number, weight in terms[1:]:
+                total = total + self[number] * weight
+            yield total
+
+        return self.remember(("sum", terms), compute)[0]
+
+    def arranged(self, number: int, positions: Scope) -> int:
+        """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""
+        order = sorted(set(positions))
+        if list(positions) == order:
+            return number
+
+        def compute() -> Iterable[Table]:
+            yield np.einsum(self[number], list(positions), order)
+
+        return self.remember(("arranged", number, positions), compute)[0]
+
+    def taken(self, number: int, kept: tuple[tuple[int, ...] | None, ...]) -> int:
+        """Return the table restricted, along each axis, to the kept states (None: all)."""
+        if all(states is None for states in kept):
+            return number
+
+        def compute() -> Iterable[Table]:
+            array = self[number]
+            for axis, states in enumerate(kept):
+                if states is not None:
+                    array = array.take(states, axis=axis)
+            yield array
+
+        return self.remember(("taken", number, kept), compute)[0]
+
+    def parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
+        """Return simpler tables, each with the axes it spans, whose sum is the table: none of them has an idle axis."""
+        if number not in self._parts:
+            self._parts[number] = self._split(number)
+        return self._parts[number]
+
+    def _split(self, number: int) -> tuple[tuple[Scope, int], ...]:
+        array = self[number]
+        axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _idle(array, axis)]
+        reduced = array[tuple(slice(None) if axis in axes else 0 for axis in range(array.ndim))]
+        if len(axes) == 2 and reduced.size <= BLOCK_ELEMENTS:
+            rows, columns = reduced[:, 0], reduced[0] - reduced[0, 0]
+            if bool((reduced == rows[:, None] + columns).all()):
+                return ((axes[0],), self.intern(rows)), ((axes[1],), self.intern(columns))
+        return (((tuple(axes)), self.intern(reduced)),)
+
+    def minimum(self, terms: Shape, sizes: tuple[int, ...]) -> int:
+        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions; `sizes` are all axes'."""
+        return self.remember(("minimum", terms, sizes), lambda: [self._minimum(terms, sizes)])[0]
+
+    def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
+        views = [_spread(self[number], positions, len(sizes)) for number, positions in terms]
+        if prod(sizes) <= BLOCK_ELEMENTS:
+            total = _add_up(views)
+            return np.asarray(np.broadcast_to(total, sizes).min(axis=0))
+        best = np.empty(sizes[1:], dtype=np.int64)
+        if prod(sizes[1:]) > BLOCK_ELEMENTS:
+            for index in range(sizes[1]):
+                rows = [view if view.shape[1] == 1 else view[:, index : index + 1] for view in views]
+                best[index] = _running_minimum(rows, (sizes[0], 1, *sizes[2:]))[0]
+            return best
+        return _running_minimum(views, sizes)
+
+    def values(self, terms: Shape, at: Sequence[int], size: int) -> Table:
+        """Return the sum of terms along axis 0 where the other axes' states are given."""
+        total = np.zeros(size, dtype=np.int64)
+        for number, positions in terms:
+            index = tuple(slice(None) if position == 0 else at[position - 1] for position in positions)
+            total += self[number][index]
+        return total
+
+
+def _idle(array: Table, axis: int) -> bool:
+    first = array.take([0], axis=axis)
+    return bool((array == first).all())
+
+
+def _spread(array: Table, positions: Scope, rank: int) -> Table:
+    shape = [1] * rank
+    for position, size in zip(positions, array.shape, strict=True):
+        shape[position] = size
+    return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)
+
+
+def _add_up(views: Sequence[Table]) -> Table:
+    total = views[0]
+    for view in views[1:]:
+        total = total + view
+    return total
+
+
+def _running_minimum(views: Sequence[Table], sizes: Sequence[int]) -> Table:
+    best: Table | None = None
+    for state in range(sizes[0]):
+        total = _add_up([view[state if view.shape[0] > 1 else 0] for view in views])
+        best = np.array(np.broadcast_to(total, sizes[1:])) if best is None else np.minimum(best, total, out=best)
+    if best is None:
+        raise ValueError("a variable without states")
+    return best
