@@ -1,0 +1,116 @@
+"""The walls of the house, read from the imports of every file."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("tdl", "topologies", "planner", "simulator", "executor")
+MAY_IMPORT = {
+    "tdl": {"tdl"},
+    "topologies": {"topologies"},
+    "planner": {"tdl", "topologies", "planner"},
+    "simulator": {"tdl", "topologies", "planner", "simulator"},
+    "executor": {"tdl", "topologies", "planner", "executor"},
+}
+ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor"}
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imports(path, when_running=False):
+    """Yield (module, line) of every import; with `when_running` not those that only type checkers follow."""
+    tree = ast.parse(path.read_text())
+    skipped = set()
+    if when_running:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                skipped |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if inner in MODULES else node.module), node.lineno
+
+
+def test_there_are_files():
+    assert len(FILES) > 40
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_respect_the_walls(path):
+    package = path.relative_to(ROOT).parts[0]
+    for module, line in imports(path):
+        top = module.split(".")[0]
+        where = f"{path.relative_to(ROOT)}:{line} imports {module}"
+        if top in PACKAGES:
+            assert top in MAY_IMPORT[package], where
+        if package in {"simulator", "executor"}:
+            assert not module.startswith("planner.search"), where
+        assert ONLY_IN.get(top, package) == package, where
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_no_import_is_hidden_in_a_function(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(node):
+                where = f"{path.relative_to(ROOT)}:{inner.lineno}" if hasattr(inner, "lineno") else ""
+                assert not isinstance(inner, ast.Import | ast.ImportFrom), f"{where} imports within {node.name}"
+
+
+def test_no_import_cycles():
+    graph = {}
+    for name, path in MODULES.items():
+        used = {module for module, _ in imports(path, when_running=True) if module in MODULES}
+        # Importing a.b.c runs a and a.b first, unless they are running already.
+        used |= {package for module in used for package in packages_of(module)} - set(packages_of(name))
+        graph[name] = used - {name}
+    assert find_cycle(graph) == []
+
+
+def packages_of(module):
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def find_cycle(graph):
+    done, trail = set(), []
+
+    def visit(name):
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in done:
+            return []
+        trail.append(name)
+        for used in sorted(graph[name]):
+            cycle = visit(used)
+            if cycle:
+                return cycle
+        trail.pop()
+        done.add(name)
+        return []
+
+    for name in graph:
+        cycle = visit(name)
+        if cycle:
+            return cycle
+    return []
+
+
+def test_the_cycle_finder_finds_one():
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
