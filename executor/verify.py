@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, permutations
 from types import ModuleType
 from typing import Any
@@ -106,7 +107,7 @@ def _check_case(
     except tdl.TDLError as error:
         yield "description", Failure(operator.name, "description", shown, str(error))
         return
-    subject = Subject(operator.name, options.kernels[operator.name], description, case, extents, options.xp)
+    subject = Subject(options.kernels[operator.name], description, case, extents, options.xp)
     for check, compute, tolerance in _checks(subject, draw, options.pairs):
         try:
             found = difference(compute(), expected, tolerance)
@@ -118,9 +119,9 @@ def _check_case(
 def _checks(subject: Subject, draw: Draw, pairs: int) -> Iterator[Check]:
     """Yield every check of one case."""
     exact, rough = TOLERANCE["float64"], TOLERANCE["float32"]
-    yield "kernel", lambda: run_whole(subject), exact
+    yield "kernel", partial(run_whole, subject), exact
     single = replace(subject, case=_single(subject.case))
-    yield "kernel in single precision", lambda: run_whole(single), rough
+    yield "kernel in single precision", partial(run_whole, single), rough
     if subject.description.is_elementwise:
         yield from _aliasings(subject)
     strategies = [name for name in subject.description.strategies if subject.extents[name] > 1]
@@ -130,7 +131,7 @@ def _checks(subject: Subject, draw: Draw, pairs: int) -> Iterator[Check]:
     for names in [*chosen, *chosen_pairs]:
         for scattered in (False, True):
             cuts = {name: deal(draw, subject.extents[name], draw.size(2, 3), scattered) for name in names}
-            yield f"split {','.join(names)}", lambda cuts=cuts: run_in_parts(subject, cuts, draw), exact
+            yield f"split {','.join(names)}", partial(run_in_parts, subject, cuts, draw), exact
 
 
 def run_whole(subject: Subject) -> tuple[Array, ...]:
@@ -158,7 +159,7 @@ def _aliasings(subject: Subject) -> Iterator[Check]:
     ]
     for way in ways[:ALIASINGS]:
         name = f"in place of operands {','.join(map(str, way))}"
-        yield name, lambda way=way: _run_in_place(subject, way), TOLERANCE["float64"]
+        yield name, partial(_run_in_place, subject, way), TOLERANCE["float64"]
 
 
 def _run_in_place(subject: Subject, way: tuple[int, ...]) -> tuple[Array, ...]:

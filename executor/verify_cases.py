@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -226,24 +227,25 @@ def _loss(draw: Draw, name: str) -> Case:
     }[name]
 
 
-RESHAPES: tuple[tuple[Value, Value], ...] = (
-    (((0,), (1,), (2,)), ((0, 1), (2,))),
-    (((0, 1), (2,)), ((0,), (1,), (2,))),
-    (((0,), (1, 2, 3)), ((0,), (1,), (2,), (3,))),
-    (((0,), (1,), (2,), (3,)), ((0,), (1, 2, 3))),
-    (((0,), (1,), (2, 3)), ((0,), (2,), (1,), (3,))),
-    (((0, 1), (2,)), ((0,), (1, 2))),
-)
+RESHAPES = (
+    "b s h -> (bs) h", "(bs) h -> b s h", "n (cyx) -> n c y x", "n c y x -> n (cyx)",
+    "a b (cd) -> a c b d", "(ab) c -> a (bc)",
+)  # fmt: skip
 
 
 def _reshape(draw: Draw) -> Case:
-    source, target = RESHAPES[draw.size(0, len(RESHAPES) - 1)]
-    assert isinstance(source, tuple)
-    groups = [group for group in source if isinstance(group, tuple)]
-    extents = {variable: draw.size(2, 4) for group in groups for variable in group}
-    shape = [int(np.prod([extents[variable] for variable in group])) for group in groups]
-    named: dict[str, Value] = {f"v{variable}": extent for variable, extent in extents.items()}
-    return Case((draw.array(*shape),), {"source": source, "target": target, "extents": named})
+    source, target = (_groups(side) for side in RESHAPES[draw.size(0, len(RESHAPES) - 1)].split("->"))
+    extents: dict[str, Value] = {}
+    shape = []
+    for group in source:
+        sizes = draw.sizes(len(group), 2, 4)
+        extents.update(zip(group, sizes, strict=True))
+        shape.append(prod(sizes))
+    return Case((draw.array(*shape),), {"source": source, "target": target, "extents": extents})
+
+
+def _groups(side: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(group.strip("()")) for group in side.split())
 
 
 def _unbind(draw: Draw) -> Case:

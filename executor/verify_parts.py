@@ -6,7 +6,7 @@ and results are placed and combined element by element, so nothing is shared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -18,16 +18,11 @@ import numpy as np
 from executor.backend import asnumpy
 from executor.kernels import Kernel, KernelCall
 from executor.verify_cases import Array, Case, Draw
-from planner.graph.infer import INTEGER_OUTPUTS
 from planner.layout import Runs
-from tdl import Affine, Description, Digits, Index
+from tdl import REDUCERS, Affine, Description, Digits, Index
 
 Iterations = Mapping[str, Runs]
 """The runs of every index variable that one worker computes."""
-
-COMBINE: dict[str, Callable[[Array, Array], Array]] = {
-    "Sum": np.add, "Max": np.maximum, "Min": np.minimum, "Prod": np.multiply
-}  # fmt: skip
 
 
 class PartError(ValueError):
@@ -36,9 +31,8 @@ class PartError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is run: an operator's kernel, its description at given ranks, one case, and the extents of the whole."""
+    """What is run: a kernel, its description at given ranks, one case, and the extents of the whole."""
 
-    name: str
     kernel: Kernel
     description: Description
     case: Case
@@ -87,9 +81,10 @@ def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -
     """Put one part into its place, combining it with what is there already."""
     where, array, reducer = part
     array = array.reshape(count[where].shape)
-    combine = COMBINE.get(str(reducer))
-    merged = array if combine is None else np.where(count[where] > 0, combine(result[where], array), array)
-    result[where] = merged
+    if reducer is not None:
+        merged = REDUCERS[reducer].numpy(result[where], array)
+        array = np.where(count[where] > 0, merged, array)
+    result[where] = array
     count[where] += 1
 
 
@@ -112,7 +107,7 @@ def run_worker(
         for number, rows in enumerate(local):
             wanted = _needed(subject, number, runs, None if tight else split)
             placed = [_slice(have, want) for have, want in zip(rows, wanted, strict=True)]
-            slices.append(held[number][tuple(placed)])
+            slices.append(held[number][(..., *placed)])
             origins.append(
                 tuple(int(have[cut.start]) if cut.stop else 0 for have, cut in zip(rows, placed, strict=True))
             )
@@ -138,19 +133,16 @@ def call_kernel(
 
 
 def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
-    """Return each output's dtype: the first floating-point operand's, but int32 for offsets into a window."""
-    first = next(operand.dtype for operand in subject.case.operands if operand.dtype.kind == "f")
-    return [
-        np.dtype(np.int32) if (subject.name, number) in INTEGER_OUTPUTS else first
-        for number in range(len(subject.description.outputs))
-    ]
+    """Return each output's dtype, as the description says."""
+    dtypes = [str(operand.dtype) for operand in subject.case.operands]
+    return [np.dtype(dtype) for dtype in subject.description.output_dtypes(dtypes)]
 
 
 def _blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """Return an array that is not contiguous, full of NaN, or of a number that is no index."""
     fill = float("nan") if dtype.kind == "f" else -7
     larger = xp.full([extent + 1 for extent in shape], fill, dtype=dtype)
-    return larger[tuple(slice(0, extent) for extent in shape)]
+    return larger[(..., *(slice(0, extent) for extent in shape))]
 
 
 def _length(index: Index, runs: Iterations) -> int:
@@ -174,7 +166,8 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
     points = np.full(1, int(affine.constant * scale))
     for variable, factor in affine.terms:
         points = (points[:, None] + int(factor * scale) * _values(runs[variable])).reshape(-1)
-    return points[points % scale == 0] // scale
+    integral: Array = points[points % scale == 0] // scale
+    return integral
 
 
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:

@@ -8,7 +8,7 @@ from typing import cast
 
 from executor.kernels.call import Array, Kernel, KernelCall
 
-Groups = tuple[tuple[int, ...], ...]
+Groups = tuple[tuple[str, ...], ...]
 
 
 def reshape(call: KernelCall) -> None:
@@ -17,21 +17,21 @@ def reshape(call: KernelCall) -> None:
     target = cast(Groups, call.attributes["target"])
     (x,), (out,) = call.inputs, call.outputs
     for dim, group in enumerate(source):
-        if x.shape[dim] != prod(call.length(f"v{variable}") for variable in group):
+        if x.shape[dim] != prod(call.length(variable) for variable in group):
             x = call.xp.take(x, _digit_positions(call, group, call.origins[0][dim]), axis=dim)
     order = [variable for group in source for variable in group]
-    x = x.reshape([call.length(f"v{variable}") for variable in order])
+    x = x.reshape([call.length(variable) for variable in order])
     x = x.transpose([order.index(variable) for group in target for variable in group])
     call.xp.copyto(out, x.reshape(out.shape))
 
 
-def _digit_positions(call: KernelCall, group: tuple[int, ...], origin: int) -> Array:
+def _digit_positions(call: KernelCall, group: tuple[str, ...], origin: int) -> Array:
     """Return where the ranges of a dimension's variables lie in its local slice, most significant variable first."""
     extents = cast("Mapping[str, int]", call.attributes["extents"])
     positions = call.xp.zeros(1, dtype=call.xp.int64)
     for place, variable in enumerate(group):
-        radix = extents[f"v{variable}"] if place else 1
-        digits = call.xp.arange(*call.ranges[f"v{variable}"])
+        radix = extents[variable] if place else 1
+        digits = call.xp.arange(*call.ranges[variable])
         positions = (positions[:, None] * radix + digits).reshape(-1)
     return positions - origin
 
@@ -46,7 +46,8 @@ def unbind(call: KernelCall) -> None:
 def stack(call: KernelCall) -> None:
     """Place operand number j at index j of the result's new dimension `dim`."""
     dim = call.integer("dim")
-    start, stop = call.ranges[f"i{dim}"]
+    # With one operand there is nothing to choose, and s is not an index whose place is known.
+    start, stop = call.ranges["s"] if len(call.inputs) > 1 else (0, 1)
     for index in range(start, stop):
         call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start,)], call.inputs[index])
 

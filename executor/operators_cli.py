@@ -1,0 +1,158 @@
+"""`operators`: the catalog of operators as a table, and its verification."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+
+import click
+import numpy as np
+from rich.table import Table
+
+import tdl
+from executor.backend import BACKENDS, BackendError, array_module
+from executor.kernels import KERNELS
+from executor.verify import Options, Verification, check_operator
+from executor.verify_cases import CASES, Draw
+from planner.graph.rules import RULES
+from planner.report.console import JobError, command_errors, progress, stdout
+
+SHOWN_FAILURES = 3
+"""How many failures of an operator the table's reader sees; --json has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operator of the catalog; variables and strategies are those of one example application."""
+
+    name: str
+    category: str
+    operands: tuple[str, ...]
+    attributes: tuple[str, ...]
+    variables: tuple[str, ...]
+    strategies: dict[str, str | None]
+    refusals: dict[str, str]
+    is_elementwise: bool | None
+    has_kernel: bool
+    has_gradient: bool
+
+
+def entry(name: str) -> Entry:
+    """Describe one operator of the catalog at the ranks of its first verification case."""
+    operator = tdl.catalog[name]
+    description = None
+    if name in CASES:
+        case = CASES[name](Draw(np.random.default_rng(0)))
+        description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
+    return Entry(
+        name=name,
+        category=operator.category,
+        operands=tuple(operator.operands),
+        attributes=tuple(operator.attributes),
+        variables=description.variables if description else (),
+        strategies={key: found.reducer for key, found in description.strategies.items()} if description else {},
+        refusals=dict(description.refusals) if description else {},
+        is_elementwise=description.is_elementwise if description else None,
+        has_kernel=name in KERNELS,
+        has_gradient=name in RULES,
+    )
+
+
+@click.group(name="operators")
+def cli() -> None:
+    """Show the catalog of operators, and verify it."""
+
+
+@cli.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of a table.")
+def list_operators(as_json: bool) -> None:
+    """Print every operator with its index variables and the strategies found for it.
+
+    A strategy is a variable that may be split: its parts are concatenated, or combined by the reducer named with it.
+    Variables and strategies are shown for one example of the operator's ranks and attributes.
+    """
+    entries = [entry(name) for name in tdl.catalog]
+    if as_json:
+        click.echo(json.dumps([asdict(found) for found in entries], indent=1))
+        return
+    table = Table(title=f"{len(entries)} operators")
+    for heading in ("operator", "operands", "variables", "strategies", "element-wise", "kernel", "gradient"):
+        table.add_column(heading)
+    for found in entries:
+        table.add_row(
+            found.name,
+            " ".join(found.operands),
+            " ".join(found.variables),
+            " ".join(name if reducer is None else f"{name}:{reducer}" for name, reducer in found.strategies.items()),
+            _yes(found.is_elementwise),
+            _yes(found.has_kernel),
+            _yes(found.has_gradient),
+        )
+    stdout().print(table)
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--cases", type=click.IntRange(1), default=6, show_default=True, help="Random cases per operator.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the cases.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="Array backend.")
+@click.option("--json", "as_json", is_flag=True, help="Print every result as JSON instead of a table.")
+def check(name: str | None, cases: int, seed: int, backend: str, as_json: bool) -> None:
+    """Verify operator NAME, or every operator.
+
+    Each kernel is compared to its description's reference evaluation on random small cases, and every strategy
+    (alone and in pairs) to the unsplit result. Exits with status 1 if anything differs.
+    """
+    names = list(tdl.catalog) if name is None else [_known(name)]
+    try:
+        options = Options(cases=cases, seed=seed, xp=array_module(backend))
+    except BackendError as error:
+        raise click.UsageError(str(error)) from error
+    results = []
+    with progress("Verifying operators", len(names)) as advance:
+        for operator in names:
+            results.append(check_operator(operator, options))
+            advance()
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results], indent=1))
+    else:
+        _print_results(results)
+    failed = [result for result in results if result.failures]
+    if failed:
+        first = failed[0].failures[0]
+        more = "" if len(failed) == 1 else f" (failed: {', '.join(result.operator for result in failed)})"
+        raise JobError(f"operator {first}{more}")
+
+
+def _known(name: str) -> str:
+    """Return `name` if the catalog has it; else a usage error with the nearest names."""
+    if name in tdl.catalog:
+        return name
+    nearest = get_close_matches(name, list(tdl.catalog), n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(nearest)}?" if nearest else "`operators list` shows those there are"
+    raise click.UsageError(f"unknown operator {name!r}: {hint}")
+
+
+def _print_results(results: list[Verification]) -> None:
+    """Print one line per operator, and each failure of those that have any."""
+    table = Table(title=f"{sum(result.checks for result in results)} checks of {len(results)} operators")
+    for heading in ("operator", "checks", "strategies run", "result"):
+        table.add_column(heading)
+    for result in results:
+        verdict = f"{len(result.failures)} FAILED" if result.failures else "ok"
+        table.add_row(result.operator, str(result.checks), " ".join(result.strategies), verdict)
+    console = stdout()
+    console.print(table)
+    for result in results:
+        for failure in result.failures[:SHOWN_FAILURES]:
+            console.print(str(failure), markup=False)
+        if len(result.failures) > SHOWN_FAILURES:
+            console.print(f"{result.operator}: {len(result.failures) - SHOWN_FAILURES} more")
+
+
+def _yes(value: bool | None) -> str:
+    return {True: "yes", False: "-", None: "?"}[value]
+
+
+main = command_errors(cli)
