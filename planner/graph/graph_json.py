@@ -24,7 +24,7 @@ from planner.graph.ir import Graph, Init, Node, Tensor, Value
 T = TypeVar("T")
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+class _Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A JSON object with exactly the declared keys."""
 
 

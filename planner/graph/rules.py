@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
+import tdl
 from planner.errors import GraphError
 from planner.graph.build import ONES, GraphBuilder
-from planner.graph.infer import operand_names, operator
 from planner.graph.ir import Node, Value
 
 Gradient = str | float
@@ -71,7 +72,8 @@ class Backward:
         return self.builder.emit(node, "gradient")
 
     def _target(self, operand: int) -> str:
-        return "grad_" + operand_names(operator(self.node.op), len(self.node.inputs))[operand]
+        operator = tdl.catalog[self.node.op]
+        return f"grad_{operator.operands[0]}{operand}" if operator.variadic else f"grad_{operator.operands[operand]}"
 
 
 Rule = Callable[[Backward], Gradients]
@@ -89,6 +91,14 @@ def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
     if name not in builder.tensors:
         builder.emit(Node(name, "scale", ("one",), (), {"factor": gradient}), "gradient")
     return name
+
+
+def _number(b: Backward, name: str) -> float:
+    return cast("float", b.node.attrs[name])
+
+
+def _integers(b: Backward, name: str) -> tuple[int, ...]:
+    return cast("tuple[int, ...]", b.node.attrs[name])
 
 
 # --- element-wise -----------------------------------------------------------------------------------------------
@@ -117,8 +127,7 @@ def _neg(b: Backward) -> Gradients:
 
 
 def _scale(b: Backward) -> Gradients:
-    factor = b.node.attrs["factor"]
-    assert isinstance(factor, int | float)
+    factor = _number(b, "factor")
     if isinstance(b.arriving[0], float):
         return (b.arriving[0] * factor,)
     return (b.emit("scale", (b.gradient,), 0, factor=factor),)
@@ -130,16 +139,15 @@ def _add_n(b: Backward) -> Gradients:
 
 def _narrow(b: Backward, gradient: str) -> str:
     """Sum a gradient of the first operand's shape over the dimensions along which the second is broadcast."""
-    dims = b.node.attrs.get("dims")
     rank = b.rank()
-    if dims is None or dims == tuple(range(rank)):
+    if b.node.attrs.get("dims") is None:
         return gradient
-    assert isinstance(dims, tuple)
+    dims = _integers(b, "dims")
     reduced = tuple(dim for dim in range(rank) if dim not in dims)
     if reduced:
         gradient = b.emit_step("sum", (gradient,), 1, "sum", dims=reduced)
-    kept = sorted(dims)  # type: ignore[type-var]
-    if kept == list(dims):
+    kept = tuple(sorted(dims))
+    if kept == dims:
         return gradient
     letters = "abcdefghijklmnopqrstuvwxyz"
     source, target = letters[: len(kept)], "".join(letters[kept.index(dim)] for dim in dims)
@@ -198,8 +206,7 @@ def _mm(b: Backward) -> Gradients:
 
 
 def _einsum(b: Backward) -> Gradients:
-    equation = b.node.attrs["equation"]
-    assert isinstance(equation, str)
+    equation = cast("str", b.node.attrs["equation"])
     sources, target = equation.replace(" ", "").split("->")
     terms = sources.split(",")
     return tuple(
@@ -237,9 +244,7 @@ def _convolution(b: Backward) -> Gradients:
 
 
 def _window_extents(b: Backward) -> dict[str, Value]:
-    kernel = b.node.attrs["kernel"]
-    assert isinstance(kernel, tuple)
-    return dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *kernel), strict=True))
+    return dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *_integers(b, "kernel")), strict=True))
 
 
 def _max_pool(b: Backward) -> Gradients:
@@ -267,15 +272,11 @@ def _sum(b: Backward) -> Gradients:
 
 
 def _mean(b: Backward) -> Gradients:
-    count = b.node.attrs["count"]
-    assert isinstance(count, int | float)
-    return (_expand(b, b.gradient, 0, _dims(b), 1.0 / count),)
+    return (_expand(b, b.gradient, 0, _dims(b), 1.0 / _number(b, "count")),)
 
 
 def _dims(b: Backward) -> tuple[int, ...]:
-    dims = b.node.attrs["dims"]
-    assert isinstance(dims, tuple)
-    return tuple(sorted(dims))  # type: ignore[arg-type,type-var]
+    return tuple(sorted(_integers(b, "dims")))
 
 
 def _expand_backward(b: Backward) -> Gradients:
@@ -341,8 +342,7 @@ def _cross_entropy(b: Backward) -> Gradients:
     logits, maximum, total, labels = b.node.inputs
     _produced_by(b, 1, "amax", 0)
     _produced_by(b, 2, "sum_exp", 0, 1)
-    count = b.node.attrs["count"]
-    assert isinstance(count, int | float)
+    count = _number(b, "count")
     inputs = (logits, maximum, total, labels)
     arriving = b.arriving[0]
     if isinstance(arriving, float):

@@ -60,9 +60,15 @@ class _Network:
         if self.b.shape(images)[2] < SMALLEST_POOLED_IMAGE:
             return self._relu(self._convolution(images, "stem.conv", (channels, 3, 1)), "stem.relu")
         x = self._relu(self._convolution(images, "stem.conv", (channels, 7, 2)), "stem.relu")
-        window = {"stride": (2, 2), "padding": (1, 1), "kernel": (3, 3), "extents": {"dy": 3, "dx": 3}}
-        values, _ = self.b.apply_all("max_pool2d_with_indices", x, name="stem.pool", **window)
-        return values
+        return self.b.apply_all(
+            "max_pool2d_with_indices",
+            x,
+            name="stem.pool",
+            stride=(2, 2),
+            padding=(1, 1),
+            kernel=(3, 3),
+            extents={"dy": 3, "dx": 3},
+        )[0]
 
     def block(self, x: str, name: str, width: int, stride: int) -> str:
         """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""

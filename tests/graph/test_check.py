@@ -1,0 +1,231 @@
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import GraphError
+from planner.graph import Graph, Init, Node, Tensor, check
+from planner.models import ModelOptions, build
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build("mlp-2-4", ModelOptions(batch=3))
+
+
+def with_node(graph, key, **changes):
+    nodes = tuple(replace(node, **changes) if node.name == key else node for node in graph.nodes)
+    assert nodes != graph.nodes
+    return replace(graph, nodes=nodes)
+
+
+def with_tensor(graph, key, **changes):
+    return replace(graph, tensors={**graph.tensors, key: replace(graph.tensors[key], **changes)})
+
+
+def without(mapping, key):
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def moved_last(graph, name):
+    chosen = next(node for node in graph.nodes if node.name == name)
+    return replace(graph, nodes=(*(node for node in graph.nodes if node.name != name), chosen))
+
+
+DAMAGES = {
+    "unknown operator": (
+        lambda g: with_node(g, "relu1", op="rellu"),
+        "node 'relu1' (rellu): unknown operator 'rellu'",
+    ),
+    "operand count": (
+        lambda g: with_node(g, "relu1", inputs=("fc1", "fc1")),
+        "node 'relu1' (relu): expected 1 operands (x), found 2",
+    ),
+    "output count": (
+        lambda g: with_node(with_tensor(g, "fc1", init=None), "relu1", outputs=("relu1", "fc1.w.next")),
+        "is already produced by",
+    ),
+    "no outputs": (
+        lambda g: with_node(g, "fc2.w.update", outputs=("fc2.w.next",)),
+        "node 'fc2.w.update' (sgd_momentum): expected 2 outputs, found 1",
+    ),
+    "missing attribute": (
+        lambda g: with_node(g, "fc2.w.update", attrs={"lr": 0.1}),
+        "node 'fc2.w.update' (sgd_momentum): missing attribute 'momentum'",
+    ),
+    "unknown attribute": (
+        lambda g: with_node(g, "relu1", attrs={"slope": 0.1}),
+        "node 'relu1' (relu): unknown attribute 'slope'; the operator has: none",
+    ),
+    "attribute of another type": (
+        lambda g: with_node(g, "loss.maximum", attrs={"dims": "one"}),
+        "node 'loss.maximum' (amax):",
+    ),
+    "unusable attribute": (
+        lambda g: with_node(g, "loss.maximum", attrs={"dims": [1]}),
+        "node 'loss.maximum' (amax): attribute dims must be a number, a string, None, a tuple or a mapping of them, "
+        "found list",
+    ),
+    "infinite attribute": (
+        lambda g: with_node(g, "fc1.w.update", attrs={"lr": float("inf"), "momentum": 0.9}),
+        "attribute lr must be finite, found inf",
+    ),
+    "undefined operand": (
+        lambda g: with_node(g, "relu1", inputs=("fc9",)),
+        "node 'relu1' (relu): operand 'fc9' is not defined",
+    ),
+    "undefined output": (
+        lambda g: with_node(g, "relu1", outputs=("relu9",)),
+        "node 'relu1' (relu): output 'relu9' is not defined",
+    ),
+    "produced twice": (
+        lambda g: with_node(g, "fc2", outputs=("fc1",)),
+        "node 'fc2' (mm): output 'fc1' is already produced by node 'fc1' (mm)",
+    ),
+    "read before produced": (
+        lambda g: moved_last(g, "fc1"),
+        "node 'relu1' (relu): reads 'fc1' before node 'fc1' (mm) produces it",
+    ),
+    "wrong shape": (
+        lambda g: with_tensor(g, "fc1", shape=(3, 5)),
+        "node 'fc1' (mm): output 'fc1' should have shape (3, 4), found (3, 5)",
+    ),
+    "wrong dtype": (
+        lambda g: with_tensor(g, "fc1", dtype="float64"),
+        "node 'fc1' (mm): output 'fc1' should have dtype float32, found float64",
+    ),
+    "mixed dtypes": (
+        lambda g: with_tensor(g, "fc1.w", dtype="float64"),
+        "node 'fc1' (mm): operand b has dtype float64, the operands before it float32",
+    ),
+    "float labels": (
+        lambda g: with_tensor(g, "labels", dtype="float32"),
+        "node 'loss' (cross_entropy): operand labels must be int32, found float32",
+    ),
+    "operands that do not fit": (lambda g: with_tensor(g, "fc1.w", shape=(5, 4)), "node 'fc1' (mm):"),
+    "wrong rank": (lambda g: with_tensor(g, "fc1.w", shape=(4,)), "node 'fc1' (mm):"),
+    "empty extent": (
+        lambda g: with_tensor(g, "fc1.w", shape=(0, 4)),
+        "tensor 'fc1.w': extents must be positive integers, found shape (0, 4)",
+    ),
+    "unknown role": (lambda g: with_tensor(g, "fc1", role="hidden"), "tensor 'fc1': unknown role 'hidden'"),
+    "unknown dtype": (lambda g: with_tensor(g, "fc1", dtype="half"), "tensor 'fc1': unknown dtype 'half'"),
+    "key and name": (
+        lambda g: with_tensor(g, "fc1", name="fc2"),
+        "tensor 'fc1': expected the tensor's own name as its key, found 'fc2'",
+    ),
+    "input produced": (
+        lambda g: with_tensor(g, "fc1", role="input"),
+        "tensor 'fc1': an input cannot be produced, node 'fc1' (mm) does",
+    ),
+    "activation unproduced": (
+        lambda g: with_tensor(g, "images", role="activation", init=Init("zeros")),
+        "tensor 'images': no node produces it, so its role must be one of input, weight, state, found activation",
+    ),
+    "init of a produced tensor": (
+        lambda g: with_tensor(g, "fc1", init=Init("zeros")),
+        "tensor 'fc1': node 'fc1' (mm) produces it, so it must have no init",
+    ),
+    "no init": (
+        lambda g: with_tensor(g, "fc1.w", init=None),
+        "tensor 'fc1.w': no node produces it and it has no init",
+    ),
+    "unknown init": (lambda g: with_tensor(g, "fc1.w", init=Init("normal")), "tensor 'fc1.w': unknown init 'normal'"),
+    "uniform without scale": (lambda g: with_tensor(g, "fc1.w", init=Init("uniform")), "tensor 'fc1.w': a uniform"),
+    "integers without bound": (
+        lambda g: with_tensor(g, "labels", init=Init("integers")),
+        "tensor 'labels': an integers init needs dtype int32 and `below` of at least 1",
+    ),
+    "weights from the data set": (
+        lambda g: with_tensor(g, "fc1.w", init=Init("data")),
+        "tensor 'fc1.w': only inputs come from the data set, found role weight",
+    ),
+    "update of a produced tensor": (
+        lambda g: replace(g, updates={"fc1": "fc1.w.next"}),
+        "update of 'fc1' by 'fc1.w.next': node 'fc1' (mm) produces 'fc1'",
+    ),
+    "update by an unproduced tensor": (
+        lambda g: replace(g, updates={"fc1.w": "fc2.w"}),
+        "update of 'fc1.w' by 'fc2.w': no node produces 'fc2.w'",
+    ),
+    "update of another shape": (
+        lambda g: replace(g, updates={"fc1.w": "relu1"}),
+        "update of 'fc1.w' by 'relu1': expected shape (4, 4) and dtype float32, found (3, 4) and float32",
+    ),
+    "update by nothing": (
+        lambda g: replace(g, updates={"fc1.w": "fc1.w.later"}),
+        "update of 'fc1.w' by 'fc1.w.later': tensor 'fc1.w.later' is not defined",
+    ),
+    "two updates by one tensor": (
+        lambda g: replace(g, updates={"fc1.w": "fc1.w.next", "fc2.w": "fc1.w.next"}),
+        "update of 'fc2.w' by 'fc1.w.next': 'fc1.w.next' updates 'fc1.w' already",
+    ),
+    "metric of nothing": (
+        lambda g: replace(g, metrics={"logits": "fc9"}),
+        "metric 'logits': tensor 'fc9' is not defined",
+    ),
+    "loss that is no scalar": (
+        lambda g: replace(g, metrics={"loss": "fc2"}),
+        "metric 'loss': tensor 'fc2' must be a scalar, found shape (3, 4)",
+    ),
+    "forward of nothing": (
+        lambda g: with_node(g, "fc2.grad_b", forward="fc9"),
+        "node 'fc2.grad_b' (mm): its forward node 'fc9' does not exist",
+    ),
+    "negative timestep": (lambda g: with_node(g, "fc2", unroll=("fc", -1)), "node 'fc2' (mm): unroll must be"),
+    "two nodes of one name": (
+        lambda g: with_node(g, "fc2", name="fc1"),
+        "node 'fc1' (mm): node names must be non-empty and unique",
+    ),
+    "undefined and removed": (
+        lambda g: replace(g, tensors=without(g.tensors, "labels")),
+        "node 'loss' (cross_entropy): operand 'labels' is not defined",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_wrong_is_named(graph, damage):
+    change, message = DAMAGES[damage]
+    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        check(change(graph))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sound_graph_passes(graph):
+    check(graph)
+
+
+def test_a_cycle_is_named():
+    names = ("a", "b", "c", "d")
+    tensors = {name: Tensor(name, (2,), "float32", "activation") for name in names}
+    tensors["x"] = Tensor("x", (2,), "float32", "input", Init("data"))
+    nodes = (
+        Node("a", "add", ("x", "c"), ("a",)),
+        Node("b", "relu", ("a",), ("b",)),
+        Node("c", "relu", ("b",), ("c",)),
+        Node("d", "relu", ("c",), ("d",)),
+    )
+    with pytest.raises(GraphError, match="the graph has a cycle: a -> b -> c -> a"):
+        check(Graph(tensors, nodes, {}, {}))
+
+
+def test_a_node_that_reads_its_own_output_is_a_cycle():
+    tensors = {"a": Tensor("a", (2,), "float32", "activation")}
+    with pytest.raises(GraphError, match="the graph has a cycle: a -> a"):
+        check(Graph(tensors, (Node("a", "relu", ("a",), ("a",)),), {}, {}))
+
+
+def test_ten_thousand_nodes_take_well_under_a_second():
+    tensors = {"t0": Tensor("t0", (4, 4), "float32", "input", Init("data"))}
+    nodes = []
+    for number in range(1, 10_001):
+        name = f"t{number}"
+        tensors[name] = Tensor(name, (4, 4), "float32", "activation")
+        nodes.append(Node(name, "scale", (f"t{number - 1}",), (name,), {"factor": 1.0 + number % 7}))
+    graph = Graph(tensors, tuple(nodes), {}, {})
+    check(graph)
+    start = time.process_time()
+    check(graph)
+    assert time.process_time() - start < 1.0
