@@ -1,0 +1,139 @@
+"""The command `plan`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from planner.graph.optimizers import OPTIMIZERS
+from planner.model_source import load_model
+from planner.models.options import FLOAT_DTYPES
+from planner.plan import Plan
+from planner.plan_json import save_plan
+from planner.report.console import command_errors, stdout
+from planner.report.tables import exact_bytes, quantity, seconds, table
+from planner.search import SEARCHERS, SearchOptions, search
+
+MODEL_OPTIONS = (
+    "batch", "dtype", "optimizer", "lr", "momentum", "image", "channels", "classes", "unroll", "batch_norm",
+)  # fmt: skip
+
+
+def read_ways(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read factors of the number of workers, as in `4,2`; each must be at least 2."""
+    if text is None:
+        return None
+    try:
+        ways = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        ways = (0,)
+    if min(ways) < 2:
+        raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
+    return ways
+
+
+@command_errors
+@click.command("plan")
+@click.argument("model")
+@click.option("--batch", type=click.IntRange(1), help="Samples per iteration, over all workers.")
+@click.option("--dtype", type=click.Choice(FLOAT_DTYPES))
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)))
+@click.option("--lr", type=float, help="Learning rate.")
+@click.option("--momentum", type=float)
+@click.option("--image", type=click.IntRange(1), help="Height and width of the images.")
+@click.option("--channels", type=click.IntRange(1), help="Channels of the images.")
+@click.option("--classes", type=click.IntRange(1), help="Classes to tell apart.")
+@click.option("--unroll", type=click.IntRange(1), help="Timesteps of a recurrent model.")
+@click.option("--batch-norm/--no-batch-norm", default=None, help="Batch norm after each convolution.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and random data.")
+@click.option("--workers", type=click.IntRange(1), help="Number of workers; split by its prime factors.")
+@click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first, such as 4,2.")
+@click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
+@click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
+@click.option("--objective", type=click.Choice(("bytes", "time")), default="bytes", show_default=True)
+@click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
+def main(model: str, output: Path | None, json_file: Path | None, **options: Any) -> None:
+    """Find how to split the training step of MODEL over workers so that few bytes move.
+
+    MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
+    path/to/file.py:function, a function without arguments that returns a Graph.
+    """
+    if options["objective"] == "time":
+        raise click.UsageError("--objective time is not available, only bytes")
+    ways = _ways(options["workers"], options["ways"])
+    given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
+    graph = load_model(model, given)
+    chosen = {"name": options["searcher"], "placements": options["placements"]}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    plan = search(graph, SearchOptions(ways=ways, seed=options["seed"], **chosen))
+    plan = replace(plan, search={"model": model, **plan.search})
+    if output is not None:
+        save_plan(plan, output)
+    record = describe(plan)
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    print_table(record)
+
+
+def _ways(workers: int | None, ways: tuple[int, ...] | None) -> tuple[int, ...]:
+    if workers is None and ways is None:
+        raise click.UsageError("expected --workers K or --ways K1,K2,..., found neither")
+    if ways is None:
+        return prime_factors(workers or 1)
+    if workers is not None and math.prod(ways) != workers:
+        raise click.UsageError(f"--ways {','.join(map(str, ways))} makes {math.prod(ways)} workers, not {workers}")
+    return ways
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """Return the prime factors of a number, largest first: the default ways."""
+    factors, divisor = [], 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    if number > 1:
+        factors.append(number)
+    return tuple(sorted(factors, reverse=True))
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Return what the table shows, as plain data."""
+    weights = [tensor for tensor in plan.graph.tensors.values() if tensor.role == "weight"]
+    return {
+        "model": plan.search["model"],
+        "nodes": len(plan.graph.nodes),
+        "tensors": len(plan.graph.tensors),
+        "weight_bytes": sum(tensor.nbytes for tensor in weights),
+        "workers": plan.workers,
+        "ways": plan.ways,
+        "search": dict(plan.search),
+        "bytes": plan.total_bytes,
+        "step_bytes": plan.step_bytes(),
+    }
+
+
+def print_table(record: dict[str, Any]) -> None:
+    """Print what was planned, for people."""
+    found = record["search"]
+    rows = [
+        ["graph", f"{record['nodes']} nodes, {record['tensors']} tensors"],
+        ["weights", quantity(record["weight_bytes"], "B")],
+        ["workers", f"{record['workers']} as {' x '.join(map(str, record['ways'])) or 'one'}"],
+        ["search", f"{found['name']}, placements {found['placements']}"],
+        ["bytes per iteration", exact_bytes(record["bytes"])],
+    ]
+    if len(record["ways"]) > 1:
+        steps = zip(record["ways"], record["step_bytes"], strict=True)
+        rows += [[f"  step {i}, {way} ways", exact_bytes(cost)] for i, (way, cost) in enumerate(steps, start=1)]
+    rows.append(["search took", seconds(found["seconds"])])
+    if found.get("winner", found["name"]) != found["name"]:
+        rows.append(["found by", f"{found['winner']}, which found fewer bytes than {found['name']}"])
+    stdout().print(table(f"plan of {record['model']}", ["", ""], rows))
