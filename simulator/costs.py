@@ -1,0 +1,101 @@
+"""What a task costs on its device: an activity for kernels, copies and messages.
+
+Kernels and copies progress in bytes at their device's memory bandwidth, messages in bytes. So a kernel that is bound by
+memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
+evenly. A kernel's cap is its roofline: the slower of computing and of memory traffic, by its category's efficiency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.graph.ir import ITEM_BYTES
+from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
+from simulator.fairness import ActivityClass
+from simulator.sharing import Sharing
+from topologies import Device, Machine
+
+COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
+READ_AND_WRITE = 2
+COMBINE = 3  # bytes touched per byte combined: the contribution is read, the result read and written
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Work of a class of activities (its number), after a delay that uses nothing."""
+
+    number: int
+    work: float
+    delay_s: float = 0.0
+
+
+class Costs:
+    """Prices the tasks of one program on one machine; worker w runs on the w-th device."""
+
+    def __init__(self, machine: Machine, sharing: Sharing) -> None:
+        self._machine = machine
+        self._sharing = sharing
+        self._routes: dict[tuple[int, int], Activity] = {}
+
+    def compute(self, program: WorkerProgram, task: Compute) -> Activity:
+        """Price kernels run one after the other, each call a launch of its own."""
+        device = self._machine.devices[program.worker]
+        launches = sum(len(kernel.calls) for kernel in task.kernels)
+        dtype = _dtype(program, task) if task.operations else next(iter(device.peak_flop_per_s))
+        return self._kernel(device, (task.category, dtype, task.operations, task.touched_bytes), launches)
+
+    def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
+        """Price the copy of every outgoing message into staging; None where there is none."""
+        return self._copy(program.worker, READ_AND_WRITE * sum(message.nbytes for message in task.messages))
+
+    def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
+        """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it."""
+        buffer = program.buffers[task.buffer]
+        received = sum(message.nbytes for message in task.messages)
+        local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
+        if isinstance(task, Fetch):
+            return self._copy(program.worker, READ_AND_WRITE * (received + local))
+        return self._copy(program.worker, buffer.nbytes + COMBINE * (received + local))
+
+    def message(self, source: int, target: int) -> Activity:
+        """Price one byte from one worker to another: the route's class and latency."""
+        pair = (source, target)
+        if pair not in self._routes:
+            route = self._machine.route(source, target)
+            number = self._sharing.number(ActivityClass(route.uses))
+            self._routes[pair] = Activity(number, 1.0, route.latency_s)
+        return self._routes[pair]
+
+    def _copy(self, worker: int, touched_bytes: int) -> Activity | None:
+        if not touched_bytes:
+            return None
+        device = self._machine.devices[worker]
+        dtype = next(iter(device.peak_flop_per_s))
+        return self._kernel(device, (COPY, dtype, 0.0, touched_bytes), 1)
+
+    def _kernel(self, device: Device, kernel: tuple[str, str, float, int], launches: int) -> Activity:
+        category, _, _, touched_bytes = kernel
+        alone_s = device.roofline_s(*kernel)
+        delay_s = launches * device.launch_latency_s
+        if not alone_s:
+            return Activity(-1, 0.0, delay_s)
+        bandwidth = device.memory_bandwidth_bytes_per_s
+        work = alone_s * bandwidth
+        uses = []
+        if touched_bytes:
+            share = touched_bytes / device.efficiency[category] / work
+            uses.append((self._machine.memories[device.memory].resource, share))
+        if device.processor is not None:
+            uses.append((device.processor, device.cores / bandwidth))
+        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, delay_s)
+
+
+def _dtype(program: WorkerProgram, task: Compute) -> str:
+    """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
+    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
+    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
+    return next((dtype for dtype in dtypes if dtype.startswith("float")), dtypes[0] if dtypes else "float32")
+
+
+def _elements(copy: LocalCopy) -> int:
+    return sum(piece.elements for piece in copy.pieces)
