@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import PlanError
-from planner.graph.check import check
-from planner.graph.graph_json import graph_from_data, graph_to_data
+from planner.graph.graph_json import from_data, to_data
 from planner.layout import parse_placement
 from planner.plan import Plan, check_plan
 
@@ -86,8 +85,7 @@ def _plan(record: PlanRecord) -> Plan:
             raise PlanError(f"$.ways[{step}]: expected at least 2, found {way}")
     if [step.ways for step in record.steps] != record.ways:
         raise PlanError(f"$.steps: expected ways {record.ways}, found {[step.ways for step in record.steps]}")
-    graph = graph_from_data(record.graph)
-    check(graph)
+    graph = from_data(record.graph, "$.graph")
     placements = [
         {name: _placement(text, f"$.steps[{i}].tensors.{name}") for name, text in step.tensors.items()}
         for i, step in enumerate(record.steps)
@@ -153,10 +151,10 @@ def plan_to_json(plan: Plan) -> str:
     ]
     data = {
         "format": FORMAT,
-        "graph": graph_to_data(plan.graph),
+        "graph": to_data(plan.graph),
         "seed": plan.seed,
         "ways": list(plan.ways),
-        "search": {key: value for key, value in plan.search.items() if key in ("name", "placements", "objective")},
+        "search": {key: value for key, value in plan.search.items() if key in ("model", "name", "placements", "objective")},
         "steps": steps,
         "reported": {"bytes": msgspec.to_builtins(_bytes_record(plan)), "search": dict(plan.search)},
     }
