@@ -140,26 +140,34 @@ def _opaque_coordinates(traced: Traced) -> dict[str, str]:
 
 
 def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> str | None:
-    """Why partial results over a reduction variable cannot be combined; None where they can."""
+    """Say why partial results over a reduction variable cannot be combined; None where they can."""
     for number, placed in enumerate(traced.outputs):
         if name not in reducers[number]:
-            where = f" of output {number}" if len(traced.outputs) > 1 else ""
-            return _blocker(name, placed.value) + where
+            blocker = _blocker(name, placed.value)
+            return blocker or f"output {number} does not reduce over it"
     kinds = list(dict.fromkeys(own[name] for own in reducers))
     return None if len(kinds) == 1 else f"outputs reduce over it differently: {', '.join(kinds)}"
 
 
-def _blocker(name: str, expression: Expr) -> str:
+def _blocker(name: str, expression: Expr) -> str | None:
     """Name the innermost operation above the reducer that partial results do not pass."""
     for child in expression.children:
         if any(isinstance(node, Reduce) and name in node.variables for node in walk(child)):
             if name not in combined(child):
                 return _blocker(name, child)
-            reducer = combined(child)[name]
-            outer = expression.function if isinstance(expression, Call) else str(type(expression).__name__)
-            outer = expression.reducer if isinstance(expression, Reduce) else outer
-            return f"partial results of {reducer} cannot be combined under {outer}"
-    return "it is not reduced in the value"
+            return f"partial results of {combined(child)[name]} cannot be combined under {_operation(expression)}"
+    return None
+
+
+def _operation(expression: Expr) -> str:
+    match expression:
+        case Call(function):
+            return function
+        case Reduce(reducer):
+            return reducer
+        case OpaqueElement(opaque):
+            return opaque
+    raise TypeError(expression)
 
 
 def _halos(name: str, found: tuple[Access, ...]) -> Iterator[Halo]:

@@ -97,8 +97,8 @@ class Expr:
 
     def __bool__(self) -> NoReturn:
         raise TDLError(
-            f"a comparison of intervals cannot decide Python's control flow: {self}; "
-            "select values with tdl.where, or compute the result in an Opaque function"
+            f"'{self}' cannot decide Python's control flow (comparison of intervals or of tensor values); select "
+            "values with tdl.where, tdl.maximum or tdl.minimum, or compute the result in an Opaque function"
         )
 
     def __float__(self) -> NoReturn:

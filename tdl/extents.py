@@ -62,9 +62,23 @@ class ExtentRules:
         if len(known) < len(self.variables):
             self._solve_bounded(shapes, known)
         for name, use in self.limited:
-            if name not in given:
-                known[name] = min(known[name], _largest(name, use, shapes, known))
+            known[name] = self._limited(name, use, shapes, given, known)
         return {name: known[name] for name in self.variables}
+
+    def _limited(
+        self, name: str, use: Use, shapes: Shapes, given: Mapping[str, int], known: Mapping[str, int]
+    ) -> int:
+        """Return the extent, lowered so that an access outside every reducer stays inside; it may not be given."""
+        if name not in given:
+            return min(known[name], _largest(name, use, shapes, known))
+        if isinstance(use.index, Affine) and use.index.denominator == 1:
+            limit = _largest(name, use, shapes, known)
+            if given[name] > limit:
+                raise TDLError(
+                    f"inconsistent extents of '{name}': {given[name]} by attribute 'extents', but index {use.index} "
+                    f"stays inside {use.place} for {limit} only; declare the reach with pad"
+                )
+        return given[name]
 
     def _check_shapes(self, shapes: Shapes) -> None:
         if len(shapes) != len(self.operands):
@@ -133,13 +147,12 @@ def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> Exten
                 plain.append((use.index.variables[0], use))
             else:
                 bounded.append(use)
-    fixed = {name for name, _ in plain} | set(traced.declared)
     limited = [
         (name, use)
         for use in bounded
         if not use.reduced
         for name in use.index.variables
-        if name in fixed and name in traced.output_variables
+        if name in traced.output_variables and name not in traced.declared
     ]
     return ExtentRules(
         (*traced.output_variables, *traced.reduction_variables),
@@ -204,7 +217,10 @@ def _largest(name: str, use: Use, shapes: Shapes, known: Mapping[str, int]) -> i
     below, above = low + index.pad[0], size - 1 + index.pad[1] - high
     room, step = (above, own) if own > 0 else (below, -own)
     if below < 0 or above < 0:
-        raise TDLError(f"no extent of '{name}' keeps index {index} inside {use.place}, which has {size} elements")
+        raise TDLError(
+            f"no extent of '{name}' keeps index {index} inside {use.place}, which has {size} elements; "
+            "where it may read outside, declare the reach with pad"
+        )
     return int(room // step) + 1
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 from tdl.errors import TDLError
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, apply, lift, walk
+from tdl.functions import FUNCTIONS
 from tdl.index import Affine, Digits, Index, Whole
 
 Body = Callable[..., Any]
@@ -34,7 +35,7 @@ class Operand:
         index = tuple(_index(part, f"'{self.name}' dimension {d}") for d, part in enumerate(parts))
         return Element(self.position, self.name, index)
 
-    def __iter__(self) -> None:
+    def __iter__(self) -> NoReturn:
         raise TDLError(f"'{self.name}' is a tensor and cannot be iterated over; index it")
 
 
@@ -78,11 +79,19 @@ def tensor(body: Body, *, rank: int | None = None, names: Sequence[str] | None =
             continue
         (last if parameter.kind is Parameter.KEYWORD_ONLY else given).append(parameter.name)
         if parameter.default is not Parameter.empty:
-            extents[parameter.name] = parameter.default
+            extents[parameter.name] = _declared(parameter)
     every = (*given, *last)
     if len(set(every)) != len(every):
         raise TDLError(f"name clash: an index variable occurs twice in lambda {', '.join(every)}")
     return Lambda(body, every, tuple(extents.get(name) for name in every), len(last))
+
+
+def _declared(parameter: Parameter) -> int:
+    """Return a default as the extent that it declares."""
+    extent = parameter.default
+    if type(extent) is not int or extent < 1:
+        raise TDLError(f"the default of index variable '{parameter.name}' is its extent, found {extent!r}")
+    return extent
 
 
 def _reduce(reducer: str, body: Body, rank: int | None, names: Sequence[str] | None) -> Reduce:
@@ -144,7 +153,7 @@ class OpaqueResult:
             raise TDLError(f"the result of {self.opaque.name} is indexed by affine expressions only")
         return OpaqueElement(self.opaque.name, self.opaque.function, self.opaque.like, self.operands, affine)
 
-    def __iter__(self) -> None:
+    def __iter__(self) -> NoReturn:
         raise TDLError(f"the result of {self.opaque.name} cannot be iterated over; index it")
 
 
@@ -221,12 +230,6 @@ def _digits(part: tuple[object, ...], place: str) -> Index:
 
 def _why_not_affine(expression: Expr) -> str:
     """Name the first reason why an expression is no index."""
-    reasons = {
-        "remainder": "modulo of an index",
-        "floor_divide": "floor division of an index",
-        "multiply": "product of two indices",
-        "divide": "quotient of two indices",
-    }
     for node in walk(expression):
         if isinstance(node, Element | OpaqueElement):
             return f"it depends on the tensor value {node}"
@@ -234,14 +237,18 @@ def _why_not_affine(expression: Expr) -> str:
         if isinstance(node, Constant) and not isinstance(node.value, int):
             return f"{node.value!r} is not an exact integer; write a/b with integers"
         if isinstance(node, Call):
-            if node.function in reasons:
-                return reasons[node.function]
-            return "comparison of intervals" if _is_comparison(node) else f"{node.function} of an index"
+            comparison = FUNCTIONS[node.function].result == "bool"
+            plain = "comparison of intervals" if comparison else f"{node.function} of an index"
+            return _NOT_AFFINE.get(node.function, plain)
     return "it is no index"
 
 
-def _is_comparison(node: Call) -> bool:
-    return node.function.startswith(("equal", "not_equal", "less", "greater", "where"))
+_NOT_AFFINE = {
+    "remainder": "modulo of an index",
+    "floor_divide": "floor division of an index",
+    "multiply": "product of two indices",
+    "divide": "quotient of two indices",
+}
 
 
 def _show(part: object) -> str:

@@ -18,7 +18,7 @@ from tdl.extents import ExtentRules, Shapes, extent_rules, given_extents
 from tdl.index import Bounds
 from tdl.kind import element_kind
 from tdl.language import Operand
-from tdl.trace import trace
+from tdl.trace import Traced, trace
 from tdl.work import Work, work
 
 Attributes = Mapping[str, Any]
@@ -44,6 +44,11 @@ class Description:
     contiguous: frozenset[str]
     extent_rules: ExtentRules = field(repr=False)
     work: Work = field(repr=False)
+
+    def __str__(self) -> str:
+        values = [str(output.value) for output in self.outputs]
+        body = values[0] if len(values) == 1 else f"({', '.join(values)})"
+        return f"{self.operator}({', '.join(self.operands)}): lambda {', '.join(self.output_variables)}: {body}"
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -139,14 +144,14 @@ class Operator:
             try:
                 self.descriptions[key] = self._describe(key[0], given)
             except TDLError as error:
-                raise TDLError(f"{self.name}: {error}") from None
+                raise TDLError(f"{self.name}: {error}") from error.__cause__
         return self.descriptions[key]
 
     def _describe(self, ranks: tuple[int, ...], attributes: Attributes) -> Description:
         self._check(ranks, attributes)
         names = [f"{self.operands[0]}{at}" for at in range(len(ranks))] if self.variadic else self.operands
         operands = [Operand(at, name, rank) for at, (name, rank) in enumerate(zip(names, ranks, strict=True))]
-        traced = trace(self.function, operands, attributes)
+        traced = self._trace(operands, attributes)
         found = analysis.accesses(traced)
         strategies, refusals = analysis.strategies(traced, found)
         return Description(
@@ -163,6 +168,16 @@ class Operator:
             extent_rules(traced, tuple(zip(names, ranks, strict=True))),
             work(traced),
         )
+
+    def _trace(self, operands: Sequence[Operand], attributes: Attributes) -> Traced:
+        try:
+            return trace(self.function, operands, attributes)
+        except TDLError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A description is ordinary Python: an attribute that does not suit it fails wherever it is first used.
+            ranks = tuple(operand.rank for operand in operands)
+            raise TDLError(f"cannot describe ranks {ranks}, attributes {dict(attributes)}: {error}") from error
 
     def _check(self, ranks: tuple[int, ...], attributes: Attributes) -> None:
         if self.variadic and not ranks:
