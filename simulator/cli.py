@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,16 +30,16 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for chrome://tracing or ui.perfetto.dev.")
-def main(
-    plan_path: Path, topo: str, prefetch: int, overlap: bool, json_path: Path | None, trace_path: Path | None
-) -> None:
+def main(plan_path: Path, topo: str, **options: Any) -> None:
     """Simulate one training iteration of PLAN on a described machine."""
     machine = load_topology(topo)
     plan = load_plan(plan_path)
     machine.require_devices(plan.workers)
-    program = lower(plan, prefetch=prefetch)
-    simulation = simulate(program, machine, overlap=overlap, record_messages=trace_path is not None)
-    result = report(plan, plan_path, simulation, {"prefetch": prefetch, "overlap": overlap})
+    settings = {"prefetch": options["prefetch"], "overlap": options["overlap"]}
+    json_path, trace_path = options["json_path"], options["trace_path"]
+    program = lower(plan, prefetch=settings["prefetch"])
+    simulation = simulate(program, machine, overlap=settings["overlap"], record_messages=trace_path is not None)
+    result = report(plan, plan_path, simulation, settings)
     if json_path is not None:
         write_reports(json_path, result)
     if trace_path is not None:

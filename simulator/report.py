@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import Graph
@@ -58,5 +59,5 @@ def _dtype(graph: Graph) -> str | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _matrix(counted: NDArray) -> Matrix:
+def _matrix(counted: NDArray[np.int64]) -> Matrix:
     return tuple(tuple(int(n) for n in row) for row in counted)
