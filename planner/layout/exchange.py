@@ -86,10 +86,14 @@ def count(exchange: Exchange) -> NDArray[np.int64]:
 
 def _overlaps(sources: tuple[Region, ...], targets: list[Region]) -> NDArray[np.int64]:
     """Return |source n target| for every pair: a product over dimensions of one-dimensional counts."""
-    product = np.ones((len(sources), len(targets)), dtype=np.int64)
-    for rows, columns in zip(zip(*sources, strict=True), zip(*targets, strict=True), strict=True):
+    holders = [worker for worker, region in enumerate(sources) if elements(region)]
+    product = np.ones((len(holders), len(targets)), dtype=np.int64)
+    held = [sources[worker] for worker in holders]
+    for rows, columns in zip(zip(*held, strict=True), zip(*targets, strict=True), strict=True):
         product *= _overlaps_in_one_dimension(rows, columns)
-    return product
+    overlaps = np.zeros((len(sources), len(targets)), dtype=np.int64)
+    overlaps[holders] = product
+    return overlaps
 
 
 def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]) -> NDArray[np.int64]:

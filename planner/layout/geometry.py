@@ -11,7 +11,7 @@ from math import prod
 import tdl
 from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Placement, Replicate, Shard, Single
-from planner.layout.region import Region, intersect
+from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
 from planner.layout.split import Runs, digits, first_eligible, iteration_runs, normalise
 
@@ -26,7 +26,7 @@ def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: 
     """Return what a worker holds of a tensor of this shape and layout."""
     own = digits(ways, worker)
     if any(isinstance(placement, Single) and own[step] for step, placement in enumerate(layout)):
-        return tuple(() for _ in shape)
+        return nothing(shape)
     return tuple(
         iteration_runs(extent, [step for step, p in enumerate(layout) if p == Shard(dim)], ways, worker)
         for dim, extent in enumerate(shape)

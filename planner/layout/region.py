@@ -64,8 +64,15 @@ def subtract_runs(one: Runs, other: Runs) -> Runs:
     return normalise(found)
 
 
+def nothing(shape: Sequence[int]) -> Region:
+    """Return a region that holds no element; of a scalar, one with a dimension that has no index."""
+    return tuple(() for _ in shape) or ((),)
+
+
 def intersect(one: Region, other: Region) -> Region:
     """Return the product of the dimensions' intersections."""
+    if len(one) != len(other):
+        return nothing(())
     return tuple(map(intersect_runs, one, other))
 
 

@@ -1,0 +1,69 @@
+"""The plans that all parts must agree on: four tiny models, every kind of ways, searcher and placement set."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from planner.models import ModelOptions, build
+from planner.plan import Plan
+from planner.search import SearchOptions, search
+
+MODELS = {
+    "mlp": ("mlp-2-12", {"batch": 8}),
+    "cnn": ("cnn-5-4", {"batch": 4, "image": 6, "classes": 6}),
+    "wresnet": ("wresnet-14-0.0625", {"batch": 8, "image": 8, "channels": 1, "classes": 10}),
+    "rnn": ("rnn-2-6", {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7}),
+}
+WAYS = [(2,), (2, 2), (2, 2, 2), (3,), (3, 2), (4, 2)]
+SEARCHES = [
+    ("recursive", "S"),
+    ("recursive", "S,R"),
+    ("joint", "S"),
+    ("joint", "S,R"),
+    ("equalchop", "S"),
+    ("equalchop", "S,R"),
+    ("data-parallel", "S,R"),
+]
+TRAININGS = [("float32", "sgd"), ("float64", "sgd"), ("float64", "adam")]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan to check."""
+
+    model: str
+    ways: tuple[int, ...]
+    searcher: str
+    placements: str
+    dtype: str = "float32"
+    optimizer: str = "sgd"
+
+    @property
+    def name(self):
+        ways = "x".join(map(str, self.ways))
+        placements = self.placements.replace(",", "")
+        return f"{self.model}-{ways}-{self.searcher}-{placements}-{self.dtype}-{self.optimizer}"
+
+    def plan(self) -> Plan:
+        return planned(self)
+
+
+@cache
+def graph(model, dtype, optimizer):
+    name, options = MODELS[model]
+    return build(name, ModelOptions(**options, dtype=dtype, optimizer=optimizer))
+
+
+@cache
+def planned(case):
+    options = SearchOptions(ways=case.ways, name=case.searcher, placements=case.placements)
+    return search(graph(case.model, case.dtype, case.optimizer), options)
+
+
+def cases(trainings=TRAININGS):
+    return [
+        Case(model, ways, searcher, placements, dtype, optimizer)
+        for model in MODELS
+        for ways in WAYS
+        for searcher, placements in SEARCHES
+        for dtype, optimizer in trainings
+    ]

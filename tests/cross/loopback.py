@@ -1,0 +1,108 @@
+"""All workers of a program in one process, one task position after the other: what a program means, in few lines."""
+
+import numpy as np
+
+from executor.kernels import KERNELS, KernelCall
+from executor.values import make, stream
+from planner.graph.ir import Init, Tensor
+from planner.program.tasks import Compute, Fetch, Reduce, Send
+
+IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
+COMBINE = {"Sum": np.add, "Prod": np.multiply, "Max": np.maximum, "Min": np.minimum}
+
+
+def first_values(plan, name, region, iteration):
+    tensor = plan.graph.tensors[name]
+    init = tensor.init
+    if init.kind == "data":
+        below = 5 if tensor.dtype == "int32" else 0
+        init = Init("integers", below=below) if below else Init("uniform", scale=1.0)
+    number = stream(plan.seed, name, iteration if tensor.role == "input" else 0)
+    return make(np, Tensor(name, tensor.shape, tensor.dtype, tensor.role, init), region, number)
+
+
+class Loopback:
+    """Runs a program; arrays are views of one arena per worker, so a wrong lifetime corrupts a result."""
+
+    def __init__(self, plan, program):
+        self.plan, self.program = plan, program
+        self.arenas = [np.full(w.arena_bytes, 0xFF, dtype=np.uint8) for w in program.workers]
+        self.moved = np.zeros_like(program.bytes)
+        self.iteration = 0
+        for name, tensor in plan.graph.tensors.items():
+            if tensor.init is not None:
+                self.fill(name)
+
+    def array(self, worker, number):
+        buffer = self.program.workers[worker].buffers[number]
+        raw = self.arenas[worker][buffer.offset : buffer.offset + buffer.nbytes]
+        return raw.view(buffer.dtype).reshape(buffer.shape)
+
+    def fill(self, name):
+        for worker, region in enumerate(self.program.regions[name]):
+            target = self.array(worker, self.program.tensors[name])
+            target[...] = first_values(self.plan, name, region, self.iteration).reshape(target.shape)
+
+    def step(self):
+        for name, tensor in self.plan.graph.tensors.items():
+            if tensor.role == "input":
+                self.fill(name)
+        packed, started = {}, {}
+        for tasks in zip(*(worker.tasks for worker in self.program.workers), strict=True):
+            for worker, task in enumerate(tasks):
+                if isinstance(task, Send):
+                    for message in task.messages:
+                        source = self.array(worker, message.buffer)
+                        parts = [source[(*piece.source_slices, ...)].ravel() for piece in message.pieces]
+                        packed[task.transfer, worker, message.peer] = np.concatenate(parts)
+                elif isinstance(task, Fetch | Reduce):
+                    started[task.transfer, worker] = task
+                elif isinstance(task, Compute):
+                    for kernel in task.kernels:
+                        self.compute(worker, kernel)
+                else:
+                    self.finish(worker, started.pop((task.transfer, worker)), packed)
+        assert not packed
+        assert not started
+        self.iteration += 1
+
+    def finish(self, worker, task, packed):
+        target = self.array(worker, task.buffer)
+        parts = {worker: []}
+        for copy in task.local:
+            source = self.array(worker, copy.buffer)
+            parts[worker] += [(p.target_slices, source[(*p.source_slices, ...)]) for p in copy.pieces]
+        for message in task.messages:
+            data, at = packed.pop((task.transfer, message.peer, worker)), 0
+            assert data.nbytes == message.nbytes
+            self.moved[message.peer, worker] += data.nbytes
+            parts[message.peer] = []
+            for piece in message.pieces:
+                shape = tuple(part.stop - part.start for part in piece.target_slices)
+                parts[message.peer].append((piece.target_slices, data[at : at + piece.elements].reshape(shape)))
+                at += piece.elements
+        if isinstance(task, Reduce):
+            target[...] = IDENTITY[task.reducer]
+        for source in sorted(parts):
+            for slices, values in parts[source]:
+                if isinstance(task, Reduce):
+                    target[(*slices, ...)] = COMBINE[task.reducer](target[(*slices, ...)], values)
+                else:
+                    target[(*slices, ...)] = values
+
+    def compute(self, worker, kernel):
+        for call in kernel.calls:
+            inputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.inputs)
+            outputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.outputs)
+            made = outputs if call.combine is None else tuple(np.empty_like(out) for out in outputs)
+            KERNELS[kernel.op](KernelCall(np, inputs, made, kernel.attributes, call.ranges, call.origins))
+            if call.combine is not None:
+                for out, values in zip(outputs, made, strict=True):
+                    out[...] = COMBINE[call.combine](out, values)
+
+    def gather(self, name):
+        whole = np.full(self.plan.graph.tensors[name].shape, np.nan)
+        for worker, region in enumerate(self.program.regions[name]):
+            at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
+            whole[at] = self.array(worker, self.program.tensors[name])
+        return whole

@@ -1,0 +1,74 @@
+"""Any plan trains as one worker does: random layouts and strategies, every model, run in one process."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
+from planner.plan import Plan, check_plan, single_worker
+from planner.program.lower import lower
+from tests.cross.cases import MODELS, WAYS, graph
+from tests.cross.loopback import Loopback
+from tests.cross.masks import Recount
+
+
+def random_plan(model, ways, rng, optimizer="adam"):
+    """Any layout and strategy that the rules allow, searched by nobody."""
+    g = graph(model, "float64", optimizer)
+    layouts, strategies = {}, {}
+    for tensor in g.tensors.values():
+        steps = []
+        for step in range(len(ways)):
+            fits = [Shard(d) for d, n in enumerate(tensor.shape) if eligible(n, ways, step)]
+            steps.append(rng.choice([*fits, REPLICATE]))
+        layouts[tensor.name] = tuple(steps)
+    for old, new in g.updates.items():
+        layouts[new] = layouts[old]
+    for name, signature in signatures(g).items():
+        steps = []
+        for step in range(len(ways)):
+            fits = [v for v in signature.description.strategies if eligible(signature.extents[v], ways, step)]
+            everywhere = signature.description.is_elementwise or not fits
+            steps.append(rng.choice([*fits, EVERYWHERE] if everywhere else fits))
+        strategies[name] = tuple(steps)
+    plan = Plan(g, 0, ways, layouts, strategies)
+    check_plan(plan)
+    return plan
+
+
+def trained(plan, prefetch=1, steps=2):
+    program = lower(plan, prefetch)
+    run = Loopback(plan, program)
+    for _ in range(steps):
+        run.step()
+    return {name: run.gather(name) for name in plan.graph.updates}, run
+
+
+@pytest.mark.parametrize("ways", WAYS, ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_random_plans(model, ways):
+    rng = random.Random(f"{model}{ways}")
+    for prefetch in (0, 1, 3):
+        plan = random_plan(model, ways, rng)
+        np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+        found, run = trained(plan, prefetch)
+        np.testing.assert_array_equal(plan.bytes * 2, run.moved)
+        np.testing.assert_array_equal(plan.bytes, run.program.bytes)
+        for name, expected in trained(single_worker(plan))[0].items():
+            scale = np.abs(expected).max()
+            assert np.abs(found[name] - expected).max() <= 1e-10 * max(scale, 1e-300), name
+
+
+def test_buffers_alive_together_never_overlap():
+    """But for a result computed in place: the operand's last use is the result's first."""
+    plan = random_plan("wresnet", (2, 2), random.Random(5))
+    for worker in lower(plan).workers:
+        buffers = [b for b in worker.buffers if b.nbytes and b.last >= 0]
+        for one, other in itertools.combinations(buffers, 2):
+            together = one.first <= other.last and other.first <= one.last
+            overlap = one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
+            in_place = one.offset == other.offset and (one.last == other.first or other.last == one.first)
+            assert not (together and overlap) or in_place, (one, other)
+        assert max(b.offset + b.nbytes for b in buffers) <= worker.arena_bytes
