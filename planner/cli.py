@@ -16,7 +16,7 @@ from planner.models.options import FLOAT_DTYPES
 from planner.plan import Plan
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
-from planner.report.tables import exact_bytes, quantity, seconds, table
+from planner.report.tables import exact_bytes, facts, quantity, seconds
 from planner.search import SEARCHERS, SearchOptions, search
 
 MODEL_OPTIONS = (
@@ -52,7 +52,7 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--batch-norm/--no-batch-norm", default=None, help="Batch norm after each convolution.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and random data.")
 @click.option("--workers", type=click.IntRange(1), help="Number of workers; split by its prime factors.")
-@click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first, such as 4,2.")
+@click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first.")
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
 @click.option("--objective", type=click.Choice(("bytes", "time")), default="bytes", show_default=True)
@@ -124,16 +124,22 @@ def print_table(record: dict[str, Any]) -> None:
     """Print what was planned, for people."""
     found = record["search"]
     rows = [
-        ["graph", f"{record['nodes']} nodes, {record['tensors']} tensors"],
-        ["weights", quantity(record["weight_bytes"], "B")],
-        ["workers", f"{record['workers']} as {' x '.join(map(str, record['ways'])) or 'one'}"],
-        ["search", f"{found['name']}, placements {found['placements']}"],
-        ["bytes per iteration", exact_bytes(record["bytes"])],
+        ("graph", f"{record['nodes']} nodes, {record['tensors']} tensors"),
+        ("weights", quantity(record["weight_bytes"], "B")),
+        ("workers", f"{record['workers']} as {' x '.join(map(str, record['ways'])) or 'one'}"),
+        ("search", f"{found['name']}, placements {found['placements']}"),
+        ("bytes per iteration", exact_bytes(record["bytes"])),
     ]
     if len(record["ways"]) > 1:
         steps = zip(record["ways"], record["step_bytes"], strict=True)
-        rows += [[f"  step {i}, {way} ways", exact_bytes(cost)] for i, (way, cost) in enumerate(steps, start=1)]
-    rows.append(["search took", seconds(found["seconds"])])
-    if found.get("winner", found["name"]) != found["name"]:
-        rows.append(["found by", f"{found['winner']}, which found fewer bytes than {found['name']}"])
-    stdout().print(table(f"plan of {record['model']}", ["", ""], rows))
+        rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
+    rows.append(("search took", seconds(found["seconds"])))
+    rows.append(("found by", _winner(found)))
+    stdout().print(facts(f"plan of {record['model']}", rows))
+
+
+def _winner(found: dict[str, Any]) -> str:
+    winner, asked = found["winner"], found["name"]
+    if winner == asked:
+        return str(winner)
+    return f"{winner}: {exact_bytes(found['bytes'][winner])} bytes, {asked} found {exact_bytes(found['bytes'][asked])}"

@@ -23,6 +23,14 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str
     return result
 
 
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Build a table of names and values."""
+    result = Table("", "", title=title, title_justify="left", title_style="bold", show_header=False)
+    for name, value in rows:
+        result.add_row(name, value)
+    return result
+
+
 def quantity(value: float, unit: str) -> str:
     """Write a value with a decimal prefix and three digits, as in `35.9 GB`."""
     for factor, prefix in _UNITS:
@@ -69,10 +77,8 @@ def byte_matrix(matrix: Matrix, title: str = "bytes from worker (row) to worker 
 def summary(report: Report) -> Table:
     """Show what a simulation or a run found, without the matrix."""
     kind = "simulated" if report.source == "simulator" else "measured"
-    result = Table("", "", title=f"{kind}: {report.plan}", title_justify="left", title_style="bold", show_header=False)
-    for name, value in (*_identity(report), *_time(report), *_memory(report), *_training(report)):
-        result.add_row(name, value)
-    return result
+    rows = (*_identity(report), *_time(report), *_memory(report), *_training(report))
+    return facts(f"{kind}: {report.plan}", rows)
 
 
 def links(report: Report) -> Table:
