@@ -1,0 +1,213 @@
+"""Every gradient rule against central differences, in double precision."""
+
+import numpy as np
+import one_worker
+import pytest
+
+from planner.errors import GraphError
+from planner.graph import GraphBuilder, Init, Node, gradients
+from planner.graph.rules import RULES
+
+WINDOW = {"stride": (2, 1), "padding": (1, 0), "kernel": (3, 2), "extents": {"dy": 3, "dx": 2}}
+
+# operator -> (operand shapes, attributes), several where the rule branches
+CASES = {
+    "relu": [([(3, 4)], {})],
+    "sigmoid": [([(3, 4)], {})],
+    "tanh": [([(3, 4)], {})],
+    "exp": [([(3, 4)], {})],
+    "log": [([(3, 4)], {})],
+    "neg": [([(3, 4)], {})],
+    "scale": [([(3, 4)], {"factor": -2.5})],
+    "add_n": [([(3, 4)] * 3, {}), ([()], {})],
+    **{
+        op: [
+            ([(3, 4), (3, 4)], {}),
+            ([(2, 3, 4), (3,)], {"dims": (1,)}),
+            ([(2, 3, 4), (4, 2)], {"dims": (2, 0)}),
+            ([(2, 3, 4), ()], {"dims": ()}),
+        ]
+        for op in ("add", "sub", "mul", "div")
+    },
+    "mm": [
+        ([(4, 2) if a else (2, 4), (3, 4) if b else (4, 3)], {"transpose_a": a, "transpose_b": b})
+        for a in (False, True)
+        for b in (False, True)
+    ],
+    "einsum": [
+        ([(2, 3), (4, 5, 3)], {"equation": "bi,ghi->bgh"}),
+        ([(2, 3, 4), (2, 4, 5)], {"equation": "bij,bjk->bik"}),
+        ([(2, 3, 4), (4, 5)], {"equation": "bij,jk->bk"}),
+        ([(2, 3, 4)], {"equation": "abc->ca"}),
+    ],
+    "convolution": [
+        ([(2, 3, 5, 6), (4, 3, 3, 2)], {"stride": (2, 1), "padding": (1, 0)}),
+        ([(2, 3, 4, 4), (2, 3, 1, 1)], {"stride": (2, 2), "padding": (0, 0)}),
+    ],
+    "max_pool2d_with_indices": [([(2, 3, 5, 6)], WINDOW)],
+    "avg_pool2d": [([(2, 3, 5, 6)], WINDOW)],
+    "sum": [([(2, 3, 4)], {"dims": (0, 2)}), ([(2, 3)], {"dims": (0, 1)})],
+    "mean": [([(2, 3, 4)], {"dims": (2, 1), "count": 12})],
+    "expand": [
+        ([(3, 4)], {"dims": (0, 2), "extents": {"e0": 2, "e1": 5}}),
+        ([(3,)], {"dims": (1,), "factor": 0.25, "extents": {"e0": 2}}),
+    ],
+    "reshape": [
+        ([(6, 4)], {"source": (("v0", "v1"), ("v2",)), "target": (("v1",), ("v0", "v2")), "extents": {"v0": 2}}),
+    ],
+    "unbind": [([(2, 4, 3)], {"dim": 1, "n": 4})],
+    "stack": [([(2, 3)] * 3, {"dim": 1})],
+}
+# Differentiated with the nodes that compute their statistics, in tests of their own.
+COMPOUND = {"batch_norm", "cross_entropy"}
+
+
+def test_every_rule_has_a_case():
+    assert set(CASES) | COMPOUND == set(RULES)
+
+
+def weighted_sum(b, tensor, name):
+    """A scalar that depends on every element of the tensor differently."""
+    shape = b.shape(tensor)
+    product = b.apply("mul", tensor, b.input(f"{name}.weights", shape), name=f"{name}.product")
+    return b.apply("sum", product, name=f"{name}.sum", dims=tuple(range(len(shape)))) if shape else product
+
+
+def total(b, tensors, name="loss"):
+    return b.apply("add_n", *(weighted_sum(b, tensor, f"{name}.{tensor}") for tensor in tensors), name=name)
+
+
+def compare_with_central_differences(b, loss, wrt, labels=None):
+    found = gradients(b, loss, wrt)
+    graph = b.finish({}, {})
+    values = one_worker.draw(graph, seed=1)
+    for tensor in wrt:
+        # Off zero, where relu has a kink and division no bound.
+        values[tensor] = np.where(values[tensor] < 0, values[tensor] - 0.1, values[tensor] + 0.1)
+    if "positive" in values:
+        values["positive"] = np.abs(values["positive"])
+    if labels is not None:
+        values["labels"] = labels
+    results = one_worker.run(graph, values)
+    for tensor in wrt:
+        expected = central_differences(graph, values, tensor, loss)
+        assert one_worker.difference(results[found[tensor]], expected) < 1e-7
+
+
+def central_differences(graph, values, tensor, loss, step=1e-5):
+    slopes = np.zeros(values[tensor].shape)
+    for index in np.ndindex(slopes.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = values[tensor].copy()
+            moved[index] += sign * step
+            ends.append(one_worker.run(graph, {**values, tensor: moved})[loss])
+        slopes[index] = (ends[0] - ends[1]) / (2 * step)
+    return slopes
+
+
+@pytest.mark.parametrize(("op", "number"), [(op, n) for op, cases in CASES.items() for n in range(len(cases))])
+def test_gradients_equal_central_differences(op, number):
+    shapes, attrs = CASES[op][number]
+    b = GraphBuilder("float64")
+    names = [f"w{n}" for n in range(len(shapes))] if op != "log" else ["positive"]
+    operands = tuple(b.weight(name, shape, Init("uniform", 1.0)) for name, shape in zip(names, shapes, strict=True))
+    outputs = b.emit(Node("out", op, operands, (), attrs))
+    floating = [output for output in outputs if b.tensors[output].dtype == "float64"]
+    compare_with_central_differences(b, total(b, floating), operands)
+
+
+def test_an_operand_used_twice():
+    b = GraphBuilder("float64")
+    w = b.weight("w", (3, 3), Init("uniform", 1.0))
+    square = b.apply("mm", w, w, name="square")
+    compare_with_central_differences(b, total(b, [b.apply("mul", square, w, name="cube")]), ("w",))
+
+
+def test_an_output_that_nobody_reads():
+    b = GraphBuilder("float64")
+    w = b.weight("w", (2, 3), Init("uniform", 1.0))
+    parts = b.apply_all("unbind", w, name="parts", dim=1, n=3)
+    compare_with_central_differences(b, total(b, parts[:2]), ("w",))
+
+
+def test_a_loss_that_is_an_average():
+    b = GraphBuilder("float64")
+    w = b.weight("w", (2, 3), Init("uniform", 1.0))
+    squares = b.apply("mul", w, w, name="squares")
+    mean = b.apply("mean", squares, name="mean", dims=(0, 1), count=6)
+    loss = b.apply("add", b.apply("scale", mean, name="scaled", factor=3.0), mean, name="loss")
+    compare_with_central_differences(b, loss, ("w",))
+
+
+def normalised(b):
+    x = b.weight("x", (3, 2, 2, 2), Init("uniform", 1.0))
+    w, bias = (b.weight(name, (2,), Init("uniform", 1.0)) for name in ("w", "b"))
+    mean = b.apply("mean", x, name="mean", dims=(0, 2, 3), count=12)
+    var = b.apply("batch_norm_var", x, mean, name="var", count=12)
+    return b.apply("batch_norm", x, mean, var, w, bias, name="norm", eps=0.1)
+
+
+def test_batch_norm_is_differentiated_through_its_statistics():
+    b = GraphBuilder("float64")
+    compare_with_central_differences(b, total(b, [normalised(b)]), ("x", "w", "b"))
+
+
+def test_statistics_of_batch_norm_get_no_gradient_of_their_own():
+    b = GraphBuilder("float64")
+    loss = total(b, [normalised(b)])
+    gradients(b, loss, ("x", "w", "b"))
+    backward = [node for node in b.nodes if node.forward == "norm"]
+    assert [node.op for node in backward] == ["batch_norm_backward_reduce", "batch_norm_backward"]
+    assert not [node for node in b.nodes if node.forward in ("mean", "var")]
+
+
+def cross_entropy(b, logits, name, labels="labels"):
+    maximum = b.apply("amax", logits, name=f"{name}.maximum", dims=(1,))
+    sums = b.apply("sum_exp", logits, maximum, name=f"{name}.total")
+    return b.apply("cross_entropy", logits, maximum, sums, labels, name=name, count=4)
+
+
+@pytest.mark.parametrize("weigh", [False, True])
+def test_cross_entropy_is_differentiated_through_its_parts(weigh):
+    b = GraphBuilder("float64")
+    w, u = (b.weight(name, (4, 3), Init("uniform", 1.0)) for name in "wu")
+    b.labels("labels", 4, 3)
+    losses = [cross_entropy(b, w, "first"), cross_entropy(b, u, "second")]
+    loss = total(b, losses) if weigh else b.apply("add_n", *losses, name="loss")
+    compare_with_central_differences(b, loss, ("w", "u"), np.array([0, 2, 1, 1], dtype=np.int32))
+
+
+def test_the_seed_is_folded_into_each_cross_entropy():
+    b = GraphBuilder()
+    w = b.weight("w", (4, 3), Init("uniform", 1.0))
+    b.labels("labels", 4, 3)
+    both = b.apply("add_n", cross_entropy(b, w, "first"), cross_entropy(b, w, "second"), name="both")
+    loss = b.apply("scale", both, name="loss", factor=0.5)
+    forward = len(b.nodes)
+    assert gradients(b, loss, ("w",)) == {"w": "w.grad"}
+    assert [(node.op, dict(node.attrs)) for node in b.nodes[forward:]] == [
+        ("cross_entropy_backward", {"factor": 0.125}),
+        ("cross_entropy_backward", {"factor": 0.125}),
+        ("add_n", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("batch_norm", r"node 'out' \(batch_norm\): to be differentiated, its operand 'm' must be mean\(x\)"),
+        ("amax", "node 'out': operator 'amax' has no gradient rule"),
+    ],
+)
+def test_what_cannot_be_differentiated_is_named(op, message):
+    b = GraphBuilder()
+    x = b.weight("x", (2, 3, 4, 4), Init("uniform", 1.0))
+    if op == "amax":
+        out = b.apply("amax", x, name="out", dims=(1,))
+    else:
+        rest = [b.weight(name, (3,), Init("ones")) for name in ("m", "v", "w", "b")]
+        out = b.apply("batch_norm", x, *rest, name="out", eps=0.1)
+    loss = total(b, [out])
+    with pytest.raises(GraphError, match=message):
+        gradients(b, loss, ("x",))
