@@ -57,9 +57,7 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
     outputs = subject.description.outputs
     results: list[Array | None] = [None] * len(outputs)
     counts: list[Array | None] = [None] * len(outputs)
-    reducers = {subject.description.strategies[variable].reducer for variable in cuts} - {None}
-    if len(reducers) > 1:
-        raise PartError(f"variables {', '.join(cuts)} have different reducers {sorted(map(str, reducers))}")
+    reducer = _reducer(subject.description, tuple(cuts))
     for chosen in product(*cuts.values()):
         iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
         for call_runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
@@ -68,13 +66,21 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
                 if results[number] is None:
                     shape = subject.description.output_shapes(subject.extents)[number]
                     results[number], counts[number] = np.zeros(shape, array.dtype), np.zeros(shape, int)
-                _combine(cast(Array, results[number]), cast(Array, counts[number]), (where, array, output.reducer))
+                _combine(cast(Array, results[number]), cast(Array, counts[number]), (where, array, reducer))
     for number, count in enumerate(counts):
         if count is None or count.min() < 1:
             raise PartError(f"output {number} has elements that no part computes")
-        if outputs[number].reducer is None and count.max() > 1:
+        if reducer is None and count.max() > 1:
             raise PartError(f"output {number} has elements that several parts compute, and no reducer")
     return tuple(cast(Array, result) for result in results)
+
+
+def _reducer(description: Description, variables: tuple[str, ...]) -> str | None:
+    """Return the reducer that the strategies of these variables agree on; None where all concatenate."""
+    reducers = {description.strategies[variable].reducer for variable in variables} - {None}
+    if len(reducers) > 1:
+        raise PartError(f"variables {', '.join(variables)} have different reducers {sorted(map(str, reducers))}")
+    return next(iter(reducers), None)
 
 
 def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -> None:

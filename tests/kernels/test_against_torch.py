@@ -1,0 +1,156 @@
+"""Kernels beside PyTorch and its autograd, on shapes large enough to reach every way of computing."""
+
+import numpy as np
+import pytest
+
+from tests.kernels.calls import apply
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def values(rng, *shape):
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def assert_close(array, tensor, tolerance=1e-5):
+    expected = tensor.detach().numpy()
+    assert array.dtype == expected.dtype
+    assert array.shape == expected.shape
+    assert np.max(np.abs(array - expected)) <= tolerance * max(np.max(np.abs(expected)), 1e-30)
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "stride", "padding"),
+    [
+        ((4, 3, 32, 32), (3, 3), (1, 1), (1, 1)),
+        ((4, 3, 7, 7), (3, 3), (1, 1), (1, 1)),
+        ((4, 3, 33, 30), (3, 3), (2, 2), (1, 1)),
+        ((2, 3, 64, 64), (7, 7), (2, 2), (3, 3)),
+        ((4, 8, 20, 20), (1, 1), (1, 1), (0, 0)),
+        ((4, 8, 21, 20), (1, 1), (2, 2), (0, 0)),
+        ((4, 8, 21, 20), (5, 2), (3, 1), (4, 1)),
+        ((4, 8, 12, 12), (2, 2), (3, 3), (0, 0)),
+    ],
+)
+def test_convolution_and_its_gradients(rng, image, kernel, stride, padding):
+    data, weight = values(rng, *image), values(rng, 6, image[1], *kernel)
+    x, w = (torch.tensor(array, requires_grad=True) for array in (data, weight))
+    y = functional.conv2d(x, w, stride=stride, padding=padding)
+    grad = values(rng, *y.shape)
+    grad_x, grad_w = torch.autograd.grad(y, (x, w), torch.tensor(grad))
+    window = {"stride": stride, "padding": padding}
+    assert_close(apply("convolution", data, weight, **window)[0], y)
+    rows = {"y": image[2], "x": image[3]}
+    assert_close(apply("convolution_backward_input", grad, weight, **window, extents=rows)[0], grad_x)
+    taps = {"dy": kernel[0], "dx": kernel[1]}
+    assert_close(apply("convolution_backward_weight", grad, data, **window, extents=taps)[0], grad_w)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 1)), ((3, 2), (1, 2), (1, 0)), ((2, 2), (3, 3), (0, 0))],
+)
+def test_pooling_with_ties(rng, kernel, stride, padding):
+    data = rng.integers(0, 3, (2, 3, 11, 10)).astype(np.float32)
+    x = torch.tensor(data, requires_grad=True)
+    y, flat = functional.max_pool2d(x, kernel, stride, padding, return_indices=True)
+    grad = values(rng, *y.shape)
+    (grad_x,) = torch.autograd.grad(y, x, torch.tensor(grad))
+    window = {"stride": stride, "padding": padding, "kernel": kernel}
+    taps = {"dy": kernel[0], "dx": kernel[1]}
+    found, indices = apply("max_pool2d_with_indices", data, **window, extents=taps)
+    assert_close(found, y)
+    rows = np.arange(y.shape[2])[:, None] * stride[0] - padding[0] + indices // kernel[1]
+    columns = np.arange(y.shape[3]) * stride[1] - padding[1] + indices % kernel[1]
+    assert np.array_equal(rows * data.shape[3] + columns, flat.numpy())
+    extents = {"y": data.shape[2], "x": data.shape[3], **taps}
+    (back,) = apply("max_pool2d_with_indices_backward", grad, indices, **window, extents=extents)
+    assert_close(back, grad_x)
+
+
+def test_average_pooling(rng):
+    data = values(rng, 2, 3, 11, 10)
+    x = torch.tensor(data, requires_grad=True)
+    y = functional.avg_pool2d(x, (3, 2), (2, 2), (1, 0))
+    grad = values(rng, *y.shape)
+    (grad_x,) = torch.autograd.grad(y, x, torch.tensor(grad))
+    window = {"stride": (2, 2), "padding": (1, 0), "kernel": (3, 2)}
+    assert_close(apply("avg_pool2d", data, **window, extents={"dy": 3, "dx": 2})[0], y)
+    extents = {"y": 11, "x": 10, "dy": 3, "dx": 2}
+    assert_close(apply("avg_pool2d_backward", grad, **window, extents=extents)[0], grad_x)
+
+
+def test_batch_norm_through_its_statistics(rng):
+    data, weight, bias, grad = values(rng, 4, 5, 6, 7), values(rng, 5), values(rng, 5), values(rng, 4, 5, 6, 7)
+    x, w, b = (torch.tensor(array, requires_grad=True) for array in (data, weight, bias))
+    y = functional.batch_norm(x, None, None, w, b, training=True, eps=1e-5)
+    grads = torch.autograd.grad(y, (x, w, b), torch.tensor(grad))
+    count = 4 * 6 * 7
+    (mean,) = apply("mean", data, dims=(0, 2, 3), count=count)
+    (variance,) = apply("batch_norm_var", data, mean, count=count)
+    assert_close(apply("batch_norm", data, mean, variance, weight, bias, eps=1e-5)[0], y)
+    grad_weight, grad_bias = apply("batch_norm_backward_reduce", grad, data, mean, variance, eps=1e-5)
+    operands = (grad, data, mean, variance, weight, grad_weight, grad_bias)
+    (grad_input,) = apply("batch_norm_backward", *operands, eps=1e-5, count=count)
+    for found, expected in zip((grad_input, grad_weight, grad_bias), grads, strict=True):
+        assert_close(found, expected)
+
+
+def test_cross_entropy_of_large_logits(rng):
+    data, labels = 100 * values(rng, 16, 10), rng.integers(0, 10, 16).astype(np.int32)
+    x = torch.tensor(data, requires_grad=True)
+    loss = functional.cross_entropy(x, torch.tensor(labels, dtype=torch.int64))
+    (grad,) = torch.autograd.grad(loss, x)
+    (maximum,) = apply("amax", data, dims=(1,))
+    (total,) = apply("sum_exp", data, maximum)
+    assert_close(apply("cross_entropy", data, maximum, total, labels, count=16)[0], loss)
+    assert_close(apply("cross_entropy_backward", data, maximum, total, labels, factor=1 / 16)[0], grad)
+
+
+def test_adam_over_steps(rng):
+    weight = values(rng, 6, 5)
+    parameter = torch.tensor(weight, requires_grad=True)
+    optimizer = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.999), eps=1e-8)
+    mean, variance, step = np.zeros_like(weight), np.zeros_like(weight), np.zeros((), np.float32)
+    for _ in range(5):
+        grad = values(rng, 6, 5)
+        parameter.grad = torch.tensor(grad)
+        optimizer.step()
+        (step,) = apply("increment", step)
+        operands = (weight, grad, mean, variance, step)
+        weight, mean, variance = apply("adam", *operands, lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8)
+        assert_close(weight, parameter, 1e-6)
+
+
+def test_momentum_over_steps(rng):
+    weight = values(rng, 6, 5)
+    parameter = torch.tensor(weight, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    velocity = np.zeros_like(weight)
+    for _ in range(3):
+        grad = values(rng, 6, 5)
+        parameter.grad = torch.tensor(grad)
+        optimizer.step()
+        weight, velocity = apply("sgd_momentum", weight, grad, velocity, lr=0.1, momentum=0.9)
+        assert_close(weight, parameter, 1e-6)
+
+
+@pytest.mark.parametrize("equation", ["bi,ghi->bgh", "bgh,ghi->bi", "bhqd,bhkd->bhqk", "abd,cb->adc", "ijk->ki"])
+def test_einsum(rng, equation):
+    extents = dict(zip("abcdghijkq", range(2, 12), strict=True))
+    terms = equation.split("->")[0].split(",")
+    operands = [values(rng, *(extents[letter] for letter in term)) for term in terms]
+    assert_close(apply("einsum", *operands, equation=equation)[0], torch.einsum(equation, *map(torch.tensor, operands)))
+
+
+def test_sigmoid_of_large_arguments_neither_overflows_nor_warns():
+    x = np.asarray([-1e4, -90, -20, 0, 20, 1e4], dtype=np.float32)
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        (found,) = apply("sigmoid", x)
+    assert_close(found, torch.sigmoid(torch.tensor(x)), 1e-7)

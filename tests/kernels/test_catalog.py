@@ -1,0 +1,65 @@
+"""Every operator of the catalog has a kernel that equals its description, whole and in parts."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+import tdl
+from executor.kernels import KERNELS, convolution
+from executor.verify import Options, check_operator
+from executor.verify_cases import CASES, Draw
+
+NAMES = sorted(tdl.catalog)
+
+
+def test_kernels_and_cases_cover_exactly_the_catalog():
+    assert sorted(KERNELS) == NAMES
+    assert sorted(CASES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operator_equals_its_description_whole_and_along_every_strategy(name):
+    result = check_operator(name, Options(cases=8))
+    assert [str(failure) for failure in result.failures] == []
+    assert result.checks >= 16
+
+
+FIXED_RANK = {
+    "mm", "convolution", "convolution_backward_input", "convolution_backward_weight", "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "batch_norm_var", "batch_norm",
+    "batch_norm_backward_reduce", "batch_norm_backward", "sum_exp", "cross_entropy", "cross_entropy_backward",
+    "shift_two", "conv1d", "batch_cholesky",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(FIXED_RANK))
+def test_no_strategy_is_left_out(name):
+    case = CASES[name](Draw(np.random.default_rng(0)))
+    description = tdl.catalog[name].describe([array.ndim for array in case.operands], case.attributes)
+    assert set(check_operator(name, Options(cases=8)).strategies) == set(description.strategies)
+
+
+PATHS = {
+    "shifts everywhere": {"SHIFT_WASTE": float("inf")},
+    "columns per image": {"SHIFT_WASTE": 0, "BATCHED_AREA": 0},
+    "columns at once": {"SHIFT_WASTE": 0, "BATCHED_AREA": 1 << 30},
+    "one image at a time, shifts": {"SHIFT_WASTE": float("inf"), "TEMPORARY_BYTES": 1},
+    "one image at a time, columns": {"SHIFT_WASTE": 0, "TEMPORARY_BYTES": 1},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "convolution_backward_weight", "conv1d"])
+def test_every_way_of_convolving_is_right(monkeypatch, path, name):
+    for constant, value in PATHS[path].items():
+        monkeypatch.setattr(convolution, constant, value)
+    result = check_operator(name, Options(cases=8, seed=1, pairs=2))
+    assert [str(failure) for failure in result.failures] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_operator_on_a_gpu(name):
+    result = check_operator(name, Options(cases=4, pairs=2, xp=importlib.import_module("cupy")))
+    assert [str(failure) for failure in result.failures] == []

@@ -1,0 +1,80 @@
+"""The command `operators`."""
+
+import json
+
+import pytest
+
+import executor.operators_cli as cli
+import tdl
+from executor.kernels import KERNELS
+
+
+def run(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(args))
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out, printed.err
+
+
+def test_list_shows_every_operator(capsys):
+    status, out, err = run(capsys, "list")
+    assert (status, err) == (0, "")
+    assert all(name in out for name in tdl.catalog)
+    row = next(line for line in out.splitlines() if " mm " in line)
+    assert "k:Sum" in row
+
+
+def test_list_as_json(capsys):
+    status, out, _ = run(capsys, "list", "--json")
+    assert status == 0
+    entries = {entry["name"]: entry for entry in json.loads(out)}
+    assert set(entries) == set(tdl.catalog)
+    assert entries["mm"]["strategies"] == {"i": None, "j": None, "k": "Sum"}
+    assert entries["mm"]["has_kernel"]
+    assert entries["mm"]["has_gradient"]
+    assert not entries["sgd"]["has_gradient"]
+    assert entries["relu"]["is_elementwise"]
+    assert entries["batch_cholesky"]["refusals"]["i"]
+
+
+def test_check_of_one_operator(capsys):
+    status, out, err = run(capsys, "check", "mm", "--cases", "2", "--backend", "numpy")
+    assert (status, err) == (0, "")
+    assert "i j k" in out
+    assert "relu" not in out
+
+
+def test_check_as_json(capsys):
+    status, out, _ = run(capsys, "check", "mm", "--cases", "2", "--json", "--backend", "numpy")
+    (result,) = json.loads(out)
+    assert status == 0
+    assert result["operator"] == "mm"
+    assert result["failures"] == []
+    assert result["checks"] > 10
+
+
+def test_a_failing_operator_is_named_with_status_1(capsys, monkeypatch):
+    monkeypatch.setitem(KERNELS, "neg", KERNELS["relu"])
+    status, out, err = run(capsys, "check", "neg", "--backend", "numpy")
+    assert status == 1
+    assert "FAILED" in out
+    assert err.startswith("error: operator neg: kernel: output 0 is ")
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_operator_is_one_line_with_suggestions_and_status_2(capsys):
+    status, out, err = run(capsys, "check", "convolutoin")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: unknown operator 'convolutoin': did you mean convolution")
+    assert err.count("\n") == 1
+    status, _, err = run(capsys, "check", "zzzzzz")
+    assert status == 2
+    assert "operators list" in err
+
+
+def test_cupy_where_it_is_missing_is_one_line_and_status_2(capsys, monkeypatch):
+    monkeypatch.setattr("executor.backend.find_spec", lambda name: None)
+    status, out, err = run(capsys, "check", "mm", "--backend", "cupy")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: backend 'cupy': CuPy is not installed")
+    assert err.count("\n") == 1
