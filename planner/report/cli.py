@@ -24,6 +24,7 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     comparisons = compare([report for file in files for report in read_reports(file)])
     console = stdout()
     for comparison in comparisons:
+        console.print(comparison.heading, style="bold")
         console.print(bytes_table(comparison, every_pair=pairs))
         console.print(memory_table(comparison))
     console.print(seconds_table(comparisons))

@@ -31,6 +31,14 @@ class PlanComparison:
     reports: tuple[Report, ...]
 
     @property
+    def heading(self) -> str:
+        """What was planned, in one line."""
+        first = self.reports[0]
+        ways = " x ".join(map(str, first.ways))
+        plan = f"{first.model}, {first.searcher}, placements {first.placements}"
+        return f"{self.plan}: {plan}, {first.workers} workers as {ways}"
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """The plan's matrix, then each report's; a report that read another plan adds its own plan column."""
         result = [Column("plan", self.reports[0].planned_bytes)]
@@ -98,11 +106,7 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
         rows += [_pair_row(comparison, pair) for pair in unequal]
     totals = [exact_bytes(total(column.matrix)) for column in columns]
     rows.append(["total", *totals, _verdict(comparison.pairs, comparison.unequal_pairs)])
-    first = comparison.reports[0]
-    ways = " x ".join(map(str, first.ways))
-    description = f"{first.model}, {first.searcher}, placements {first.placements}, {first.workers} workers as {ways}"
-    title = f"{comparison.plan} ({description}): bytes per step"
-    return table(title, ["worker to worker", *(column.title for column in columns), "verdict"], rows)
+    return table("bytes per step", ["worker to worker", *(column.title for column in columns), "verdict"], rows)
 
 
 def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:
@@ -113,7 +117,7 @@ def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:
     for comparison in comparisons:
         for label, values in _seconds_rows(comparison, machines):
             rows.append([f"{comparison.plan}: {label}", *values])
-    return table("seconds per step, a column per machine", ["", *machines], rows)
+    return table("seconds per step", ["a column per machine", *machines], rows)
 
 
 def memory_table(comparison: PlanComparison) -> Table:
@@ -126,8 +130,9 @@ def memory_table(comparison: PlanComparison) -> Table:
     rows = []
     for worker in range(first.workers):
         values = [arena[worker] for _, arena in columns]
-        rows.append([str(worker), *map(exact_bytes, values), "equal" if len(set(values)) == 1 else "UNEQUAL"])
-    return table(f"{comparison.plan}: arena bytes", ["worker", *(title for title, _ in columns), "verdict"], rows)
+        verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
+        rows.append([str(worker), *map(exact_bytes, values), verdict if len(values) > 1 else "-"])
+    return table("arena bytes", ["worker", *(title for title, _ in columns), "verdict"], rows)
 
 
 def notes(comparison: PlanComparison) -> list[str]:

@@ -59,16 +59,16 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def byte_matrix(matrix: Matrix, title: str = "bytes from worker (row) to worker (column) per step") -> Table:
-    """Show a byte matrix; beyond 16 workers only what each worker sends and receives."""
+def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
+    """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each worker sends and receives."""
     workers = range(len(matrix))
     sent = [sum(row) for row in matrix]
     received = [sum(row[w] for row in matrix) for w in workers]
     if len(matrix) > WIDEST_MATRIX:
         rows = [[str(w), exact_bytes(sent[w]), exact_bytes(received[w])] for w in workers]
         return table("bytes per step", ["worker", "sent", "received"], rows)
-    columns = ["", *(f"to {w}" for w in workers), "sent"]
-    rows = [[f"from {u}", *("" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
+    columns = ["from worker", *(f"to {w}" for w in workers), "sent"]
+    rows = [[str(u), *("-" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
     rows = [[*row, exact_bytes(sent[u])] for u, row in enumerate(rows)]
     rows.append(["received", *map(exact_bytes, received), exact_bytes(total(matrix))])
     return table(title, columns, rows)

@@ -143,7 +143,7 @@ def test_summary_says_what_matters(report):
 
 def test_byte_matrix(report):
     text = render(byte_matrix(report.bytes))
-    assert "from 1" in text
+    assert "from worker" in text
     assert "16" in text
     wide = tuple(tuple(0 if u == w else 1 for w in range(17)) for u in range(17))
     assert "sent" in render(byte_matrix(wide))
