@@ -40,9 +40,10 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         """Raise GraphError for a value out of range."""
-        for name in ("batch", "image", "channels", "classes", "unroll", "input_width"):
+        for name in ("batch", "unroll", "input_width", "image", "channels", "classes"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
+            left_to_model = value is None and name in ("image", "channels", "classes")
+            if not left_to_model and (type(value) is not int or value < 1):
                 raise GraphError(f"option {name} must be a positive integer, found {value!r}")
         for name in ("lr", "momentum", "beta1", "beta2", "eps"):
             value = getattr(self, name)

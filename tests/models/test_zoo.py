@@ -1,0 +1,178 @@
+import re
+import time
+
+import pytest
+
+from planner.errors import GraphError
+from planner.graph import check
+from planner.models import ModelOptions, build
+
+
+def count(graph, op):
+    return sum(node.op == op and node.forward is None for node in graph.nodes)
+
+
+def shape(graph, name):
+    return graph.tensors[name].shape
+
+
+def test_mlp():
+    graph = build("mlp-4-1k", ModelOptions(batch=8))
+    assert [shape(graph, f"fc{layer}.w") for layer in (1, 2, 3, 4)] == [(1024, 1024)] * 4
+    assert count(graph, "relu") == 3
+    assert dict(graph.metrics) == {"loss": "loss", "logits": "fc4", "labels": "labels"}
+    assert graph.tensors["labels"].dtype == "int32"
+    assert graph.tensors["labels"].init.below == 1024
+    assert {name: tensor.role for name, tensor in graph.tensors.items() if tensor.role == "loss"} == {"loss": "loss"}
+
+
+def test_first_input_gradient_on_request():
+    options = {"batch": 8, "optimizer": "none"}
+    without = build("mlp-2-4", ModelOptions(**options))
+    with_it = build("mlp-2-4", ModelOptions(**options, first_input_gradient=True))
+    assert "images.grad" not in without.tensors
+    assert shape(with_it, "images.grad") == (8, 4)
+    assert {node.name for node in with_it.nodes} - {node.name for node in without.nodes} == {"fc1.grad_a"}
+    assert not with_it.updates
+
+
+def test_cnn():
+    graph = build("cnn-5-16", ModelOptions(batch=8, image=6, classes=10))
+    assert [shape(graph, f"conv{layer}.w") for layer in range(1, 6)] == [(16, 16, 3, 3)] * 5
+    assert shape(graph, "images") == (8, 16, 6, 6)
+    assert shape(graph, "conv5") == (8, 16, 6, 6)
+    assert shape(graph, "fc.w") == (16, 10)
+    assert count(graph, "batch_norm") == 0
+    assert shape(build("cnn-5-16", ModelOptions(image=6, channels=1)), "conv1.w") == (16, 1, 3, 3)
+
+
+@pytest.mark.parametrize(("depth", "convolutions"), [(14, 17), (26, 29), (50, 53), (101, 104), (152, 155)])
+def test_wresnet_convolutions(depth, convolutions):
+    # A bottleneck ResNet-L has L - 1 convolutions on its longest path, and one projection in each of four stages.
+    graph = build(f"wresnet-{depth}-1", ModelOptions(batch=2))
+    assert count(graph, "convolution") == convolutions
+    assert count(graph, "batch_norm") == convolutions
+    assert count(graph, "mm") == 1
+
+
+def test_wresnet_extents():
+    graph = build("wresnet-50-2", ModelOptions(batch=2))
+    assert shape(graph, "stem.conv.w") == (128, 3, 7, 7)
+    assert shape(graph, "stem.conv") == (2, 128, 112, 112)
+    assert shape(graph, "stem.pool.0") == (2, 128, 56, 56)
+    ends = [f"stage{stage}.unit{unit}.relu3" for stage, unit in enumerate((3, 4, 6, 3), start=1)]
+    assert [shape(graph, end) for end in ends] == [
+        (2, 512, 56, 56),
+        (2, 1024, 28, 28),
+        (2, 2048, 14, 14),
+        (2, 4096, 7, 7),
+    ]
+    assert shape(graph, "fc.w") == (4096, 1000)
+
+
+def test_wresnet_on_small_images_has_a_small_stem():
+    graph = build("wresnet-14-0.25", ModelOptions(batch=2, image=8, channels=1, classes=10))
+    assert shape(graph, "stem.conv.w") == (16, 1, 3, 3)
+    assert shape(graph, "stem.relu") == (2, 16, 8, 8)
+    assert count(graph, "max_pool2d_with_indices") == 0
+    assert [shape(graph, f"stage{stage}.unit1.relu3")[2] for stage in (1, 2, 3, 4)] == [8, 4, 2, 1]
+
+
+def test_batch_norm_is_an_option():
+    assert count(build("wresnet-14-0.25", ModelOptions(image=8, batch_norm=False)), "batch_norm") == 0
+    assert count(build("cnn-5-4", ModelOptions(image=8, batch_norm=True)), "batch_norm") == 5
+
+
+def test_rnn():
+    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=3))
+    assert shape(graph, "lstm1.wx") == (4, 8, 512)
+    assert shape(graph, "lstm2.wx") == shape(graph, "lstm2.wh") == (4, 8, 8)
+    assert shape(graph, "x.2") == (4, 512)
+    assert shape(graph, "labels.2") == (4,)
+    assert shape(graph, "lstm1.gates.0") == (4, 4, 8)
+    assert shape(graph, "logits.2") == (4, 512)
+    assert dict(graph.metrics) == {"loss": "loss", "logits": "logits.2", "labels": "labels.2"}
+    tiny = build("rnn-1-4", ModelOptions(batch=4, unroll=2, input_width=5, classes=3))
+    assert shape(tiny, "lstm1.wx") == (4, 4, 5)
+    assert shape(tiny, "fc.w") == (4, 3)
+
+
+def test_rnn_nodes_know_their_cell_and_timestep():
+    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=3))
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes["lstm2.gates.1"].unroll == ("lstm2.gates", 1)
+    assert nodes["logits.2"].unroll == ("logits", 2)
+    for node in graph.nodes:
+        forward = nodes.get(node.forward)
+        if forward is not None:
+            assert node.unroll == forward.unroll
+    # Every timestep between the first and the last has the same nodes.
+    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=5))
+    kinds = [
+        sorted((n.unroll[0], n.op, n.forward is None) for n in graph.nodes if n.unroll and n.unroll[1] == step)
+        for step in range(5)
+    ]
+    assert kinds[1] == kinds[2] == kinds[3]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "sgd", "adam", "none"])
+def test_all_optimizers(optimizer):
+    graph = build("cnn-2-4", ModelOptions(batch=2, image=4, optimizer=optimizer))
+    weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init]
+    assert set(weights) <= set(graph.updates) or optimizer == "none"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtypes(dtype):
+    graph = build("rnn-1-4", ModelOptions(batch=2, unroll=2, dtype=dtype, optimizer="adam"))
+    assert {tensor.dtype for tensor in graph.tensors.values()} == {dtype, "int32"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "mlp", "mlp-4", "mlp-0-8", "mlp-4-8-2", "mlp-4-8kk", "MLP-4-8", "wresnet-50-x", "rnn-2--4", "vgg", "mlp-²-4"],
+)
+def test_unknown_names_list_the_zoo(name):
+    known = "the zoo has mlp-L-H (such as mlp-4-8192), cnn-L-C (such as cnn-5-2048), wresnet-L-W"
+    with pytest.raises(GraphError, match=re.escape(f"unknown model {name!r}, {known}")):
+        build(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wresnet-34-1", "wresnet-34-1: L must be one of 14, 26, 50, 101, 152"),
+        ("wresnet-14-0.01", "wresnet-14-0.01: 64 W channels must be a positive integer, found 0.64"),
+        ("wresnet-14-0", "wresnet-14-0: 64 W channels must be a positive integer, found 0.0"),
+    ],
+)
+def test_wresnet_numbers_out_of_range(name, message):
+    with pytest.raises(GraphError, match=re.escape(message)):
+        build(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "option batch must be a positive integer, found 0"),
+        ({"batch": True}, "option batch must be a positive integer, found True"),
+        ({"image": 2.5}, "option image must be a positive integer, found 2.5"),
+        ({"unroll": None}, "option unroll must be a positive integer, found None"),
+        ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
+        ({"dtype": "int32"}, "option dtype must be one of float32, float64, found 'int32'"),
+        ({"optimizer": "lion"}, "option optimizer must be one of momentum, sgd, adam, none, found 'lion'"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(GraphError, match=re.escape(message)):
+        ModelOptions(**options)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("wresnet-152-10", 1.0), ("rnn-10-8192", 3.0)])
+def test_large_models_build_quickly(name, seconds):
+    start = time.process_time()
+    graph = build(name)
+    assert time.process_time() - start < seconds
+    start = time.process_time()
+    check(graph)
+    assert time.process_time() - start < 1.0
