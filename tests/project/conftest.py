@@ -1,0 +1,24 @@
+"""Commands as users run them: in a process of their own."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.fixture
+def command():
+    """Run a console script by name, as declared, from the repository's root."""
+
+    def run(name, *arguments, launcher=()):
+        module, function = SCRIPTS[name].split(":")
+        code = f"import sys; from {module} import {function}; sys.argv = [{name!r}, *sys.argv[1:]]; {function}()"
+        line = [*launcher, sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
+
+    return run

@@ -1,0 +1,75 @@
+"""What the documents say is so: commands, files, and the figures of the worked example."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from planner.plan_json import load_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+DESIGN = (ROOT / "docs" / "design.md").read_text()
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+def code_lines(text):
+    blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_every_command_is_in_the_readme():
+    for name in SCRIPTS:
+        assert f"`{name}" in README, name
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_command_starts(command, name):
+    done = command(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: ")
+
+
+def test_make_targets_of_the_readme_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = {word for line in re.findall(r"make ([a-z -]+)`", README) for word in line.split()}
+    assert used
+    assert used <= targets
+
+
+def test_options_of_the_readme_exist(command):
+    """Every `--option` in an example line is one that the command has."""
+    shown = {}
+    for line in code_lines(README):
+        name = next((word for word in line.split() if word in SCRIPTS), None)
+        if name is None:
+            continue
+        if name not in shown:
+            shown[name] = command(name, "--help").stdout
+        for option in re.findall(r"--[a-z-]+", line.partition(name)[2]):
+            assert option in shown[name], f"{line}: {option}"
+
+
+def test_linked_files_exist():
+    for folder, text in ((ROOT, README), (ROOT / "docs", DESIGN)):
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            if not target.startswith("http"):
+                assert (folder / target).exists(), target
+
+
+def test_the_worked_example_is_what_the_code_finds():
+    plan = load_plan(ROOT / "docs" / "examples" / "product.plan.json")
+    rows = re.findall(r"^\| from \d \| (.+) \|$", DESIGN, re.MULTILINE)
+    table = [[0 if cell.strip() == "-" else int(cell) for cell in row.split("|")] for row in rows]
+    assert plan.bytes.tolist() == table
+    assert plan.step_bytes() == (64, 64)
+
+
+def test_the_worked_example_is_stored_as_decided():
+    data = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
+    decided = re.findall(r"^\| (X|W|Y) \| (S\d|R) \| (S\d|R) \|", DESIGN, re.MULTILINE)
+    assert len(decided) == 3
+    for name, *placements in decided:
+        assert [step["tensors"][name] for step in data["steps"]] == placements
