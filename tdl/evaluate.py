@@ -87,10 +87,9 @@ class Evaluator:
 
     def _scaled(self, affine: Affine) -> Array:
         """Return the index times its denominator, as integers."""
-        scale = affine.denominator
-        total: Array = np.full((1,) * len(self.bounds), int(affine.constant * scale))
-        for name, factor in affine.terms:
-            total = total + int(factor * scale) * self._grid(name)
+        total: Array = np.full((1,) * len(self.bounds), affine.offset)
+        for name, factor in affine.numerators:
+            total = total + factor * self._grid(name)
         return total
 
     def _position(self, index: Affine | Digits, size: int) -> Masked:

@@ -27,6 +27,7 @@ class Affine:
     """`sum(factor * variable) + constant`, exact; `terms` are sorted by variable and have no zero factor.
 
     `pad` is how far, (low, high), the index may reach outside its dimension; it widens the inferred extents only.
+    The same in integers: `(sum(numerator * variable) + offset) / denominator`.
     """
 
     terms: tuple[tuple[str, Rational], ...]
@@ -35,13 +36,17 @@ class Affine:
     variables: tuple[str, ...] = field(init=False, compare=False, repr=False)
     is_plain: bool = field(init=False, compare=False, repr=False)
     denominator: int = field(init=False, compare=False, repr=False)
+    numerators: tuple[tuple[str, int], ...] = field(init=False, compare=False, repr=False)
+    offset: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         plain = len(self.terms) == 1 and self.terms[0][1] == 1 and self.constant == 0 and self.pad == (0, 0)
-        denominators = (factor.denominator for _, factor in self.terms)
+        scale = lcm(self.constant.denominator, *(factor.denominator for _, factor in self.terms))
         object.__setattr__(self, "variables", tuple(variable for variable, _ in self.terms))
         object.__setattr__(self, "is_plain", plain)
-        object.__setattr__(self, "denominator", lcm(self.constant.denominator, *denominators))
+        object.__setattr__(self, "denominator", scale)
+        object.__setattr__(self, "numerators", tuple((name, int(factor * scale)) for name, factor in self.terms))
+        object.__setattr__(self, "offset", int(self.constant * scale))
 
     @staticmethod
     def of(factors: Mapping[str, Rational], constant: Rational = 0) -> Affine:
@@ -82,8 +87,8 @@ class Affine:
 
         Exact, and not clipped to any tensor; (0, 0) where no integer point is reached.
         """
-        low = high = self.constant
-        for name, factor in self.terms:
+        low = high = self.offset
+        for name, factor in self.numerators:
             start, stop = bounds[name]
             if start >= stop:
                 return 0, 0
@@ -94,24 +99,23 @@ class Affine:
                 low += factor * (stop - 1)
                 high += factor * start
         if self.denominator == 1:
-            return int(low), int(high) + 1
-        return self._integer_hull(ceil(low), floor(high), bounds)
+            return low, high + 1
+        return self._integer_hull(-(-low // self.denominator), high // self.denominator, bounds)
 
     def _integer_hull(self, first: int, last: int, bounds: Bounds) -> tuple[int, int]:
         """Shrink the real hull [first, last] to the integer points that some values of the variables reach."""
         scale = self.denominator
-        terms = [(int(factor * scale), *bounds[name]) for name, factor in self.terms]
+        terms = [(factor, *bounds[name]) for name, factor in self.numerators]
         if any(abs(factor) == 1 and stop - start >= scale for factor, start, stop in terms):
             return (first, last + 1) if first <= last else (0, 0)
-        offset = int(self.constant * scale)
-        if offset % gcd(scale, *(factor for factor, _, _ in terms)):
+        if self.offset % gcd(scale, *(factor for factor, _, _ in terms)):
             return 0, 0
         terms.sort(key=lambda term: term[2] - term[1])
         points = range(first, last + 1)
-        low = next((point for point in points if _reaches(point * scale - offset, terms)), None)
+        low = next((point for point in points if _reaches(point * scale - self.offset, terms)), None)
         if low is None:
             return 0, 0
-        high = next(point for point in reversed(points) if _reaches(point * scale - offset, terms))
+        high = next(point for point in reversed(points) if _reaches(point * scale - self.offset, terms))
         return low, high + 1
 
     def interval(self) -> Interval:
