@@ -56,6 +56,7 @@ class _Builder:
         self.file = file
         self.resources: list[Resource] = []
         self.staging: dict[str, int] = {}
+        self.types = {kind.name: kind for kind in file.device_types}
 
     def machine(self) -> Machine:
         """Build everything; raises `TopologyError` at the first contradiction."""
@@ -93,7 +94,8 @@ class _Builder:
             *((f"$.memories[{i}].name", memory.name) for i, memory in enumerate(file.memories)),
         ]
         links = [(f"$.links[{i}]", link.name or "-".join(link.ends)) for i, link in enumerate(file.links)]
-        for named in (nodes, parts, links):
+        types = [(f"$.device_types[{i}].name", kind.name) for i, kind in enumerate(file.device_types)]
+        for named in (types, nodes, parts, links):
             _check_unique(named)
 
     def _links(self) -> tuple[Link, ...]:
@@ -130,7 +132,7 @@ class _Builder:
         for entry, place in zip(self.file.devices, places, strict=True):
             if place in memories:
                 continue
-            kind = self.file.device_types[entry.type]
+            kind = self.types[entry.type]
             own = place not in shared
             memories[place] = Memory(
                 name=place,
@@ -146,10 +148,9 @@ class _Builder:
         return devices, tuple(memories.values())
 
     def _memory_name(self, i: int, entry: DeviceEntry, shared: Mapping[str, int]) -> str:
-        types = self.file.device_types
-        _check_known(f"$.devices[{i}].type", "one of $.device_types", entry.type, types)
-        kind = types[entry.type]
-        place = f"$.device_types.{entry.type}.memory_bytes"
+        _check_known(f"$.devices[{i}].type", "one of $.device_types", entry.type, self.types)
+        kind = self.types[entry.type]
+        place = f"$.device_types[{list(self.types).index(entry.type)}].memory_bytes"
         if entry.memory is None:
             if kind.memory_bytes is None:
                 raise TopologyError(f"{place}: expected a number, as {entry.name} names no memory; found none")
@@ -162,7 +163,7 @@ class _Builder:
         return entry.memory
 
     def _device(self, i: int, entry: DeviceEntry, memory: int, processors: Mapping[str, int]) -> Device:
-        kind = self.file.device_types[entry.type]
+        kind = self.types[entry.type]
         if entry.processor is not None:
             _check_known(f"$.devices[{i}].processor", "one of $.processors", entry.processor, processors)
             processor = processors[entry.processor]
@@ -174,7 +175,7 @@ class _Builder:
         return Device(
             name=entry.name,
             type=entry.type,
-            peak_flop_per_s={str(dtype): peak for dtype, peak in kind.peak_flop_per_s.items()},
+            peak_flop_per_s=self._peak(kind),
             memory_bandwidth_bytes_per_s=kind.memory_bandwidth_bytes_per_s,
             efficiency=msgspec.structs.asdict(kind.efficiency),
             launch_latency_s=kind.launch_latency_s,
@@ -183,6 +184,14 @@ class _Builder:
             cores=kind.cores,
             message_core_s_per_byte=kind.message_core_s_per_byte,
         )
+
+    def _peak(self, kind: DeviceType) -> dict[str, float]:
+        given = msgspec.structs.asdict(kind.peak_flop_per_s)
+        found = {dtype: peak for dtype, peak in given.items() if peak is not None}
+        if not found:
+            place = f"$.device_types[{list(self.types).index(kind.name)}].peak_flop_per_s"
+            raise TopologyError(f"{place}: expected one of {', '.join(given)}, found none")
+        return found
 
     def _check_cores(self, i: int, kind: DeviceType, processor: int) -> None:
         there = self.resources[processor]
@@ -196,7 +205,7 @@ class _Builder:
         self, devices: Sequence[Device], memories: Sequence[Memory], links: Sequence[Link]
     ) -> Mapping[tuple[int, int], Route]:
         forwarding = {entry.name for entry in self.file.switches}
-        forwarding |= {entry.name for entry in self.file.devices if self.file.device_types[entry.type].forwards_traffic}
+        forwarding |= {entry.name for entry in self.file.devices if self.types[entry.type].forwards_traffic}
         routes = {}
         for u, source in enumerate(devices):
             paths = shortest_paths(source.name, links, frozenset(forwarding))

@@ -62,9 +62,7 @@ class Device:
         if dtype.startswith("int"):
             return min(self.peak_flop_per_s.values())
         listed = ", ".join(sorted(self.peak_flop_per_s))
-        raise TopologyError(
-            f"$.device_types.{self.type}.peak_flop_per_s: expected a figure for {dtype}, found only {listed}"
-        )
+        raise TopologyError(f"device type {self.type}: expected peak_flop_per_s of {dtype}, found only {listed}")
 
     def roofline_s(self, category: str, dtype: str, operations: float, nbytes: float) -> float:
         """Seconds a kernel takes alone: the slower of computing and of memory traffic, by its category's efficiency."""

@@ -20,7 +20,6 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
-Dtype = Literal["float16", "bfloat16", "float32", "float64", "int32"]
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +36,15 @@ class Efficiency(_Record, frozen=True, kw_only=True):
     other: Share
 
 
+class Peak(_Record, frozen=True, kw_only=True):
+    """Floating-point operations per second by element type; at least one is given."""
+
+    float16: Positive | None = None
+    bfloat16: Positive | None = None
+    float32: Positive | None = None
+    float64: Positive | None = None
+
+
 class DeviceType(_Record, frozen=True, kw_only=True):
     """What one device of this type can do on its own.
 
@@ -45,7 +53,8 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     passes through a device only if it `forwards_traffic`.
     """
 
-    peak_flop_per_s: Annotated[dict[Dtype, Positive], msgspec.Meta(min_length=1)]
+    name: Name
+    peak_flop_per_s: Peak
     memory_bandwidth_bytes_per_s: Positive
     efficiency: Efficiency
     launch_latency_s: NotNegative
@@ -102,7 +111,7 @@ class TopologyFile(_Record, frozen=True, kw_only=True):
     format: Literal["topology/1"]
     name: Name
     description: str
-    device_types: dict[Name, DeviceType]
+    device_types: tuple[DeviceType, ...]
     devices: Annotated[tuple[DeviceEntry, ...], msgspec.Meta(min_length=1)]
     processors: tuple[ProcessorEntry, ...] = ()
     memories: tuple[MemoryEntry, ...] = ()
@@ -173,5 +182,5 @@ def _value_at(data: object, place: str) -> str:
             data = data.get(attribute) if attribute else "a key or value"
         elif isinstance(data, list):
             data = data[int(index)]
-    text = repr(data)
+    text = "nothing" if data is None else repr(data)
     return text if len(text) <= 60 else f"{text[:57]}..."
