@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
+import tdl
+from planner.errors import PlanError
 from planner.layout import Runs, Signature, Strategy, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.region import elements, length, offset
@@ -76,32 +78,43 @@ class _NodeWorker:
 
     def _call(self, bounds: Bounds) -> CallGeometry:
         windows = [
-            [self._window(operand, dim, bounds) for dim in range(len(need))] for operand, need in enumerate(self.needs)
+            [self._window(self._indices(operand, dim), extent, bounds) for dim, extent in enumerate(shape)]
+            for operand, shape in enumerate(self.signature.shapes)
         ]
         inputs = tuple(tuple(map(_local, *pair)) for pair in zip(self.needs, windows, strict=True))
         origins = tuple(tuple(map(_origin, *pair)) for pair in zip(self.needs, windows, strict=True))
         outputs = tuple(
             tuple(
-                _local(held, bounds[index.variables[0]] if set(self.apart) & set(index.variables) else None)
-                for index, held in zip(output.index, region, strict=True)
+                _local(held, self._window([index], extent, bounds))
+                for held, index, extent in zip(region, output.index, shape, strict=True)
             )
-            for output, region in zip(self.description.outputs, self.made, strict=True)
+            for region, output, shape in zip(self.made, self.description.outputs, self.signature.outputs, strict=True)
         )
         summed = [name for name in self.apart if name in self.description.reduction_variables]
         first = all(bounds[name] == self.runs[name][0] for name in summed)
         combine = None if first else self.description.outputs[0].reducer
         return CallGeometry(inputs, outputs, bounds, origins, combine)
 
-    def _window(self, operand: int, dim: int, bounds: Bounds) -> tuple[int, int] | None:
-        """Return the hull of what a call reads of one dimension, or None where it reads all that is held."""
-        accesses = self.description.accesses
-        indices = [access.index[dim] for access in accesses if access.operand == operand]
-        if not any(set(self.apart) & set(index.variables) for index in indices):
-            return None
+    def _indices(self, operand: int, dim: int) -> list[tdl.Index]:
+        return [access.index[dim] for access in self.description.accesses if access.operand == operand]
+
+    def _window(self, indices: Sequence[tdl.Index], extent: int, bounds: Bounds) -> tuple[int, int] | None:
+        """Return the hull of what a call reaches of one dimension, or None where it reaches all that is held."""
         single = {name: (bounds[name],) for name in self.apart}
-        extent = self.signature.shapes[operand][dim]
-        hulls = [run for index in indices for run in reached(index, self.signature.extents, single, extent)]
-        return (min(low for low, _ in hulls), max(high for _, high in hulls)) if hulls else (0, 0)
+        hulls: list[tuple[int, int]] = []
+        for index in indices:
+            if not set(single) & set(index.variables):
+                continue
+            found = reached(index, self.signature.extents, single, extent)
+            if isinstance(index, tdl.Digits) and len(found) > 1:
+                raise PlanError(
+                    f"{self.signature.op}: {', '.join(index.variables)} are merged into one dimension, of which "
+                    f"{' and '.join(single)} must run contiguously and cannot be split; choose another variable"
+                )
+            hulls += found
+        if not hulls:
+            return None if not any(set(single) & set(index.variables) for index in indices) else (0, 0)
+        return min(low for low, _ in hulls), max(high for _, high in hulls)
 
 
 def _local(held: Runs, window: tuple[int, int] | None) -> slice:
