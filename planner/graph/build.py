@@ -81,8 +81,10 @@ class GraphBuilder:
     def timestep(self, step: int) -> Iterator[None]:
         """Within, `apply` and `apply_all` append the timestep to names and note it in the nodes' `unroll`."""
         outer, self._timestep = self._timestep, step
-        yield
-        self._timestep = outer
+        try:
+            yield
+        finally:
+            self._timestep = outer
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give produced tensors other names, everywhere at once; GraphError if one is taken."""

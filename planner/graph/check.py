@@ -40,6 +40,8 @@ def _check_tensor(key: str, tensor: Tensor) -> None:
         raise GraphError(f"{where}: unknown role {tensor.role!r}, expected one of {', '.join(ROLES)}")
     if tensor.dtype not in ITEM_BYTES:
         raise GraphError(f"{where}: unknown dtype {tensor.dtype!r}, expected one of {', '.join(ITEM_BYTES)}")
+    if not isinstance(tensor.shape, tuple):
+        raise GraphError(f"{where}: the shape must be a tuple, found {tensor.shape!r}")
     for extent in tensor.shape:
         if type(extent) is not int or extent < 1:
             raise GraphError(f"{where}: extents must be positive integers, found shape {tensor.shape}")
@@ -52,11 +54,14 @@ def _check_init(where: str, tensor: Tensor, init: Init) -> None:
         raise GraphError(f"{where}: unknown init {init.kind!r}, expected one of {', '.join(INITS)}")
     is_integer = tensor.dtype == "int32"
     if init.kind == "uniform" and (is_integer or not 0 < init.scale < math.inf):
-        raise GraphError(f"{where}: a uniform init needs a float dtype and a scale above 0, found "
-                         f"{tensor.dtype} and {init.scale}")
+        raise GraphError(
+            f"{where}: a uniform init needs a float dtype and a scale above 0, found {tensor.dtype} and {init.scale}"
+        )
     if init.kind == "integers" and (not is_integer or init.below < 1):
-        raise GraphError(f"{where}: an integers init needs dtype int32 and `below` of at least 1, found "
-                         f"{tensor.dtype} and {init.below}")
+        raise GraphError(
+            f"{where}: an integers init needs dtype int32 and `below` of at least 1, found "
+            f"{tensor.dtype} and {init.below}"
+        )
     if init.kind == "data" and tensor.role != "input":
         raise GraphError(f"{where}: only inputs come from the data set, found role {tensor.role}")
 
@@ -158,8 +163,10 @@ def _check_inits(graph: Graph, producers: Mapping[str, Node]) -> None:
         if tensor.init is None:
             raise GraphError(f"{where}: no node produces it and it has no init")
         if tensor.role not in SOURCE_ROLES:
-            raise GraphError(f"{where}: no node produces it, so its role must be one of "
-                             f"{', '.join(SOURCE_ROLES)}, found {tensor.role}")
+            raise GraphError(
+                f"{where}: no node produces it, so its role must be one of "
+                f"{', '.join(SOURCE_ROLES)}, found {tensor.role}"
+            )
 
 
 def _check_updates(graph: Graph, producers: Mapping[str, Node]) -> None:
@@ -170,14 +177,17 @@ def _check_updates(graph: Graph, producers: Mapping[str, Node]) -> None:
             if name not in graph.tensors:
                 raise GraphError(f"{where}: tensor {name!r} is not defined")
         if source in producers:
-            raise GraphError(f"{where}: {_at(producers[source])} produces {source!r}; only a tensor that no node "
-                             "produces can be updated")
+            raise GraphError(
+                f"{where}: {_at(producers[source])} produces {source!r}; only a tensor that no node "
+                "produces can be updated"
+            )
         if target not in producers:
             raise GraphError(f"{where}: no node produces {target!r}")
         old, new = graph.tensors[source], graph.tensors[target]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise GraphError(f"{where}: expected shape {old.shape} and dtype {old.dtype}, found {new.shape} and "
-                             f"{new.dtype}")
+            raise GraphError(
+                f"{where}: expected shape {old.shape} and dtype {old.dtype}, found {new.shape} and {new.dtype}"
+            )
         if target in replaced:
             raise GraphError(f"{where}: {target!r} updates {replaced[target]!r} already")
         replaced[target] = source

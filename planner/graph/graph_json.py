@@ -54,8 +54,8 @@ class _Node(_Record):
 class _Graph(_Record):
     tensors: dict[str, Any]
     nodes: list[Any]
-    updates: dict[str, str]
-    metrics: dict[str, str]
+    updates: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
@@ -83,15 +83,21 @@ def from_data(data: object, path: str = "$") -> Graph:
     for number, record in enumerate(outer.nodes):
         where = f"{path}.nodes[{number}]"
         nodes.append(_node(_convert(record, _Node, where), where))
-    graph = Graph(tensors, tuple(nodes), outer.updates, outer.metrics)
-    check(graph)
+    updates = _names(outer.updates, f"{path}.updates")
+    graph = Graph(tensors, tuple(nodes), updates, _names(outer.metrics, f"{path}.metrics"))
+    try:
+        check(graph)
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from error
     return graph
 
 
 def load_graph(file: Path) -> Graph:
     """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
     try:
-        return from_data(json.loads(file.read_bytes()))
+        return from_data(json.loads(file.read_bytes(), object_pairs_hook=_object))
+    except RecursionError as error:
+        raise GraphError(f"{file}: nested too deeply") from error
     except json.JSONDecodeError as error:
         raise GraphError(f"{file}: not JSON: {error}") from error
     except UnicodeDecodeError as error:
@@ -118,6 +124,18 @@ def _convert(data: object, kind: type[T], path: str) -> T:
     except msgspec.ValidationError as error:
         message, _, inner = str(error).partition(" - at `")
         raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {_lower(message)}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise GraphError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return found
+
+
+def _names(record: Mapping[str, object], path: str) -> dict[str, str]:
+    return {key: _convert(name, str, f"{path}.{key}") for key, name in record.items()}
 
 
 def _lower(message: str) -> str:

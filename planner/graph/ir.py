@@ -53,8 +53,8 @@ class Node:
     """One operator applied to tensors.
 
     `forward` names the forward node that a backward node came from; `unroll` is (cell node, timestep) for a node of
-    an unrolled recurrent cell. Both are hints for coarsening. `attrs` holds plain values; the attribute `extents`
-    gives the extents of index variables that shapes do not determine.
+    an unrolled recurrent cell, and a backward node has its forward node's. Both are hints for coarsening. `attrs`
+    holds plain values; the attribute `extents` gives the extents of index variables that shapes do not determine.
     """
 
     name: str

@@ -216,8 +216,11 @@ def _einsum(b: Backward) -> Gradients:
 
 def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) -> str:
     """Contract the gradient with the other operand; a letter only this operand has was summed, so expand it."""
-    others = [(term, tensor) for number, (term, tensor) in enumerate(zip(terms, b.node.inputs, strict=True))
-              if number != operand]
+    others = [
+        (term, tensor)
+        for number, (term, tensor) in enumerate(zip(terms, b.node.inputs, strict=True))
+        if number != operand
+    ]
     own = terms[operand]
     known = set(target).union(*(term for term, _ in others))
     reached = "".join(letter for letter in own if letter in known)

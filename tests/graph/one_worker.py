@@ -52,8 +52,8 @@ def weight_gradients(graph):
     }
 
 
-def difference(found, expected):
-    """Largest difference relative to the largest expected value."""
+def difference(found, expected, floor=np.finfo(np.float64).tiny):
+    """Largest difference relative to the largest expected value, or to `floor` where that is larger."""
     found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     assert found.shape == expected.shape
-    return np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), np.finfo(np.float64).tiny)
+    return np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), floor)

@@ -109,6 +109,10 @@ DAMAGES = {
         lambda g: with_tensor(g, "fc1.w", shape=(0, 4)),
         "tensor 'fc1.w': extents must be positive integers, found shape (0, 4)",
     ),
+    "shape of another type": (
+        lambda g: with_tensor(g, "fc1.w", shape=[4, 4]),
+        "tensor 'fc1.w': the shape must be a tuple, found [4, 4]",
+    ),
     "unknown role": (lambda g: with_tensor(g, "fc1", role="hidden"), "tensor 'fc1': unknown role 'hidden'"),
     "unknown dtype": (lambda g: with_tensor(g, "fc1", dtype="half"), "tensor 'fc1': unknown dtype 'half'"),
     "key and name": (

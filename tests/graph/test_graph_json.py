@@ -111,9 +111,9 @@ DAMAGES = {
     "extent of another type": (change("tensors", "fc1", "shape", [3, 4.5]), r"^\$\.tensors\.fc1\.shape\[1\]: expected"),
     "init without kind": (drop("tensors", "fc1.w", "init", "kind"), r"^\$\.tensors\.fc1\.w\.init: .*`kind`"),
     "unknown key of init": (change("tensors", "fc1.w", "init", "low", 0), r"^\$\.tensors\.fc1\.w\.init: .*`low`"),
-    "update of another type": (change("updates", "fc1.w", 3), r"^\$\.updates\[\.\.\.\]: expected `str`, got `int`"),
+    "update of another type": (change("updates", "fc1.w", 3), r"^\$\.updates\.fc1\.w: expected `str`, got `int`"),
     "not a graph": (None, r"^\$: expected `object`, got `array`"),
-    "inconsistent": (change("tensors", "fc1", "shape", [2, 5]), "node 'fc1' .*should have shape"),
+    "inconsistent": (change("tensors", "fc1", "shape", [2, 5]), r"^\$: node 'fc1' .*should have shape"),
 }
 
 
@@ -134,8 +134,18 @@ def test_the_path_starts_where_the_graph_is_embedded():
         from_data(3, "$.graph")
 
 
-def test_a_file_that_is_not_json_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("\x00", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"nodes": [], "nodes": []}', "key 'nodes' occurs twice in one object"),
+        ('{"tensors": {}, "nodes": [], "updates": {}}', r"\$: object missing required field `metrics`"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, text, message):
     path = tmp_path / "broken.json"
-    path.write_text("{")
-    with pytest.raises(GraphError, match=r"broken\.json: not JSON"):
+    path.write_text(text)
+    with pytest.raises(GraphError, match=rf"broken\.json: {message}"):
         load_graph(path)

@@ -1,0 +1,95 @@
+"""The zoo's models written in PyTorch, on the weights of a graph: each returns (loss, logits)."""
+
+import torch
+from torch.nn import functional
+
+
+def mlp(weights, inputs):
+    x = inputs["images"]
+    layers = len(weights)
+    for layer in range(1, layers + 1):
+        x = x @ weights[f"fc{layer}.w"]
+        x = functional.relu(x) if layer < layers else x
+    return functional.cross_entropy(x, inputs["labels"].long()), x
+
+
+def normalised(x, weights, name):
+    if f"{name}.w" not in weights:
+        return x
+    return functional.batch_norm(x, None, None, weights[f"{name}.w"], weights[f"{name}.b"], training=True, eps=1e-5)
+
+
+def convolved(x, weights, name, norm, stride=1):
+    weight = weights[f"{name}.w"]
+    y = functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+    return normalised(y, weights, norm)
+
+
+def classified(x, weights, inputs):
+    logits = functional.adaptive_avg_pool2d(x, 1).flatten(1) @ weights["fc.w"]
+    return functional.cross_entropy(logits, inputs["labels"].long()), logits
+
+
+def cnn(weights, inputs):
+    x = inputs["images"]
+    for layer in range(1, 1 + sum(name.startswith("conv") for name in weights)):
+        x = functional.relu(convolved(x, weights, f"conv{layer}", f"bn{layer}"))
+    return classified(x, weights, inputs)
+
+
+def wresnet(weights, inputs):
+    def conv(x, name, stride=1):
+        return convolved(x, weights, name, f"{name}.bn", stride)
+
+    large = inputs["images"].shape[-1] >= 64
+    x = functional.relu(conv(inputs["images"], "stem.conv", 2 if large else 1))
+    if large:
+        x = functional.max_pool2d(x, 3, stride=2, padding=1)
+    blocks = sorted({tuple(name.split(".")[:2]) for name in weights if name.startswith("stage")})
+    for stage, unit in blocks:
+        name = f"{stage}.{unit}"
+        stride = 2 if unit == "unit1" and stage != "stage1" else 1
+        y = functional.relu(conv(x, f"{name}.conv1"))
+        y = conv(functional.relu(conv(y, f"{name}.conv2", stride)), f"{name}.conv3")
+        if f"{name}.shortcut.w" in weights:
+            x = conv(x, f"{name}.shortcut", stride)
+        x = functional.relu(x + y)
+    return classified(x, weights, inputs)
+
+
+def rnn(weights, inputs):
+    """PyTorch's own LSTM, its weights replaced by the graph's."""
+    steps = sum(name.startswith("x.") for name in inputs)
+    layers = sum(name.endswith(".wx") for name in weights)
+    _, hidden, width = weights["lstm1.wx"].shape
+    lstm = torch.nn.LSTM(width, hidden, layers, bias=False, dtype=weights["fc.w"].dtype)
+    parameters = {}
+    for layer in range(layers):
+        parameters[f"weight_ih_l{layer}"] = weights[f"lstm{layer + 1}.wx"].flatten(0, 1)
+        parameters[f"weight_hh_l{layer}"] = weights[f"lstm{layer + 1}.wh"].flatten(0, 1)
+    xs = torch.stack([inputs[f"x.{step}"] for step in range(steps)])
+    outputs, _ = torch.func.functional_call(lstm, parameters, (xs,))
+    logits = outputs @ weights["fc.w"]
+    labels = torch.stack([inputs[f"labels.{step}"] for step in range(steps)]).long()
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits[-1]
+
+
+TWINS = {"mlp": mlp, "cnn": cnn, "wresnet": wresnet, "rnn": rnn}
+
+
+def differentiate(name, graph, values):
+    """Loss, logits and every weight's gradient by PyTorch, as NumPy arrays."""
+    weights = {
+        tensor.name: torch.tensor(values[tensor.name], requires_grad=True)
+        for tensor in graph.tensors.values()
+        if tensor.role == "weight" and tensor.init is not None
+    }
+    inputs = {
+        tensor.name: torch.tensor(values[tensor.name])
+        for tensor in graph.tensors.values()
+        if tensor.role == "input" and tensor.init is not None
+    }
+    loss, logits = TWINS[name.split("-")[0]](weights, inputs)
+    loss.backward()
+    gradients = {name: weight.grad.numpy() for name, weight in weights.items()}
+    return loss.detach().numpy(), logits.detach().numpy(), gradients
