@@ -52,7 +52,7 @@ def weight_gradients(graph):
     }
 
 
-def difference(found, expected, floor=np.finfo(np.float64).tiny):
+def difference(found, expected, floor=1e-300):
     """Largest difference relative to the largest expected value, or to `floor` where that is larger."""
     found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     assert found.shape == expected.shape
