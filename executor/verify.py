@@ -168,7 +168,7 @@ def _run_in_place(subject: Subject, way: tuple[int, ...]) -> tuple[Array, ...]:
     outputs = tuple(inputs[number] for number in way)
     ranges = {variable: (0, extent) for variable, extent in subject.extents.items()}
     origins = tuple((0,) * operand.ndim for operand in subject.case.operands)
-    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.case.attributes, ranges, origins))
+    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
     return tuple(asnumpy(output) for output in outputs)
 
 

@@ -239,7 +239,8 @@ def _reshape(draw: Draw) -> Case:
     shape = []
     for group in source:
         sizes = draw.sizes(len(group), 2, 4)
-        extents.update(zip(group, sizes, strict=True))
+        # The first extent of a dimension follows from the others and from the operand's shape.
+        extents.update(zip(group[1:], sizes[1:], strict=True))
         shape.append(prod(sizes))
     return Case((draw.array(*shape),), {"source": source, "target": target, "extents": extents})
 

@@ -18,6 +18,7 @@ import numpy as np
 from executor.backend import asnumpy
 from executor.kernels import Kernel, KernelCall
 from executor.verify_cases import Array, Case, Draw
+from planner.graph.ir import Value
 from planner.layout import Runs
 from tdl import REDUCERS, Affine, Description, Digits, Index
 
@@ -38,6 +39,10 @@ class Subject:
     case: Case
     extents: Mapping[str, int]
     xp: ModuleType
+
+    def attributes(self) -> dict[str, Value]:
+        """Return the case's attributes with the extent of every variable."""
+        return {**self.case.attributes, "extents": self.extents}
 
     def whole(self) -> dict[str, Runs]:
         """Every iteration."""
@@ -134,7 +139,7 @@ def call_kernel(
         # Of the others only the length means anything; a start that no tensor reaches shows who uses it.
         start = spans[0][0] if variable in subject.description.contiguous else 1_000_000
         ranges[variable] = (start, start + length)
-    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.case.attributes, ranges, origins))
+    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
     return tuple(asnumpy(output) for output in outputs)
 
 

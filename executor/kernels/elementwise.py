@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 
 
 def _unary(function: str) -> Kernel:
@@ -41,17 +41,20 @@ def relu(call: KernelCall) -> None:
 
 
 def sigmoid(call: KernelCall) -> None:
-    """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows."""
+    """Compute 1 / (1 + exp(-x)) as exp(min(x, 0)) / (1 + exp(-|x|)), in which nothing overflows."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
-    small = xp.exp(-xp.abs(x))
-    numerator = xp.where(x >= 0, xp.ones_like(small), small)
-    xp.divide(numerator, 1 + small, out=out)
+    denominator = -xp.abs(x)
+    xp.exp(denominator, out=denominator)
+    denominator += 1
+    xp.minimum(x, 0, out=out)
+    xp.exp(out, out=out)
+    xp.divide(out, denominator, out=out)
 
 
 def threshold_backward(call: KernelCall) -> None:
     """Pass the gradient where the result of relu is positive."""
     grad, result = call.inputs
-    call.xp.copyto(call.outputs[0], call.xp.where(result > 0, grad, call.xp.zeros_like(grad)))
+    call.xp.copyto(call.outputs[0], kept_where(result > 0, grad))
 
 
 def sigmoid_backward(call: KernelCall) -> None:

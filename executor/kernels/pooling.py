@@ -1,86 +1,91 @@
-"""Maximum and average pooling (NCHW) and their gradients, one pass per tap of the window."""
+"""Maximum and average pooling (NCHW) and their gradients; sums and maxima go by rows, then by columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
 
-from executor.kernels.call import Array, Kernel, KernelCall, Range
-from executor.kernels.window import framed, local_ranges, windows
-
-
-def _taps(call: KernelCall) -> list[tuple[int, int]]:
-    """Return every (dy, dx) of this run, in order of the offset inside the whole window."""
-    return [(dy, dx) for dy in range(*call.ranges["dy"]) for dx in range(*call.ranges["dx"])]
+from executor.kernels.call import Array, Kernel, KernelCall, kept_where
+from executor.kernels.window import Window, framed, local_ranges, windows
 
 
-def _padded(call: KernelCall, fill: float) -> tuple[Array, list[tuple[slice, slice]]]:
-    """Return the padded image, and for each tap the slices of what it reads at every window of this run."""
-    along = windows(call)
-    positions = (call.ranges["y"], call.ranges["x"])
-    wanted = (along[0].reads(positions[0]), along[1].reads(positions[1]))
-    slices = []
-    for taps in _taps(call):
-        pair = [
-            window.matches(tap, span, rows)[1]
-            for window, tap, span, rows in zip(along, taps, positions, wanted, strict=True)
-        ]
-        slices.append((pair[0], pair[1]))
-    return framed(call, 0, wanted, fill), slices
+def _padded(call: KernelCall, fill: float) -> tuple[Array, list[slice], list[slice]]:
+    """Return the padded image, and for each tap the rows, and the columns, that it reads of it."""
+    along_y, along_x = windows(call)
+    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+    image = framed(call, 0, (rows, columns), fill)
+    return (
+        image,
+        [along_y.matches(tap, call.ranges["y"], rows)[1] for tap in range(*along_y.taps)],
+        [along_x.matches(tap, call.ranges["x"], columns)[1] for tap in range(*along_x.taps)],
+    )
 
 
 def max_pool2d_with_indices(call: KernelCall) -> None:
     """Return each window's maximum, and the offset inside the whole window where it first occurs."""
     xp, (values, indices) = call.xp, call.outputs
-    image, slices = _padded(call, float("-inf"))
-    values[...] = float("-inf")
-    for rows, columns in slices:
-        xp.maximum(values, image[:, :, rows, columns], out=values)
-    indices[...] = 0
-    kernel_width = call.pair("kernel")[1]
-    for (dy, dx), (rows, columns) in reversed(list(zip(_taps(call), slices, strict=True))):
-        is_maximum = image[:, :, rows, columns] == values
-        xp.copyto(indices, xp.asarray(dy * kernel_width + dx, dtype=indices.dtype), where=is_maximum)
+    image, rows, columns = _padded(call, float("-inf"))
+    by_rows = image[:, :, rows[0], :].copy()
+    for row in rows[1:]:
+        xp.maximum(by_rows, image[:, :, row, :], out=by_rows)
+    xp.copyto(values, by_rows[..., columns[0]])
+    for column in columns[1:]:
+        xp.maximum(values, by_rows[..., column], out=values)
+    height, width = call.pair("kernel")
+    # The greatest distance from the window's end is the least offset, and no maximum (NaN) is the end itself.
+    from_end = xp.zeros(indices.shape, dtype=indices.dtype)
+    for (dy, row), (dx, column) in product(
+        zip(range(*call.ranges["dy"]), rows, strict=True), zip(range(*call.ranges["dx"]), columns, strict=True)
+    ):
+        candidate = (image[:, :, row, column] == values).astype(indices.dtype)
+        candidate *= height * width - (dy * width + dx)
+        xp.maximum(from_end, candidate, out=from_end)
+    xp.subtract(height * width, from_end, out=indices)
 
 
 def avg_pool2d(call: KernelCall) -> None:
     """Each window's sum over the size of the whole window, padding counted."""
     xp, (out,) = call.xp, call.outputs
-    image, slices = _padded(call, 0)
-    out[...] = 0
-    for rows, columns in slices:
-        xp.add(out, image[:, :, rows, columns], out=out)
-    kernel = call.pair("kernel")
-    xp.divide(out, float(kernel[0] * kernel[1]), out=out)
+    image, rows, columns = _padded(call, 0)
+    by_rows = image[:, :, rows[0], :].copy()
+    for row in rows[1:]:
+        by_rows += image[:, :, row, :]
+    xp.copyto(out, by_rows[..., columns[0]])
+    for column in columns[1:]:
+        xp.add(out, by_rows[..., column], out=out)
+    height, width = call.pair("kernel")
+    xp.divide(out, float(height * width), out=out)
 
 
-def _scattered(call: KernelCall) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """Yield each tap's offset in the whole window, the windows that read this run's rows by it, and those rows."""
-    along_y, along_x = windows(call)
-    have: tuple[Range, Range] = local_ranges(call, 0)
-    kernel_width = call.pair("kernel")[1]
-    for dy, dx in _taps(call):
-        taken_y, put_y = along_y.matches(dy, have[0], call.ranges["y"])
-        taken_x, put_x = along_x.matches(dx, have[1], call.ranges["x"])
-        yield dy * kernel_width + dx, (taken_y, taken_x), (put_y, put_x)
+def _scattered(call: KernelCall, window: Window, dim: int) -> list[tuple[slice, slice]]:
+    """For each tap, the local windows that read this run's rows (dim 0) or columns (dim 1), and what they read."""
+    have, wanted = local_ranges(call, 0)[dim], call.ranges["yx"[dim]]
+    return [window.matches(tap, have, wanted) for tap in range(*window.taps)]
 
 
 def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     """Give each window's gradient to the element where its maximum first occurred."""
-    xp, (grad, indices), (out,) = call.xp, call.inputs, call.outputs
+    (grad, indices), (out,) = call.inputs, call.outputs
+    along_y, along_x = windows(call)
+    width = call.pair("kernel")[1]
     out[...] = 0
-    for offset, taken, put in _scattered(call):
-        source = grad[(..., *taken)]
-        out[(..., *put)] += xp.where(indices[(..., *taken)] == offset, source, xp.zeros_like(source))
+    for dy, (taken_y, put_y) in enumerate(_scattered(call, along_y, 0), along_y.taps[0]):
+        for dx, (taken_x, put_x) in enumerate(_scattered(call, along_x, 1), along_x.taps[0]):
+            is_source = indices[:, :, taken_y, taken_x] == dy * width + dx
+            out[:, :, put_y, put_x] += kept_where(is_source, grad[:, :, taken_y, taken_x])
 
 
 def avg_pool2d_backward(call: KernelCall) -> None:
     """Give every element of a window an equal part of the window's gradient."""
     (grad,), (out,) = call.inputs, call.outputs
+    along_y, along_x = windows(call)
+    by_columns = call.xp.zeros((*grad.shape[:3], out.shape[3]), dtype=out.dtype)
+    for taken, put in _scattered(call, along_x, 1):
+        by_columns[..., put] += grad[..., taken]
     out[...] = 0
-    for _, taken, put in _scattered(call):
-        out[(..., *put)] += grad[(..., *taken)]
-    kernel = call.pair("kernel")
-    call.xp.divide(out, float(kernel[0] * kernel[1]), out=out)
+    for taken, put in _scattered(call, along_y, 0):
+        out[:, :, put, :] += by_columns[:, :, taken, :]
+    height, width = call.pair("kernel")
+    call.xp.divide(out, float(height * width), out=out)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -27,7 +27,10 @@ def reshape(call: KernelCall) -> None:
 
 def _digit_positions(call: KernelCall, group: tuple[str, ...], origin: int) -> Array:
     """Return where the ranges of a dimension's variables lie in its local slice, most significant variable first."""
-    extents = cast("Mapping[str, int]", call.attributes["extents"])
+    extents = cast("Mapping[str, int]", call.attributes.get("extents", {}))
+    unknown = [variable for variable in group[1:] if variable not in extents]
+    if unknown:
+        raise ValueError(f"reshape: a split needs the extents of {', '.join(unknown)} in the attribute extents")
     positions = call.xp.zeros(1, dtype=call.xp.int64)
     for place, variable in enumerate(group):
         radix = extents[variable] if place else 1
