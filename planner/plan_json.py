@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from planner.errors import PlanError
+from planner.errors import GraphError, PlanError
 from planner.graph.graph_json import from_data, to_data
 from planner.layout import parse_placement
 from planner.plan import Plan, check_plan
@@ -57,8 +57,8 @@ def load_plan(path: str | Path) -> Plan:
     """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
     try:
         return plan_from_json(Path(path).read_bytes())
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from error
+    except (PlanError, GraphError) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def plan_from_json(text: bytes) -> Plan:

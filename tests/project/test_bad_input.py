@@ -1,0 +1,228 @@
+"""Bad input: one line on stderr that names what and where, status 2, nothing on stdout, no traceback."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main as plan
+from planner.report.cli import main as compare
+from simulator.cli import main as simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
+TOPOLOGY = (ROOT / "topologies" / "uniform-8.yaml").read_text()
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command and check its manners; the message must match the pattern."""
+
+    def run(main, *arguments, match):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        assert shown.err.startswith("error: "), shown.err
+        assert shown.err.count("\n") == 1, shown.err
+        assert "Traceback" not in shown.err
+        assert re.search(match, shown.err), shown.err
+        assert shown.out == ""
+        assert ended.value.code == 2
+
+    return run
+
+
+def changed(data, *path, to):
+    """Return a copy of nested data with one place set, or removed where `to` is None."""
+    result = copy.deepcopy(data)
+    inner = result
+    for key in path[:-1]:
+        inner = inner[key]
+    if to is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = to
+    return result
+
+
+PLANS = {
+    "missing tensor": (("steps", 1, "tensors", "W"), None, r"\$\.steps\[1\]\.tensors.*'W'.*none"),
+    "missing node": (("steps", 0, "nodes", "Y"), None, r"\$\.steps\[0\]\.nodes.*'Y'.*none"),
+    "unknown tensor": (("steps", 0, "tensors", "Z"), "S0", r"\$\.steps\[0\]\.tensors\.Z"),
+    "no such dimension": (("steps", 1, "tensors", "X"), "S2", r"\$\.steps\[1\]\.tensors\.X.*\[4, 4\].*S2"),
+    "no such placement": (("steps", 0, "tensors", "X"), "Q", r"\$\.steps\[0\]\.tensors\.X.*'Q'"),
+    "no such variable": (("steps", 0, "nodes", "Y"), "b", r"\$\.steps\[0\]\.nodes\.Y.*i, j, k.*'b'"),
+    "other bytes": (("reported", "bytes", "total"), 127, r"\$\.reported\.bytes\.total.*128.*127"),
+    "other matrix": (("reported", "bytes", "matrix", 0, 1), 17, r"\$\.reported\.bytes\.matrix"),
+    "ways of one": (("ways",), [1, 4], r"\$\.ways\[0\].*1"),
+    "other ways": (("ways",), [2, 3], r"\$\.steps.*\[2, 3\].*\[2, 2\]"),
+    "wrong type": (("seed",), "zero", r"int.*str.*\$\.seed"),
+    "unknown key": (("colour",), "red", r"unknown field.*colour"),
+    "missing key": (("ways",), None, r"missing required field.*ways"),
+    "other format": (("format",), "plan/9", r"\$\.format.*plan/1.*plan/9"),
+    "graph without nodes": (("graph", "nodes"), None, r"\$\.graph.*nodes"),
+    "unknown operator": (("graph", "nodes", 0, "op"), "matmull", r"'Y'.*matmull"),
+    "undefined operand": (("graph", "nodes", 0, "inputs"), ["X", "V"], r"'Y'.*'V'"),
+    "shapes that do not fit": (("graph", "tensors", "W", "shape"), [5, 4], r"'Y'.*k.*4.*5|'Y'.*5.*4"),
+    "wrong result shape": (("graph", "tensors", "Y", "shape"), [4, 5], r"'Y'.*\(4, 4\).*\(4, 5\)"),
+    "negative extent": (("graph", "tensors", "X", "shape"), [-4, 4], r"'X'.*-4"),
+    "unknown dtype": (("graph", "tensors", "X", "dtype"), "float8", r"'X'.*float8"),
+    "unknown attribute": (("graph", "nodes", 0, "attrs"), {"transpose_c": True}, r"'Y'.*transpose_c"),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_plans(refused, tmp_path, case):
+    path, value, match = PLANS[case]
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(changed(PRODUCT, *path, to=value)))
+    refused(simulate, file, "--topo", "uniform-8", match=rf"bad\.json: .*(?:{match})")
+
+
+def test_a_dimension_that_is_not_eligible(refused, tmp_path):
+    data = copy.deepcopy(PRODUCT)
+    del data["reported"]
+    data["ways"] = [2, 4]
+    data["steps"][1]["ways"] = 4
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(data))
+    refused(simulate, file, "--topo", "uniform-8", match=r"bad\.json: \$\.steps\[1\]\.tensors\.X: S0.*eligible.*8.*4")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": "plan/1", "ways": [2,', "[1, 2", "\x00\x01", "nul"])
+def test_files_that_are_not_json(refused, tmp_path, text):
+    file = tmp_path / "cut.json"
+    file.write_text(text)
+    for main, options in ((simulate, ("--topo", "uniform-8")), (plan, ("--workers", "2")), (compare, ())):
+        refused(main, file, *options, match=r"cut\.json: .*(JSON|truncated|Expected)")
+
+
+def test_a_plan_cut_in_half(refused, tmp_path):
+    text = (ROOT / "docs" / "examples" / "product.plan.json").read_text()
+    (tmp_path / "cut.json").write_text(text[: len(text) // 2])
+    refused(simulate, tmp_path / "cut.json", "--topo", "uniform-8", match=r"cut\.json: .*truncated")
+
+
+def test_files_that_cannot_be_read(refused, tmp_path):
+    for main, options in ((simulate, ("--topo", "uniform-8")), (plan, ("--workers", "2")), (compare, ())):
+        refused(main, tmp_path / "absent.json", *options, match=r"absent\.json: No such file")
+    (tmp_path / "folder.json").mkdir()
+    refused(simulate, tmp_path / "folder.json", "--topo", "uniform-8", match=r"folder\.json: Is a directory")
+    refused(plan, tmp_path / "absent.py:model", "--workers", "2", match=r"absent\.py: No such file")
+
+
+CYCLE = {
+    "tensors": {
+        "a": {"shape": [4], "dtype": "float32", "role": "activation"},
+        "b": {"shape": [4], "dtype": "float32", "role": "activation"},
+    },
+    "nodes": [
+        {"name": "one", "op": "relu", "inputs": ["b"], "outputs": ["a"]},
+        {"name": "two", "op": "relu", "inputs": ["a"], "outputs": ["b"]},
+    ],
+    "updates": {},
+    "metrics": {},
+}
+
+
+def test_a_cyclic_graph(refused, tmp_path):
+    (tmp_path / "graph.json").write_text(json.dumps(CYCLE))
+    refused(plan, tmp_path / "graph.json", "--workers", "2", match=r"graph\.json: .*cycle: .*one.*two|two.*one")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("resnet", "--workers", "2"), r"unknown model 'resnet'.*mlp-L-H"),
+        (("wresnet-15-1", "--workers", "2"), r"wresnet-15-1.*14, 26, 50"),
+        (("mlp-2-8", "--workers", "2", "--search", "magic"), r"recursive, joint.*'magic'"),
+        (("mlp-2-8", "--workers", "2", "--placements", "Q"), r"placements.*'Q'"),
+        (("mlp-2-8", "--workers", "2", "--objective", "time"), r"--objective time"),
+        (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
+        (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
+        (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),
+        (("mlp-2-8", "--workers", "2", "--batch", "0"), r"--batch.*0"),
+        (("mlp-2-8",), r"--workers.*--ways"),
+        (("mlp-2-8", "--workers", "0"), r"--workers.*0"),
+        (("mlp-2-8", "--ways", "2,x"), r"--ways.*2,x"),
+        (("mlp-2-8", "--ways", "2,1"), r"--ways.*2,1"),
+        (("mlp-2-8", "--ways", "2,2", "--workers", "6"), r"2,2.*4 workers, not 6"),
+        (("mlp-2-8", "--workers", "2", "--colour", "red"), r"--colour"),
+        (("mlp-2-8", "--workers", "2", "-o", "absent/folder/plan.json"), r"absent/folder/plan\.json: No such file"),
+        ((), r"MODEL"),
+    ],
+)
+def test_options_of_plan(refused, arguments, match):
+    refused(plan, *arguments, match=match)
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "match"),
+    [
+        ("def model(): return 3\n", "model", r"own\.py:model: .*Graph.*int"),
+        ("def model():\n    return 1 / 0\n", "model", r"own\.py:2: .*ZeroDivisionError"),
+        ("def model(:\n", "model", r"own\.py:1: .*SyntaxError"),
+        ("import no_such_module\n", "model", r"own\.py:1: .*no_such_module"),
+        ("model = 3\n", "model", r"own\.py: .*'model'"),
+        ("def other(): pass\n", "model", r"own\.py: .*'model'"),
+        ("def model(x): pass\n", "model", r"own\.py: .*TypeError"),
+    ],
+)
+def test_functions_of_ones_own(refused, tmp_path, source, function, match):
+    (tmp_path / "own.py").write_text(source)
+    refused(plan, f"{tmp_path / 'own.py'}:{function}", "--workers", "2", match=match)
+
+
+def test_model_options_for_a_graph_of_ones_own(refused):
+    refused(plan, "docs/examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
+    refused(plan, "docs/examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
+
+
+TOPOLOGIES = {
+    "unknown key": ("latency_s:", "latency_ms:", r"latency_ms"),
+    "wrong type": ("bandwidth_bytes_per_s: ", "bandwidth_bytes_per_s: fast # ", r"bandwidth_bytes_per_s.*fast"),
+    "unknown end of a link": ("ends: [gpu3", "ends: [gpu33", r"gpu33"),
+    "not YAML": ("devices:", "devices: [", r"YAML"),
+    "other format": ("topology/1", "topology/9", r"\$\.format.*topology/9"),
+}
+
+
+@pytest.mark.parametrize("case", TOPOLOGIES)
+def test_topologies(refused, tmp_path, case):
+    old, new, match = TOPOLOGIES[case]
+    assert old in TOPOLOGY
+    (tmp_path / "bad.yaml").write_text(TOPOLOGY.replace(old, new, 1))
+    file = ROOT / "docs" / "examples" / "product.plan.json"
+    refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=rf"bad\.yaml: .*{match}")
+
+
+def test_a_device_that_cannot_be_reached(refused, tmp_path):
+    lines = [line for line in TOPOLOGY.splitlines() if not ("ends:" in line and "gpu3" in line)]
+    assert len(lines) < len(TOPOLOGY.splitlines())
+    (tmp_path / "bad.yaml").write_text("\n".join(lines))
+    file = ROOT / "docs" / "examples" / "product.plan.json"
+    refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=r"bad\.yaml: .*gpu3")
+
+
+def test_other_options_of_simulate(refused):
+    file = ROOT / "docs" / "examples" / "product.plan.json"
+    refused(simulate, file, match=r"--topo")
+    refused(simulate, file, "--topo", "nowhere", match=r"nowhere.*p2\.8xlarge")
+    refused(simulate, file, "--topo", "uniform-8", "--prefetch", "-1", match=r"--prefetch.*-1")
+
+
+def test_more_workers_than_devices(refused, tmp_path, capsys):
+    file = tmp_path / "wide.json"
+    with pytest.raises(SystemExit) as ended:
+        plan(["mlp-2-64", "--workers", "16", "-o", str(file)])
+    assert ended.value.code == 0
+    capsys.readouterr()
+    refused(simulate, file, "--topo", "uniform-8", match=r"16.*8|8.*16")
+
+
+def test_reports(refused, tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(PRODUCT))
+    refused(compare, tmp_path / "plan.json", match=r"plan\.json: ")
+    refused(compare, match=r"REPORT\.json")
