@@ -236,10 +236,10 @@ def _why_not_affine(expression: Expr) -> str:
     for node in walk(expression):
         if isinstance(node, Constant) and not isinstance(node.value, int):
             return f"{node.value!r} is not an exact integer; write a/b with integers"
-        if isinstance(node, Call):
-            comparison = FUNCTIONS[node.function].result == "bool"
-            plain = "comparison of intervals" if comparison else f"{node.function} of an index"
-            return _NOT_AFFINE.get(node.function, plain)
+    if isinstance(expression, Call):
+        comparison = FUNCTIONS[expression.function].result == "bool"
+        other = "comparison of intervals" if comparison else f"{expression.function} of an index"
+        return _NOT_AFFINE.get(expression.function, other)
     return "it is no index"
 
 
@@ -252,4 +252,4 @@ _NOT_AFFINE = {
 
 
 def _show(part: object) -> str:
-    return ":" if part == slice(None) and isinstance(part, slice) else str(part)
+    return ":" if isinstance(part, slice) else str(part)

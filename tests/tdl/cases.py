@@ -94,7 +94,8 @@ def sgd_momentum(w, g, v):
     return w - 0.1 * (0.9 * v + g), 0.9 * v + g
 
 
-def batch_norm_backward(g, x, m, v, w, gw, gb):
+def batch_norm_backward(g, x, m, v, w, *grads):
+    gw, gb = grads
     scale = (w / np.sqrt(v + EPS))[:, None, None]
     return scale * (g - (gb[:, None, None] + normal(x, m, v) * gw[:, None, None]) / 40)
 
@@ -210,7 +211,10 @@ CASES = (
     case("sum_exp", (real(4, 5), real(4)), lambda x, m: np.exp(x - m[:, None]).sum(1)),
     case("cross_entropy", (real(4, 5), real(4), positive(4), integers(5, 4)), cross_entropy, count=4),
     case(
-        "cross_entropy_backward", (real(4, 5), real(4), positive(4), integers(5, 4)), cross_entropy_backward, factor=0.25
+        "cross_entropy_backward",
+        (real(4, 5), real(4), positive(4), integers(5, 4)),
+        cross_entropy_backward,
+        factor=0.25,
     ),
     case(
         "reshape",

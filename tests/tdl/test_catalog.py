@@ -1,4 +1,4 @@
-"""Every catalog operator's reference evaluation and inferred shapes equal direct NumPy, and PyTorch where it has one."""
+"""Every catalog operator's reference evaluation and shapes equal direct NumPy, and PyTorch where it has one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,145 @@
+"""Every wrong description or use is a TDLError that names operator, tensor, dimension and expression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdl
+from tdl import Max, Opaque, Sum, TDLError, at, pad, tensor
+
+OPAQUE = "Opaque function"
+
+# a description, its operands' ranks, and what the message says
+WRONG = (
+    (lambda x: lambda i, j: x[i * j], (1,), ["'x' dimension 0", "'i * j'", "product of two indices", OPAQUE]),
+    (lambda x: lambda i: x[i % 2], (1,), ["'x' dimension 0", "'i % 2'", "modulo of an index", OPAQUE]),
+    (lambda x: lambda i: x[i // 2], (1,), ["floor division of an index", OPAQUE]),
+    (lambda x: lambda i, j: x[i / j], (1,), ["quotient of two indices", OPAQUE]),
+    (lambda x, y: lambda i: x[y[i], 0], (2, 1), ["'x' dimension 0", "'y[i]'", "tensor value y[i]", OPAQUE]),
+    (lambda x, y: lambda i: x[0, i + y[i]], (2, 1), ["'x' dimension 1", "'i + y[i]'", "tensor value y[i]"]),
+    (lambda x: lambda i, j: x[i < j], (1,), ["comparison of intervals", OPAQUE]),
+    (lambda x: lambda i: x[tdl.maximum(i, 3)], (1,), ["maximum of an index", OPAQUE]),
+    (lambda x: lambda i, j: x[i] if i < j else x[j], (1,), ["'i < j'", "comparison of intervals", "tdl.where"]),
+    (lambda x: lambda i: max(x[i], 0), (1,), ["x[i]", "control flow", "tdl.maximum"]),
+    (lambda x: lambda i: x[i * 0.5], (1,), ["'x' dimension 0", "0.5 is not an exact integer"]),
+    (lambda x: lambda i: x[1.5], (1,), ["'x' dimension 0", "1.5 is not an exact integer"]),
+    (lambda x: lambda i: x[i], (2,), ["'x' has 2 dimensions but 1 indices: x[i]"]),
+    (lambda x: lambda i, j: x[i, j], (1,), ["'x' has 1 dimensions but 2 indices: x[i, j]", "mixed-radix"]),
+    (lambda x: lambda i: x[i, 1:], (2,), ["'x' dimension 1", "whole slice"]),
+    (lambda x: lambda i: x[i, :], (2,), ["slice x[i, :] is no single element", OPAQUE]),
+    (lambda x: lambda i, j: x[(i, j + 1),], (1,), ["'x' dimension 0", "distinct index variables", "(i, j + 1)"]),
+    (lambda x: lambda i: x[(i, i),], (1,), ["distinct index variables"]),
+    (lambda x: lambda i: Sum(lambda: x[i]), (1,), ["Sum reduces over no index variable"]),
+    (lambda x: lambda i: Max(lambda *r: x[i], rank=0), (1,), ["Max reduces over no index variable"]),
+    (lambda x: lambda i: Sum(lambda *r: x[i]), (1,), ["lambda *r needs rank= or names="]),
+    (lambda x: lambda i: Sum(lambda i: x[i]), (1,), ["name clash", "'i'"]),
+    (lambda x: lambda i: Sum(lambda k: Max(lambda k: x[i, k])), (2,), ["name clash: Max binds 'k' again"]),
+    (lambda x: tensor(lambda *i: x[i], names=("a", "a")), (2,), ["name clash", "lambda a, a"]),
+    (lambda x: tensor(lambda i0, *i: x[i0, *i], rank=1), (2,), ["name clash", "lambda i0, i0"]),
+    (lambda x: lambda **i: x[i], (1,), ["cannot be named by **i"]),
+    (lambda x: lambda i=0: x[i], (1,), ["default of index variable 'i' is its extent, found 0"]),
+    (lambda x: lambda i: Sum(lambda k=2: x[i]) + Sum(lambda k=3: x[i]), (1,), ["declared with extents 2 and 3"]),
+    (lambda x: lambda i: x, (1,), ["expected a scalar expression, found Operand"]),
+    (lambda x: lambda i: "x", (1,), ["expected a scalar expression, found str"]),
+    (lambda x: lambda i: (), (1,), ["returns no output"]),
+    (lambda x: x[0], (1,), ["returns a lambda", "x[0]"]),
+    (lambda x: lambda i: at((i, i), x[i]), (1,), ["output coordinates (i, i)", "once"]),
+    (lambda x: lambda i: at((2 * i,), x[i]), (1,), ["output coordinates (2*i)", "once"]),
+    (lambda x: lambda i, j: at((i,), x[i]), (1,), ["output coordinates (i)", "must use each of (i, j)"]),
+    (lambda x: lambda i: Sum(lambda k: at((k,), x[k])), (1,), ["expected a scalar expression, found Placed"]),
+    (lambda x: lambda i: x[pad(i, 1, 1) + 1], (1,), ["pad(i, ...) must be the whole index"]),
+    (lambda x: lambda i: sum(x), (1,), ["'x' is a tensor and cannot be iterated over"]),
+    (lambda x: lambda i: sum(x[i]), (1,), ["x[i] is one element and cannot be iterated over"]),
+    (lambda x: lambda i: np.float64(2) * float(x[i]), (1,), ["x[i] is symbolic", "tdl.exp"]),
+    (lambda x: lambda i: Opaque()(x[:])[i * i], (1,), ["Opaque result dimension 0", "product of two indices"]),
+    (lambda x: lambda i: Opaque()(x[:]), (1,), ["expected a scalar expression, found OpaqueResult"]),
+    (lambda x: lambda i, j: Opaque(name="f")(x[:])[i, j], (1,), ["f(x[:])[i, j] has 2 indices", "1 sliced dimensions"]),
+    (lambda x: lambda i: Opaque(like=2)(x[:])[i], (1,), ["shape of its operand 2"]),
+    (lambda x: lambda i: x[i].missing, (1,), ["cannot describe ranks (1,)", "missing"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_wrong_descriptions(number):
+    function, ranks, says = WRONG[number]
+    function.__name__ = "wrong"
+    with pytest.raises(TDLError) as caught:
+        tdl.op(function).describe(ranks)
+    message = str(caught.value)
+    assert message.startswith("wrong: ")
+    for part in says:
+        assert part in message
+
+
+def test_a_variable_escaping_its_lambda_is_named():
+    def wrong(x):
+        escaped = []
+        return lambda i: Sum(lambda k: escaped.append(k) or x[k]) + escaped[0]
+
+    with pytest.raises(TDLError, match="wrong: index 'k' in k is used outside the lambda"):
+        tdl.op(wrong).describe((1,))
+
+
+POOL = {"stride": (1, 1), "padding": (0, 0), "kernel": (2, 2)}
+CONV = {"stride": (1, 1), "padding": (0, 0)}
+
+# operator, shapes, attributes, and what the message says
+MISUSED = (
+    ("mm", [(2, 3)], {}, r"mm: expected 2 operands \(a, b\), found 1"),
+    ("add_n", [], {}, "add_n: expected at least 1 operand"),
+    ("mm", [(2, 3), (3, 4)], {"transpose": True}, "mm: unknown attribute 'transpose'; .* transpose_a, transpose_b"),
+    ("relu", [(2,)], {"slope": 1}, "relu: unknown attribute 'slope'; the operator has: none"),
+    ("scale", [(2,)], {}, "scale: missing attribute 'factor'"),
+    ("convolution", [(1, 1, 4, 4), (1, 1, 3, 3)], {"stride": "3", "padding": (0, 0)}, "convolution: cannot describe"),
+    ("mm", [(2, 3), (4, 5)], {}, r"mm: inconsistent extents of 'k': 3 by a\[1\], 4 by b\[0\]"),
+    ("add", [(2, 3), (3, 2)], {}, "add: inconsistent extents of 'i0'"),
+    ("mm", [(2, 3), (3, 5)], {"extents": {"i": 4}}, r"extents of 'i': 4 by attribute 'extents', 2 by a\[0\]"),
+    ("mm", [(2, 3), (3, 5)], {"extents": {"q": 4}}, "mm: attribute 'extents' names 'q'; the .* are i, j, k"),
+    ("mm", [(2, 3), (3, 5)], {"extents": {"i": 2.0}}, "mm: attribute 'extents' maps index variables to integers"),
+    ("mm", [(2, 3), (3, 5)], {"extents": 4}, "mm: attribute 'extents' maps"),
+    ("shift_two", [(9,)], {"extents": {"i": 8}}, r"'i': 8 by attribute .* index i \+ 2 .* a\[0\] for 7 only"),
+    ("shift_two", [(2,)], {}, r"shift_two: no extent of 'i' keeps index i \+ 2 inside a\[0\], which has 2"),
+    ("convolution", [(1, 1, 2, 2), (1, 1, 3, 3)], CONV, r"no extent of 'y' keeps index dy \+ y inside input\[2\]"),
+    ("convolution_backward_input", [(1, 1, 4, 4), (1, 1, 3, 3)], {**CONV, "stride": (2, 2), "padding": (1, 1)},
+     r"convolution_backward_input: no extent of 'y'"),
+    ("expand", [(3,)], {"dims": (0,)}, "expand: unknown extents of e0: .* attribute 'extents'"),
+    ("expand", [(3,)], {"dims": (0,), "extents": {"e0": -1}}, "expand: attribute 'extents' gives 'e0' the extent -1"),
+    ("avg_pool2d", [(1, 1, 4, 4)], {**POOL, "extents": {"dy": 3}}, "'dy' is 2 as declared, 3 by attribute"),
+    ("unbind", [(2, 3)], {"dim": 0, "n": 3}, r"unbind: index 2 is outside x\[0\], which has 2 elements"),
+    ("reshape", [(12,)], {"source": (("v0", "v1"),), "target": (("v0",), ("v1",))}, "does not determine v0, v1"),
+    ("reshape", [(12,)], {"source": (("v0", "v1"),), "target": (("v0",), ("v1",)), "extents": {"v0": 5}},
+     r"reshape: x\[0\] is 12, which does not determine v1"),
+    ("reshape", [(2, 3)], {"source": (("v0",), ("v1",)), "target": (("v0",),)}, "not groupings of the same variables"),
+    ("einsum", [(2, 3)], {"equation": "ii->i"}, "repeats a letter within a tensor"),
+    ("einsum", [(2, 3)], {"equation": "ij"}, "not of the form"),
+    ("einsum", [(2, 3)], {"equation": "ijk->i"}, "does not fit operands of ranks"),
+    ("sum", [(2, 3)], {"dims": (2,)}, r"sum: dims \(2,\) are not distinct dimensions of 'x', which has 2"),
+    ("sum", [(2, 3)], {"dims": ()}, "sum: Sum reduces over no index variable"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", MISUSED, ids=lambda row: f"{row[0]}: {row[3]}")
+def test_misused_operators(row):
+    op, shapes, attributes, says = row
+    with pytest.raises(TDLError, match=says):
+        tdl.catalog[op].describe([len(shape) for shape in shapes], attributes).extents(shapes, attributes)
+
+
+def test_shapes_must_fit_the_described_ranks():
+    found = tdl.catalog["mm"].describe((2, 2))
+    with pytest.raises(TDLError, match="mm: 'b' was described with 2 dimensions, found shape"):
+        found.extents([(2, 3), (3,)])
+    with pytest.raises(TDLError, match="mm: described for 2 operands, found 1 shapes"):
+        found.extents([(2, 3)])
+
+
+def test_opaque_without_a_function_has_no_reference_evaluation():
+    found = tdl.op(lambda x: lambda i: Opaque(name="f")(x[:])[i]).describe((1,))
+    with pytest.raises(TDLError, match="f has no reference function"):
+        found.evaluate([np.ones(3)])
+
+
+def test_descriptions_take_named_tensors_or_all():
+    with pytest.raises(TDLError, match="named tensors or"):
+        tdl.op(lambda x, *xs: lambda i: x[i])
