@@ -15,6 +15,8 @@ Kind = tuple[Shape, str]
 """A tensor's shape and dtype."""
 
 INTEGER_OPERANDS = frozenset({"labels", "indices"})
+LEAST = {"stride": 1, "kernel": 1, "padding": 0}
+"""Least value of window attributes. A description is defined for others too, but nobody means them."""
 
 
 class _Frozen(tuple[tuple[str, "Value"], ...]):
@@ -73,6 +75,7 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: _Frozen) -> tuple[Kind, 
     if operator is None:
         raise GraphError(f"unknown operator {op!r}")
     attrs = {key: _thaw(value) for key, value in frozen}
+    _check_ranges(attrs)
     shapes = [shape for shape, _ in operands]
     dtypes = [dtype for _, dtype in operands]
     try:
@@ -85,6 +88,16 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: _Frozen) -> tuple[Kind, 
         raise GraphError(f"attributes {attrs} do not suit the operator: {error}") from error
     _check_dtypes(description.operands, dtypes)
     return tuple(zip(description.output_shapes(extents), description.output_dtypes(dtypes), strict=True))
+
+
+def _check_ranges(attrs: Mapping[str, Value]) -> None:
+    for name, least in LEAST.items():
+        values = attrs.get(name, ())
+        if not isinstance(values, tuple) or any(type(value) is not int or value < least for value in values):
+            raise GraphError(f"attribute {name} must be a tuple of integers from {least}, found {values!r}")
+    count = attrs.get("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int | float) or count <= 0:
+        raise GraphError(f"attribute count must be a number above 0, found {count!r}")
 
 
 def _check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:

@@ -67,6 +67,10 @@ DAMAGES = {
         "node 'loss.maximum' (amax): attribute dims must be a number, a string, None, a tuple or a mapping of them, "
         "found list",
     ),
+    "count of none": (
+        lambda g: with_node(g, "loss", attrs={"count": 0}),
+        "node 'loss' (cross_entropy): attribute count must be a number above 0, found 0",
+    ),
     "infinite attribute": (
         lambda g: with_node(g, "fc1.w.update", attrs={"lr": float("inf"), "momentum": 0.9}),
         "attribute lr must be finite, found inf",
@@ -199,6 +203,20 @@ def test_what_is_wrong_is_named(graph, damage):
 
 def test_a_sound_graph_passes(graph):
     check(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stride", (0, 1)), ("stride", (True, 1)), ("stride", 2), ("stride", (1.0, 1)), ("padding", (-1, 0))],
+)
+def test_window_attributes_have_a_range(name, value):
+    graph = build("cnn-1-2", ModelOptions(batch=2, image=4))
+    for conv in ("conv1", "conv1.grad_weight"):
+        attrs = next(node.attrs for node in graph.nodes if node.name == conv)
+        least = {"stride": 1, "padding": 0}[name]
+        message = f"attribute {name} must be a tuple of integers from {least}, found {value!r}"
+        with pytest.raises(GraphError, match=re.escape(message)):
+            check(with_node(graph, conv, attrs={**attrs, name: value}))
 
 
 def test_a_cycle_is_named():
