@@ -50,36 +50,32 @@ class _Filling:
 
     def __init__(self, capacities: Sequence[float], classes: Sequence[ActivityClass], counts: Sequence[int]) -> None:
         self.classes = classes
-        self.counts = counts
         self.rates = [0.0] * len(classes)
         self.unfixed = set(range(len(classes)))
+        self.level = 0.0
         self.capped = sorted(((kind.cap, i) for i, kind in enumerate(classes) if kind.cap is not None), reverse=True)
-        self.users: dict[int, list[int]] = {}  # rising and stopped classes of each resource
-        self.load: dict[int, float] = {}  # units that rising activities use per unit of the common rate
+        self.rising: dict[int, dict[int, float]] = {}  # resource -> rising class -> units used per unit of the rate
         for i, kind in enumerate(classes):
             for resource, coefficient in kind.uses:
-                self.load[resource] = self.load.get(resource, 0.0) + coefficient * counts[i]
-                self.users.setdefault(resource, []).append(i)
-        self.rising = {resource: len(users) for resource, users in self.users.items()}
-        self.left = {resource: capacities[resource] for resource in self.load}
+                self.rising.setdefault(resource, {})[i] = coefficient * counts[i]
+        self.left = {resource: capacities[resource] for resource in self.rising}
 
     def stop_next(self) -> None:
         """Raise the common rate to the next cap or full resource, and stop whom it stops."""
-        left, load = self.left, self.load
-        full = {resource: left[resource] / load[resource] for resource in left}
-        level = min(full.values(), default=float("inf"))
-        if self._stop_capped(level):
+        full = {resource: self.left[resource] / sum(rising.values()) for resource, rising in self.rising.items()}
+        lowest = min(full.values(), default=float("inf"))
+        self.level = max(self.level, lowest)  # rounding must not let it fall
+        if self._stop_capped():
             return
-        limit = level * (1 + TIE)
+        limit = lowest + abs(lowest) * TIE
         for resource in [resource for resource, rate in full.items() if rate <= limit]:
-            for i in self.users[resource]:
-                if i in self.unfixed:
-                    self._stop(i, level)
+            for i in list(self.rising.get(resource, ())):
+                self._stop(i, self.level)
 
-    def _stop_capped(self, level: float) -> bool:
-        """Stop every class whose cap is not above `level`: below it, stopping one only leaves more to the others."""
+    def _stop_capped(self) -> bool:
+        """Stop every class whose cap is not above the level: below it, stopping one only leaves more to the others."""
         stopped = False
-        while self.capped and self.capped[-1][0] <= level:
+        while self.capped and self.capped[-1][0] <= self.level:
             cap, i = self.capped.pop()
             if i in self.unfixed:
                 self._stop(i, cap)
@@ -89,11 +85,8 @@ class _Filling:
     def _stop(self, i: int, rate: float) -> None:
         self.rates[i] = rate
         self.unfixed.remove(i)
-        for resource, coefficient in self.classes[i].uses:
-            self.rising[resource] -= 1
-            if self.rising[resource]:
-                amount = coefficient * self.counts[i]
-                self.load[resource] -= amount
-                self.left[resource] -= amount * rate
-            else:
-                self.left.pop(resource, None)
+        for resource, _ in self.classes[i].uses:
+            rising = self.rising[resource]
+            self.left[resource] -= rising.pop(i) * rate
+            if not rising:
+                del self.rising[resource]

@@ -1,0 +1,118 @@
+"""Programs and machines written by hand, with figures that make the arithmetic easy."""
+
+import numpy as np
+
+from planner.program.tasks import (
+    Buffer,
+    Call,
+    Compute,
+    Fetch,
+    Kernel,
+    LocalCopy,
+    Message,
+    Piece,
+    Program,
+    Reduce,
+    Send,
+    Wait,
+    WorkerProgram,
+)
+from topologies import Machine, parse_topology
+
+INSTANT = 1e24  # bytes per second: memory so fast that copies take no time
+
+
+def star(
+    devices: int = 2, *, link: float = 10, latency_s: float = 0, memory: float = INSTANT, launch_s: float = 0
+) -> Machine:
+    """Devices of 100 flop/s and 1000 bytes around a switch, `link` bytes/s each way."""
+    text = f"""
+format: topology/1
+name: star
+description: devices around a switch
+device_types:
+  - name: d
+    peak_flop_per_s: {{float32: 100}}
+    memory_bytes: 1000
+    memory_bandwidth_bytes_per_s: {memory}
+    efficiency: {{matmul: 0.5, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
+    launch_latency_s: {launch_s}
+devices: [{", ".join(f"{{name: d{i}, type: d}}" for i in range(devices))}]
+switches: [{{name: s}}]
+links:
+"""
+    for i in range(devices):
+        text += f"  - {{ends: [d{i}, s], bandwidth_bytes_per_s: {link}, direction: each, latency_s: {latency_s}}}\n"
+    return parse_topology(text)
+
+
+def shared_processor(ranks: int, cores: float, *, memory: float = INSTANT) -> Machine:
+    """Ranks of one core each (100 flop/s, 10 bytes/s of memory alone) on one processor and one memory."""
+    names = [f"r{i}" for i in range(ranks)]
+    text = f"""
+format: topology/1
+name: host
+description: ranks on one host
+device_types:
+  - name: core
+    peak_flop_per_s: {{float32: 100}}
+    memory_bandwidth_bytes_per_s: 10
+    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
+    launch_latency_s: 0
+processors: [{{name: cpu, cores: {cores}}}]
+memories: [{{name: dram, memory_bytes: 1000, memory_bandwidth_bytes_per_s: {memory}}}]
+devices: [{", ".join(f"{{name: {name}, type: core, processor: cpu, memory: dram}}" for name in names)}]
+switches: [{{name: host}}]
+links:
+"""
+    for name in names:
+        text += f"  - {{ends: [{name}, host], bandwidth_bytes_per_s: 100, direction: each, latency_s: 0}}\n"
+    return parse_topology(text)
+
+
+def compute(operations: float, touched_bytes: int = 0, *, category: str = "other", calls: int = 1) -> Compute:
+    call = Call((), (), {}, (), None)
+    return Compute((Kernel("node", "op", {}, (call,) * calls),), category, operations, touched_bytes)
+
+
+def messages(sizes: dict[int, int]) -> tuple[Message, ...]:
+    return tuple(Message(peer, 0, (), nbytes, 0) for peer, nbytes in sizes.items())
+
+
+def send(transfer: int, sizes: dict[int, int] | None = None) -> Send:
+    return Send(transfer, None, messages(sizes or {}))
+
+
+def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Fetch:
+    """A fetch into buffer 0; `local` elements are copied from the worker's own."""
+    copies = (LocalCopy(0, (Piece((), (), local),)),) if local else ()
+    return Fetch(transfer, 0, None, messages(sizes or {}), copies)
+
+
+def reduce(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Reduce:
+    copies = (LocalCopy(0, (Piece((), (), local),)),) if local else ()
+    return Reduce(transfer, 0, None, messages(sizes or {}), copies, "Sum")
+
+
+def wait(transfer: int) -> Wait:
+    return Wait(transfer)
+
+
+def buffer(name: str, nbytes: int, first: int, last: int, *, offset: int = 0, kind: str = "tensor") -> Buffer:
+    return Buffer(name, (nbytes // 4,), "float32", nbytes, offset, first, last, kind)
+
+
+def program(*tasks: list, buffers: dict[int, list[Buffer]] | None = None, arena: int = 0) -> Program:
+    """A program of one list of tasks per worker; buffer 0 of a worker without buffers has 40 bytes."""
+    k = len(tasks)
+    sent = np.zeros((k, k), dtype=np.int64)
+    for u, own in enumerate(tasks):
+        for task in own:
+            if isinstance(task, Send):
+                for message in task.messages:
+                    sent[u, message.peer] += message.nbytes
+    given = buffers or {}
+    workers = tuple(
+        WorkerProgram(u, tuple(own), tuple(given.get(u, [buffer("b", 40, 0, 0)])), arena) for u, own in enumerate(tasks)
+    )
+    return Program((k,), workers, {}, {}, sent)

@@ -1,0 +1,148 @@
+"""Real plans, lowered and simulated: bytes, memory, time, the report, the trace and the command."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from planner.models import ModelOptions, build
+from planner.plan import single_worker
+from planner.plan_json import save_plan
+from planner.program.lower import lower
+from planner.report import read_reports
+from planner.search import SearchOptions, search
+from simulator import simulate
+from simulator.cli import main
+from simulator.report import batch_size, report
+from topologies import load_topology
+
+MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
+
+
+def planned(model, ways=(2, 2, 2), **options):
+    graph = build(model, ModelOptions(batch=16, **options))
+    return search(graph, SearchOptions(ways=ways, name="recursive"))
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return load_topology("p2.8xlarge")
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "mlp.json"
+    save_plan(planned("mlp-3-64", (2, 2)), path)
+    return path
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_simulated_bytes_are_the_plans_and_the_peak_is_within_the_arena(model, machine):
+    plan = planned(model, **MODELS[model])
+    for prefetch in (0, 1, 3):
+        simulation = simulate(lower(plan, prefetch=prefetch), machine)
+        assert (simulation.timeline.bytes == plan.bytes).all()
+        for memory, worker in zip(simulation.memories, simulation.program.workers, strict=True):
+            assert memory.peak_bytes <= worker.arena_bytes
+        assert simulation.seconds_without_communication <= simulation.seconds
+        assert all(link.utilisation <= 1 for link in simulation.links)
+
+
+def test_no_overlap_takes_longer(machine):
+    program = lower(planned("mlp-3-64"), prefetch=2)
+    assert simulate(program, machine, overlap=False).seconds > simulate(program, machine).seconds
+
+
+def test_one_worker_communicates_nothing(machine):
+    simulation = simulate(lower(single_worker(planned("mlp-3-64"))), machine)
+    assert simulation.seconds == simulation.seconds_without_communication > 0
+    assert not simulation.timeline.bytes.any()
+
+
+def test_a_hierarchy_is_never_faster_than_a_switch(machine):
+    program = lower(planned("wresnet-14-1", image=32))
+    assert simulate(program, load_topology("uniform-8")).seconds <= simulate(program, machine).seconds * (1 + 1e-6)
+
+
+def test_report(machine, tmp_path):
+    plan = planned("mlp-3-64")
+    simulation = simulate(lower(plan), machine)
+    found = report(plan, tmp_path / "some.json", simulation, {"prefetch": 1})
+    assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
+    assert found.samples_per_s == pytest.approx(16 / simulation.seconds)
+    assert found.bytes == found.planned_bytes
+    assert 0 < found.communication_share < 1
+    assert len(found.links) == 26
+    assert sum(link.nbytes for link in found.links if link.name.startswith("gpu")) == found.total_bytes
+
+
+def test_batch_size_comes_from_the_labels():
+    assert batch_size(build("mlp-3-64", ModelOptions(batch=24))) == 24
+
+
+def test_command(plan_file, tmp_path, capsys):
+    json_file, trace_file = tmp_path / "r.json", tmp_path / "t.json"
+    with pytest.raises(SystemExit) as done:
+        main([str(plan_file), "--topo", "p2.8xlarge.yaml", "--json", str(json_file), "--trace", str(trace_file)])
+    assert done.value.code == 0
+    out = capsys.readouterr().out
+    assert "seconds per step" in out
+    assert "equal to the plan" in out
+    (found,) = read_reports(json_file)
+    assert found.settings == {"prefetch": 1, "overlap": True}
+    events = json.loads(trace_file.read_text())["traceEvents"]
+    received = sum(event["args"]["bytes"] for event in events if event.get("cat", "").startswith("receive"))
+    assert received == found.total_bytes
+    assert {event["ph"] for event in events} == {"X", "C", "M"}
+    assert_disjoint(events)
+
+
+def assert_disjoint(events):
+    """Intervals of one lane do not overlap."""
+    lanes = {}
+    for event in events:
+        if event["ph"] == "X":
+            lanes.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for intervals in lanes.values():
+        intervals.sort()
+        for (_, stop), (start, _) in pairwise(intervals):
+            assert start >= stop - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of p2.8xlarge, uniform-8"),
+        (["PLAN", "--topo", "SMALL"], r"error: star: expected at least 4 devices, one per worker, found 2"),
+        (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),
+        (["PLAN"], "error: Missing option '--topo'"),
+        (["PLAN", "--topo", "p2.8xlarge", "--prefetch", "-1"], "error: Invalid value for '--prefetch'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, message, plan_file, tmp_path, capsys):
+    small = tmp_path / "small.yaml"
+    small.write_text(SMALL)
+    names = {"PLAN": str(plan_file), "SMALL": str(small)}
+    with pytest.raises(SystemExit) as done:
+        main([names.get(argument, argument) for argument in arguments])
+    captured = capsys.readouterr()
+    assert done.value.code == 2
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+SMALL = """
+format: topology/1
+name: star
+description: two devices
+device_types:
+  - name: d
+    peak_flop_per_s: {float32: 1e9}
+    memory_bytes: 1e6
+    memory_bandwidth_bytes_per_s: 1e9
+    efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}
+    launch_latency_s: 0
+devices: [{name: a, type: d}, {name: b, type: d}]
+links: [{ends: [a, b], bandwidth_bytes_per_s: 1e9, direction: each, latency_s: 0}]
+"""

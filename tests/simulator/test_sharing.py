@@ -1,0 +1,125 @@
+"""Activities in simulated time: staggered starts by hand, and a naive simulation as a twin."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simpy import Environment
+
+from simulator.fairness import ActivityClass, fair_rates
+from simulator.sharing import Sharing
+
+LINK = ActivityClass(((0, 1.0),))
+
+
+def ends_of(capacities, activities):
+    """When each (start, class, work) ends."""
+    environment = Environment()
+    sharing = Sharing(environment, capacities)
+    ends = [None] * len(activities)
+
+    def note(i):
+        ends[i] = environment.now
+
+    for i, (start, kind, work) in enumerate(activities):
+        number = sharing.number(kind)
+        sharing.after(start, lambda i=i, number=number, work=work: sharing.start(number, work, lambda: note(i)))
+    environment.run()
+    return ends
+
+
+def test_staggered_starts():
+    # a link of 10; A of 30 from 0, B of 20 from 2. A has 20 by 2 alone, then both at 5: A ends at 4; B then has 10 of
+    # its 20 left and the link alone: 5
+    assert ends_of([10], [(0, LINK, 30), (2, LINK, 20)]) == pytest.approx([4, 5])
+
+
+def test_a_capped_activity_leaves_the_rest():
+    # a link of 10, one activity capped at 2 with 8 to do, the other with 36: 8 / s until 4 (32), then 10 / s: 4.4
+    assert ends_of([10], [(0, ActivityClass(((0, 1.0),), 2), 8), (0, LINK, 36)]) == pytest.approx([4, 4.4])
+
+
+def test_coefficients_slow_everyone_on_a_bus():
+    # a bus of 30 shared by a staged copy (twice) and a plain one: both at 10; the plain one ends at 2, then 15 / s:
+    # the staged copy has 20 of 50 by 2, and needs 30 / 15 = 2 more
+    assert ends_of([30], [(0, ActivityClass(((0, 2.0),)), 50), (0, LINK, 20)]) == pytest.approx([4, 2])
+
+
+def test_many_alike_are_one_class():
+    assert ends_of([10], [(0, LINK, 5)] * 8) == pytest.approx([4] * 8)
+
+
+def test_one_may_start_another_when_it_ends():
+    environment = Environment()
+    sharing = Sharing(environment, [10.0])
+    number = sharing.number(LINK)
+    ends = []
+
+    def again():
+        ends.append(environment.now)
+        if len(ends) < 3:
+            sharing.start(number, 10, again)
+
+    sharing.start(number, 10, again)
+    environment.run()
+    assert ends == pytest.approx([1, 2, 3])
+
+
+def test_calls_after_the_same_delay_keep_their_order():
+    environment = Environment()
+    sharing = Sharing(environment, [1.0])
+    seen = []
+    for i in range(5):
+        sharing.after(1.5, lambda i=i: seen.append((environment.now, i)))
+    environment.run()
+    assert seen == [(1.5, i) for i in range(5)]
+
+
+def naive(capacities, activities):
+    """Step from event to event with every activity on its own and rates computed anew each time."""
+    left = {}
+    ends = [None] * len(activities)
+    now = 0.0
+    waiting = sorted(range(len(activities)), key=lambda i: activities[i][0])
+    while left or waiting:
+        order = sorted(left)
+        rates = fair_rates(capacities, [activities[i][1] for i in order], [1] * len(order))
+        finish = min((now + left[i] / rate for i, rate in zip(order, rates, strict=True)), default=float("inf"))
+        begin = activities[waiting[0]][0] if waiting else float("inf")
+        then = min(finish, begin)
+        for i, rate in zip(order, rates, strict=True):
+            left[i] -= rate * (then - now)
+        now = then
+        for i in order:
+            if left[i] <= 1e-9 * activities[i][2]:
+                ends[i] = now
+                del left[i]
+        while waiting and activities[waiting[0]][0] <= now:
+            i = waiting.pop(0)
+            left[i] = activities[i][2]
+    return ends
+
+
+@st.composite
+def arrivals(draw):
+    capacities = draw(st.lists(st.floats(1, 10), min_size=1, max_size=3))
+    uses = st.dictionaries(st.integers(0, len(capacities) - 1), st.floats(0.5, 4), min_size=1)
+    kinds = draw(st.lists(st.tuples(uses, st.none() | st.floats(0.5, 5)), min_size=1, max_size=3))
+    classes = [ActivityClass(tuple(sorted(u.items())), cap) for u, cap in kinds]
+    one = st.tuples(st.integers(0, 12).map(lambda n: n / 4), st.sampled_from(classes), st.floats(0.5, 20))
+    return capacities, draw(st.lists(one, min_size=1, max_size=8))
+
+
+@settings(deadline=None)
+@given(arrivals())
+def test_equal_to_the_naive_simulation(case):
+    assert ends_of(*case) == pytest.approx(naive(*case), rel=1e-6)
+
+
+@settings(deadline=None)
+@given(arrivals())
+def test_never_faster_than_the_busiest_resource(case):
+    capacities, activities = case
+    end = max(ends_of(*case))
+    for resource, capacity in enumerate(capacities):
+        units = sum(work * dict(kind.uses).get(resource, 0) for _, kind, work in activities)
+        assert end >= units / capacity * (1 - 1e-9)
