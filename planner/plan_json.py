@@ -16,6 +16,7 @@ from planner.layout import parse_placement
 from planner.plan import Plan, check_plan
 
 FORMAT = "plan/1"
+DECISIVE = ("model", "name", "placements", "objective")  # what of a search is said beside the decisions
 
 
 class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -67,7 +68,7 @@ def plan_from_json(text: bytes) -> Plan:
         record = msgspec.json.decode(text, type=PlanRecord)
     except msgspec.ValidationError as error:
         raise PlanError(str(error)) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"expected JSON: {error}") from error
     plan = _plan(record)
     check_plan(plan)
@@ -154,11 +155,11 @@ def plan_to_json(plan: Plan) -> str:
         "graph": to_data(plan.graph),
         "seed": plan.seed,
         "ways": list(plan.ways),
-        "search": {key: value for key, value in plan.search.items() if key in ("model", "name", "placements", "objective")},
+        "search": {key: plan.search[key] for key in DECISIVE if key in plan.search},
         "steps": steps,
         "reported": {"bytes": msgspec.to_builtins(_bytes_record(plan)), "search": dict(plan.search)},
     }
-    return _lines(data)
+    return _lines(data) + "\n"
 
 
 def _lines(data: object, depth: int = 0) -> str:

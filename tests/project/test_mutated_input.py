@@ -1,0 +1,92 @@
+"""Files with something changed at random: refused in one line, or understood; never an unexpected failure."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.cli import main as plan
+from simulator.cli import main as simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
+TOPOLOGY = yaml.safe_load((ROOT / "topologies" / "uniform-8.yaml").read_text())
+VALUES = (None, True, -1, 0, 1, 3, 2**70, 1.5, 1e400, "", "S0", "S9", "R", "k", "W", "\n", [], [2, 2], {}, {"a": 1})
+ROUNDS = 100
+
+
+def places(data, path=()):
+    """Yield the path of everything within nested data."""
+    if isinstance(data, dict | list):
+        for key in data if isinstance(data, dict) else range(len(data)):
+            yield (*path, key)
+            yield from places(data[key], (*path, key))
+
+
+def mutated(data, chance):
+    """Return a copy in which one place is replaced, removed or doubled."""
+    data = json.loads(json.dumps(data))
+    path = chance.choice(list(places(data)))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    match chance.choice(("replace", "replace", "remove", "double", "rename")):
+        case "remove":
+            del inner[path[-1]]
+        case "double" if isinstance(inner, list):
+            inner.insert(path[-1], inner[path[-1]])
+        case "rename" if isinstance(inner, dict):
+            inner[f"{path[-1]}x"] = inner.pop(path[-1])
+        case _:
+            inner[path[-1]] = chance.choice(VALUES)
+    return data
+
+
+def ends_well(main, arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    assert ended.value.code in {0, 2}, shown.err
+    assert shown.err.count("\n") == (1 if ended.value.code else 0), shown.err
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plans(tmp_path, capsys, seed):
+    chance = random.Random(seed)
+    for number in range(ROUNDS):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(mutated(PLAN, chance)))
+        ends_well(simulate, (file, "--topo", "uniform-8"), capsys)
+
+
+def test_graphs(tmp_path, capsys):
+    chance = random.Random(0)
+    for number in range(ROUNDS):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(mutated(PLAN["graph"], chance)))
+        ends_well(plan, (file, "--ways", "2,2"), capsys)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_topologies(tmp_path, capsys, seed):
+    chance = random.Random(seed)
+    for number in range(ROUNDS):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(yaml.safe_dump(mutated(TOPOLOGY, chance)))
+        ends_well(simulate, (ROOT / "docs" / "examples" / "product.plan.json", "--topo", file), capsys)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_cut_and_damaged_text(tmp_path, capsys, seed):
+    chance = random.Random(seed)
+    text = json.dumps(PLAN).encode()
+    for number in range(ROUNDS):
+        damaged = bytearray(text[: chance.randrange(len(text))] if chance.random() < 0.5 else text)
+        for _ in range(chance.randrange(3)):
+            if damaged:
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        file = tmp_path / f"{number}.json"
+        file.write_bytes(damaged)
+        ends_well(simulate, (file, "--topo", "uniform-8"), capsys)
