@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, cast
 
 import tdl
 from planner.errors import GraphError
@@ -19,58 +20,46 @@ LEAST = {"stride": 1, "kernel": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
 
 
-class _Frozen(tuple[tuple[str, "Value"], ...]):
-    """A mapping's items: what a mapping becomes in a cache key."""
-
-    __slots__ = ()
-
-
 def infer(op: str, operands: Sequence[Kind], attrs: Mapping[str, Value]) -> tuple[Kind, ...]:
     """Return (shape, dtype) of each output of `op` applied to operands of the given shapes and dtypes.
 
     Raises GraphError for an unknown operator, a wrong number of operands, wrong attributes, or shapes and dtypes
     that do not fit together; the message names neither node nor tensors, the caller does.
     """
-    if not attrs:
-        return _infer(op, tuple(operands), _EMPTY)
-    return _infer(op, tuple(operands), _freeze_attributes(attrs))
+    return _infer(op, tuple(operands), tuple((name, _freeze(value, name)) for name, value in attrs.items()))
 
 
-_EMPTY = _Frozen()
-
-
-def _freeze_attributes(attrs: Mapping[str, Value]) -> _Frozen:
-    return _Frozen((name, _freeze(value, name)) for name, value in attrs.items())
-
-
-def _freeze(value: Value, where: str) -> Value:
+def _freeze(value: Value, where: str) -> Hashable:
+    """Return a cache key; anything but an int, a string or None carries its type, since 1 == 1.0 == True."""
     if isinstance(value, tuple):
-        return tuple(_freeze(item, where) for item in value)
+        return tuple, tuple(_freeze(item, where) for item in value)
     if isinstance(value, Mapping):
-        return _Frozen((key, _freeze(item, f"{where}.{key}")) for key, item in value.items())
-    if value is None or isinstance(value, bool | int | str):
+        return dict, tuple((key, _freeze(item, f"{where}.{key}")) for key, item in value.items())
+    if value is None or type(value) in (int, str):
         return value
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
+    if isinstance(value, float) and not math.isfinite(value):
         raise GraphError(f"attribute {where} must be finite, found {value}")
+    if isinstance(value, bool | int | float | str):
+        return type(value), value
     raise GraphError(
         f"attribute {where} must be a number, a string, None, a tuple or a mapping of them, "
         f"found {type(value).__name__}"
     )
 
 
-def _thaw(value: Value) -> Value:
-    if isinstance(value, _Frozen):
-        return {key: _thaw(item) for key, item in value}
-    if isinstance(value, tuple):
-        return tuple(_thaw(item) for item in value)
-    return value
+def _thaw(frozen: Any) -> Value:
+    if not isinstance(frozen, tuple):
+        return cast("Value", frozen)
+    kind, content = frozen
+    if kind is tuple:
+        return tuple(_thaw(item) for item in content)
+    if kind is dict:
+        return {key: _thaw(item) for key, item in content}
+    return cast("Value", content)
 
 
-# `typed`: an attribute 1 is neither True nor 1.0.
-@lru_cache(maxsize=1 << 16, typed=True)
-def _infer(op: str, operands: tuple[Kind, ...], frozen: _Frozen) -> tuple[Kind, ...]:
+@lru_cache(maxsize=1 << 16)
+def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashable], ...]) -> tuple[Kind, ...]:
     operator = tdl.catalog.get(op)
     if operator is None:
         raise GraphError(f"unknown operator {op!r}")

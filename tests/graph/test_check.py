@@ -15,8 +15,8 @@ def graph():
 
 
 def with_node(graph, key, **changes):
+    assert any(node.name == key for node in graph.nodes)
     nodes = tuple(replace(node, **changes) if node.name == key else node for node in graph.nodes)
-    assert nodes != graph.nodes
     return replace(graph, nodes=nodes)
 
 
