@@ -207,7 +207,10 @@ def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
 
 
 def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
-    """Variables that occur in an index that is not plain, or as a value."""
+    """Variables that occur in a window (an affine index that is not plain) or as a value.
+
+    A mixed-radix tuple needs no contiguous runs: what a worker holds of it is itself mixed radix, in local extents.
+    """
     used = [index for placed in traced.outputs for index in placed.coordinates]
     used += [index for access in found for index in access.index]
     for placed in traced.outputs:
@@ -220,7 +223,8 @@ def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
         if isinstance(node, Coordinate)
         for name in node.affine.variables
     }
-    return frozenset(values | {name for index in used if not index.is_plain for name in index.variables})
+    windows = (index for index in used if isinstance(index, Affine) and not index.is_plain)
+    return frozenset(values | {name for index in windows for name in index.variables})
 
 
 def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0911
@@ -237,9 +241,7 @@ def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0
         case Call("add" | "subtract", (left, right)):
             return is_linear(left, operands) and is_linear(right, operands)
         case Call("multiply", (left, right)):
-            return any(
-                is_linear(a, operands) and not _depends(b, operands) for a, b in ((left, right), (right, left))
-            )
+            return any(is_linear(a, operands) and not _depends(b, operands) for a, b in ((left, right), (right, left)))
         case Call("divide", (left, right)):
             return is_linear(left, operands) and not _depends(right, operands)
         case Call("where", (condition, left, right)):
@@ -249,4 +251,3 @@ def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0
 
 def _depends(expression: Expr, operands: frozenset[int]) -> bool:
     return any(isinstance(node, Element) and node.operand in operands for node in walk(expression))
-

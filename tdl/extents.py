@@ -65,9 +65,7 @@ class ExtentRules:
             known[name] = self._limited(name, use, shapes, given, known)
         return {name: known[name] for name in self.variables}
 
-    def _limited(
-        self, name: str, use: Use, shapes: Shapes, given: Mapping[str, int], known: Mapping[str, int]
-    ) -> int:
+    def _limited(self, name: str, use: Use, shapes: Shapes, given: Mapping[str, int], known: Mapping[str, int]) -> int:
         """Return the extent, lowered so that an access outside every reducer stays inside; it may not be given."""
         if name not in given:
             return min(known[name], _largest(name, use, shapes, known))
@@ -129,9 +127,7 @@ class ExtentRules:
     def _conflict(self, name: str, shapes: Shapes, given: Mapping[str, int]) -> TDLError:
         claims = [f"{self.declared[name]} as declared"] if name in self.declared else []
         claims += [f"{given[name]} by attribute 'extents'"] if name in given else []
-        claims += [
-            f"{shapes[use.operand][use.dimension]} by {use.place}" for other, use in self.plain if other == name
-        ]
+        claims += [f"{shapes[use.operand][use.dimension]} by {use.place}" for other, use in self.plain if other == name]
         return TDLError(f"inconsistent extents of '{name}': {', '.join(dict.fromkeys(claims))}")
 
 

@@ -26,25 +26,19 @@ class _Window:
 @op(category="convolution")
 def convolution(input: Operand, weight: Operand, *, stride: Pair, padding: Pair) -> Body:
     at = _Window(stride, padding).input
-    return lambda n, co, y, x: Sum(
-        lambda ci, dy, dx: input[n, ci, *at(y, x, dy, dx)] * weight[co, ci, dy, dx]
-    )
+    return lambda n, co, y, x: Sum(lambda ci, dy, dx: input[n, ci, *at(y, x, dy, dx)] * weight[co, ci, dy, dx])
 
 
 @op(category="convolution")
 def convolution_backward_input(grad: Operand, weight: Operand, *, stride: Pair, padding: Pair) -> Body:
     at = _Window(stride, padding).output
-    return lambda n, ci, y, x: Sum(
-        lambda co, dy, dx: grad[n, co, *at(y, x, dy, dx)] * weight[co, ci, dy, dx]
-    )
+    return lambda n, ci, y, x: Sum(lambda co, dy, dx: grad[n, co, *at(y, x, dy, dx)] * weight[co, ci, dy, dx])
 
 
 @op(category="convolution")
 def convolution_backward_weight(grad: Operand, input: Operand, *, stride: Pair, padding: Pair) -> Body:
     at = _Window(stride, padding).input
-    return lambda co, ci, dy, dx: Sum(
-        lambda n, y, x: grad[n, co, y, x] * input[n, ci, *at(y, x, dy, dx)]
-    )
+    return lambda co, ci, dy, dx: Sum(lambda n, y, x: grad[n, co, y, x] * input[n, ci, *at(y, x, dy, dx)])
 
 
 @op(category="reduction")
@@ -53,9 +47,7 @@ def max_pool2d_with_indices(input: Operand, *, stride: Pair, padding: Pair, kern
 
     def outputs(n: Expr, c: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr]:
         greatest = Max(lambda wy=ky, wx=kx: input[n, c, *at(y, x, wy, wx)])
-        first = Min(
-            lambda dy=ky, dx=kx: where(input[n, c, *at(y, x, dy, dx)] == greatest, dy * kx + dx, ky * kx)
-        )
+        first = Min(lambda dy=ky, dx=kx: where(input[n, c, *at(y, x, dy, dx)] == greatest, dy * kx + dx, ky * kx))
         return Max(lambda dy=ky, dx=kx: input[n, c, *at(y, x, dy, dx)]), first
 
     return outputs
@@ -67,9 +59,7 @@ def max_pool2d_with_indices_backward(
 ) -> Body:
     (ky, kx), at = kernel, _Window(stride, padding).output
     return lambda n, c, y, x: Sum(
-        lambda dy=ky, dx=kx: where(
-            indices[n, c, *at(y, x, dy, dx)] == dy * kx + dx, grad[n, c, *at(y, x, dy, dx)], 0
-        )
+        lambda dy=ky, dx=kx: where(indices[n, c, *at(y, x, dy, dx)] == dy * kx + dx, grad[n, c, *at(y, x, dy, dx)], 0)
     )
 
 

@@ -16,15 +16,9 @@ def sum_exp(x: Operand, maximum: Operand) -> Body:
 
 @op(category="reduction")
 def cross_entropy(x: Operand, maximum: Operand, total: Operand, labels: Operand, *, count: float) -> Body:
-    return lambda: (
-        Sum(lambda b, c: where(labels[b] == c, log(total[b]) + maximum[b] - x[b, c], 0)) / count
-    )
+    return lambda: Sum(lambda b, c: where(labels[b] == c, log(total[b]) + maximum[b] - x[b, c], 0)) / count
 
 
 @op(category="elementwise")
-def cross_entropy_backward(
-    x: Operand, maximum: Operand, total: Operand, labels: Operand, *, factor: float
-) -> Body:
-    return lambda b, c: (
-        (exp(x[b, c] - maximum[b]) / total[b] - where(labels[b] == c, 1, 0)) * factor
-    )
+def cross_entropy_backward(x: Operand, maximum: Operand, total: Operand, labels: Operand, *, factor: float) -> Body:
+    return lambda b, c: (exp(x[b, c] - maximum[b]) / total[b] - where(labels[b] == c, 1, 0)) * factor

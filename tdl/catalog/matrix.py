@@ -10,9 +10,7 @@ from tdl.operator import op
 
 @op(category="matmul")
 def mm(a: Operand, b: Operand, *, transpose_a: bool = False, transpose_b: bool = False) -> Body:
-    return lambda i, j: Sum(
-        lambda k: (a[k, i] if transpose_a else a[i, k]) * (b[j, k] if transpose_b else b[k, j])
-    )
+    return lambda i, j: Sum(lambda k: (a[k, i] if transpose_a else a[i, k]) * (b[j, k] if transpose_b else b[k, j]))
 
 
 @op(category="matmul")

@@ -14,9 +14,7 @@ def batch_norm_var(input: Operand, mean: Operand, *, count: float) -> Body:
 
 @op(category="elementwise")
 def batch_norm(input: Operand, mean: Operand, var: Operand, weight: Operand, bias: Operand, *, eps: float) -> Body:
-    return lambda n, c, y, x: (
-        (input[n, c, y, x] - mean[c]) * (weight[c] / sqrt(var[c] + eps)) + bias[c]
-    )
+    return lambda n, c, y, x: (input[n, c, y, x] - mean[c]) * (weight[c] / sqrt(var[c] + eps)) + bias[c]
 
 
 @op(category="reduction")
