@@ -184,7 +184,7 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
     """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
 
-    A dimension in which none of the variables `split` occurs is needed whole; with None every dimension is narrowed.
+    Of a mixed-radix tuple it is just what the combinations of its digits reach. A dimension in which none of the variables `split` occurs is needed whole; with None every dimension is narrowed.
     """
     operand = subject.case.operands[number]
     needed = []
@@ -195,6 +195,9 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
             kept = split is not None and not split & set(index.variables)
             if not isinstance(index, Affine | Digits) or kept:
                 marked[:] = True
+                continue
+            if isinstance(index, Digits):
+                marked[_positions(index, runs, subject.extents)] = True
                 continue
             for chosen in product(*(runs[variable] for variable in index.variables)):
                 single = {variable: (run,) for variable, run in zip(index.variables, chosen, strict=True)}

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
 from typing import cast
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Kernel, KernelCall
 
 Groups = tuple[tuple[str, ...], ...]
 
 
 def reshape(call: KernelCall) -> None:
-    """Rearrange elements: dimensions of operand and result are mixed-radix tuples of the same variables."""
+    """Rearrange elements: dimensions of operand and result are mixed-radix tuples of the same variables.
+
+    What a worker holds of such a dimension is mixed radix too, in the numbers of indices it has of each variable.
+    """
     source = cast(Groups, call.attributes["source"])
     target = cast(Groups, call.attributes["target"])
     (x,), (out,) = call.inputs, call.outputs
-    for dim, group in enumerate(source):
-        if x.shape[dim] != prod(call.length(variable) for variable in group):
-            x = call.xp.take(x, _digit_positions(call, group, call.origins[0][dim]), axis=dim)
     order = [variable for group in source for variable in group]
     x = x.reshape([call.length(variable) for variable in order])
     x = x.transpose([order.index(variable) for group in target for variable in group])
     call.xp.copyto(out, x.reshape(out.shape))
-
-
-def _digit_positions(call: KernelCall, group: tuple[str, ...], origin: int) -> Array:
-    """Return where the ranges of a dimension's variables lie in its local slice, most significant variable first."""
-    extents = cast("Mapping[str, int]", call.attributes.get("extents", {}))
-    unknown = [variable for variable in group[1:] if variable not in extents]
-    if unknown:
-        raise ValueError(f"reshape: a split needs the extents of {', '.join(unknown)} in the attribute extents")
-    positions = call.xp.zeros(1, dtype=call.xp.int64)
-    for place, variable in enumerate(group):
-        radix = extents[variable] if place else 1
-        digits = call.xp.arange(*call.ranges[variable])
-        positions = (positions[:, None] * radix + digits).reshape(-1)
-    return positions - origin
 
 
 def unbind(call: KernelCall) -> None:

@@ -116,7 +116,8 @@ class _Emitter:
             inputs = tuple(reads[operand] for operand in range(len(reads)))
             later = work.accumulates is not None and not self._is_first_summand(work)
             calls = tuple(_call(call, inputs, result, later) for call in share.calls)
-            kernels.append(Kernel(work.node.name, work.node.op, work.node.attrs, calls))
+            attributes = {**work.node.attrs, "extents": work.signature.extents}
+            kernels.append(Kernel(work.node.name, work.node.op, attributes, calls))
         return Compute(tuple(kernels), unit[-1].signature.category, operations, touched)
 
     def _touched(self, work: Work, inputs: Sequence[int], outputs: Sequence[int]) -> int:

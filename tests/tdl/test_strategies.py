@@ -44,7 +44,7 @@ TABLE = (
     ("cross_entropy", (2, 1, 1, 1), {"count": 4}, "", "b+Sum c+Sum", "", "c", False),
     ("cross_entropy_backward", (2, 1, 1, 1), {"factor": 0.1}, "b c", "", "", "c", True),
     ("reshape", (2,), {"source": (("v0", "v1"), ("v2",)), "target": (("v0",), ("v1",), ("v2",))},
-     "v0 v1 v2", "", "", "v0 v1", False),
+     "v0 v1 v2", "", "", "", False),
     ("unbind", (3,), {"dim": 1, "n": 2}, "i0 i1", "", "", "", False),
     ("stack", (1, 1), {"dim": 0}, "i0 s", "", "", "s", False),
     ("shift_two", (1,), {}, "i", "", "", "i", False),
