@@ -60,7 +60,7 @@ def percent(value: float | None) -> str:
 
 
 def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
-    """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each worker sends and receives."""
+    """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each sends and receives."""
     workers = range(len(matrix))
     sent = [sum(row) for row in matrix]
     received = [sum(row[w] for row in matrix) for w in workers]
