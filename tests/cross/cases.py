@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 
+from planner.graph.build import GraphBuilder
+from planner.graph.training import training_graph
 from planner.models import ModelOptions, build
+from planner.models.layers import classify, convolution, linear
 from planner.plan import Plan
 from planner.search import SearchOptions, search
 
@@ -47,8 +50,22 @@ class Case:
         return planned(self)
 
 
+def flattened(options):
+    """A convolution, max pooling, a reshape that merges three dimensions, and a linear layer: LeNet in small."""
+    b = GraphBuilder(options.dtype)
+    x = b.input("images", (options.batch, 2, 8, 8))
+    x = b.apply("relu", convolution(b, x, "conv", (4, 3, 1)), name="relu")
+    pool = {"stride": (2, 2), "padding": (0, 0), "kernel": (2, 2), "extents": {"dy": 2, "dx": 2}}
+    x, _ = b.apply_all("max_pool2d_with_indices", x, name="pool", **pool)
+    merge = {"source": (("n",), ("c",), ("y",), ("x",)), "target": (("n",), ("c", "y", "x"))}
+    flat = b.apply("reshape", x, name="flat", **merge, extents={"c": 4, "y": 4, "x": 4})
+    return training_graph(b, classify(b, linear(b, flat, 6, "fc")), options.optimizer_settings)
+
+
 @cache
 def graph(model, dtype, optimizer):
+    if model == "flattened":
+        return flattened(ModelOptions(batch=4, dtype=dtype, optimizer=optimizer))
     name, options = MODELS[model]
     return build(name, ModelOptions(**options, dtype=dtype, optimizer=optimizer))
 

@@ -47,7 +47,7 @@ def trained(plan, prefetch=1, steps=2):
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "flattened"])
 def test_random_plans(model, ways):
     rng = random.Random(f"{model}{ways}")
     for prefetch in (0, 1, 3):

@@ -1,0 +1,31 @@
+"""Memory divides among workers: without the buffers of transfers in flight, k workers need a k-th each."""
+
+import numpy as np
+import pytest
+
+from planner.models import ModelOptions, build
+from planner.plan import single_worker
+from planner.program.lower import lower
+from planner.search import SearchOptions, search
+
+IN_FLIGHT = ("fetch", "reduce", "partial", "staging")
+
+
+def peak_in_flight(worker):
+    """The most bytes that fetched operands, partial results and packed messages take at one task position."""
+    alive = np.zeros(len(worker.tasks), dtype=np.int64)
+    for buffer in worker.buffers:
+        if buffer.kind in IN_FLIGHT and buffer.last >= 0:
+            alive[buffer.first : buffer.last + 1] += buffer.nbytes
+    return int(alive.max())
+
+
+@pytest.mark.parametrize("ways", [(2,), (2, 2), (2, 2, 2), (4, 2)], ids=str)
+def test_an_unreplicated_mlp_takes_its_share(ways, capsys):
+    plan = search(build("mlp-4-256", ModelOptions(batch=64)), SearchOptions(ways=ways))
+    alone = lower(single_worker(plan)).workers[0].arena_bytes
+    worst = max(lower(plan).workers, key=lambda worker: worker.arena_bytes - peak_in_flight(worker))
+    rest = worst.arena_bytes - peak_in_flight(worst)
+    with capsys.disabled():
+        print(f"\nMLP, ways {ways}: arena {worst.arena_bytes}, without transfers {rest}, share {alone / plan.workers:.0f}")
+    assert rest <= 1.1 * alone / plan.workers
