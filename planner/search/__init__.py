@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.layout import REPLICATE
 from planner.plan import Plan
-from planner.search.alternatives import allrow, data_parallel, equalchop
-from planner.search.coarsen import Ties, coarsen
-from planner.search.joint import joint
-from planner.search.recursive import recursive
+from planner.search import alternatives, joint, recursive
+from planner.search.coarsen import Ties
+from planner.search.coarsen import coarsen as coarsened
 from planner.search.space import Limits, Outcome, Searcher, Space
 
 __all__ = ["SEARCHERS", "Limits", "Outcome", "SearchOptions", "Searcher", "Space", "Ties", "search", "space_of"]
 
 SEARCHERS: dict[str, Searcher] = {
-    "recursive": recursive,
-    "joint": joint,
-    "allrow": allrow,
-    "equalchop": equalchop,
-    "data-parallel": data_parallel,
+    "recursive": recursive.recursive,
+    "joint": joint.joint,
+    "allrow": alternatives.allrow,
+    "equalchop": alternatives.equalchop,
+    "data-parallel": alternatives.data_parallel,
 }
 
 PLACEMENTS = ("S", "S,R")
@@ -49,7 +46,7 @@ class SearchOptions:
     name: str = "recursive"
     placements: str = "S"
     ties: Ties | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     seed: int = 0
 
 
@@ -77,7 +74,7 @@ def space_of(graph: Graph, options: SearchOptions) -> Space:
     """Return the space of plans that the options describe."""
     replicate = "R" in _checked(options)
     ties = options.ties if options.ties is not None else Ties(updates=not replicate)
-    return Space(coarsen(graph, ties), options.ways, replicate)
+    return Space(coarsened(graph, ties), options.ways, replicate)
 
 
 def _checked(options: SearchOptions) -> str:
@@ -86,7 +83,8 @@ def _checked(options: SearchOptions) -> str:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
     wanted = {part.strip() for part in options.placements.split(",")}
     if "P" in wanted:
-        raise PlanError(f"expected placements among {' or '.join(PLACEMENTS)}; P is not supported yet, found {options.placements!r}")
+        allowed = " or ".join(PLACEMENTS)
+        raise PlanError(f"expected placements {allowed} (P is not supported yet), found {options.placements!r}")
     if wanted not in ({"S"}, {"S", "R"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):

@@ -7,6 +7,8 @@ allowed and the cheapest is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import eq
 
 import tdl
 from planner.graph.ir import Node
@@ -65,7 +67,8 @@ def _at(space: Space, v: int, step: int) -> tuple[Placement, ...] | tuple[str, .
 def _constant(space: Space, v: int) -> list[State]:
     """Return the states that choose one thing at every step where it can be chosen."""
     options = dict.fromkeys(option for step in range(len(space.ways)) for option in _at(space, v, step))
-    return list(dict.fromkeys(state for wanted in options for state in _kept(space, v, wanted.__eq__)))
+    kept = dict.fromkeys(state for wanted in options for state in _kept(space, v, partial(eq, wanted)))
+    return list(kept) or [()] or [()]
 
 
 def _kept(space: Space, v: int, wanted: Callable[[object], bool]) -> list[State]:

@@ -66,7 +66,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoarseGraph:
-    """What the search works on. `variable_of` maps tensor and node names, as ("tensor" | "node", name), to variables."""
+    """What the search works on; `variable_of` maps ("tensor" | "node", name) to the variable it belongs to."""
 
     graph: Graph
     signatures: Mapping[str, Signature]
@@ -169,7 +169,8 @@ def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Nam
             cells.setdefault((node.unroll[0], id(found[node.name])), []).append(node)
     for nodes in cells.values():
         yield [("node", node.name) for node in nodes]
-        for names in (*zip(*(node.inputs for node in nodes), strict=True), *zip(*(node.outputs for node in nodes), strict=True)):
+        tensors = [(*node.inputs, *node.outputs) for node in nodes]
+        for names in zip(*tensors, strict=True):
             yield [("tensor", name) for name in names]
 
 

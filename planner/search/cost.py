@@ -145,7 +145,7 @@ def _not_owned(chosen: Sequence[tuple[Need, ...]], strategies: Sequence[Strategi
         for (inverses, counts), masks in zip(tables, whole, strict=True):
             at = np.ix_(inverses[0][block], *inverses[1:], masks)
             volume = volume * counts[at]
-        total = volume.sum(axis=-1) * (1 if volume.shape[-1] > 1 else prod(ways))
+        total = _over_workers(volume, ways)
         moved[block] = total[..., -1:] - total[..., :-1]
     return np.asarray(moved[np.ix_(*(classes.of for classes in axes), np.arange(len(layouts.states)))])
 
@@ -192,31 +192,30 @@ def _stored(write: Write, strategies: Strategies, layouts: Layouts) -> Table:
 
 def _moved_to_store(landing: Need, classes: _Classes, layouts: Layouts) -> Table:
     ways = layouts.ways
-    reducing, same = classes.masks[:, -2, None], classes.masks[:, -1, None]
-    copies = prod_of_ways(ways)[reducing]
-    first, none = first_eligible_masks(layouts.shape, ways)
-    alone = reducing & layouts.replicated & none
-    own, share, kept = _shares(landing, classes, layouts, reducing, same, np.array(first, dtype=np.int64))
+    reducing = classes.masks[:, -2, None]
+    copies = product_of_ways(ways)[reducing]
+    own, share, kept = _shares(landing, classes, layouts)
+    alone = reducing & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
     if alone.any():
         alive = agreement(ways)[:, 0][alone]
         share, kept = share * alive, kept * alive
-    workers = prod(ways)
-    own_total, share_total, kept_total = (
-        volume.sum(axis=-1) * (1 if volume.shape[-1] > 1 else workers) for volume in (own, share, kept)
-    )
+    own_total, share_total, kept_total = (_over_workers(volume, ways) for volume in (own, share, kept))
     reduced = np.where(layouts.replicated == 0, own_total, share_total)
     return np.asarray((copies - 1) * reduced + own_total - kept_total)
 
 
-def _shares(
-    landing: Need, classes: _Classes, layouts: Layouts, reducing: Table, same: Table, first: Table
-) -> tuple[Table, Table, Table]:
-    """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker]."""
-    ways = layouts.ways
+def _shares(landing: Need, classes: _Classes, layouts: Layouts) -> tuple[Table, Table, Table]:
+    """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
+
+    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
+    one; at a `*` step along the stored dimension.
+    """
+    ways, first = layouts.ways, first_eligible_masks(layouts.shape, layouts.ways)[0]
+    reducing, same = classes.masks[:, -2, None], classes.masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
     plain = _Classes(classes.of, classes.masks[:, :-2])
-    for dim, axis in enumerate(_terms((landing,), plain) if landing else []):
+    for dim, axis in enumerate(_terms((landing,), plain)):
         (numbers,), counts = _joint_counts([axis], ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
@@ -226,8 +225,13 @@ def _shares(
     return own, share, kept
 
 
+def _over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
+    """Sum over the last axis, which has one entry where all workers' are equal."""
+    return np.asarray(volume.sum(axis=-1) * (1 if volume.shape[-1] > 1 else prod(ways)))
+
+
 @cache
-def prod_of_ways(ways: tuple[int, ...]) -> Table:
+def product_of_ways(ways: tuple[int, ...]) -> Table:
     """Return [mask]: the product of the ways of the mask's steps."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))

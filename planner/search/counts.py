@@ -34,7 +34,7 @@ def agreement(ways: tuple[int, ...]) -> Counts:
     own = np.array([digits(ways, worker) for worker in range(prod(ways))]).reshape(prod(ways), len(ways))
     same = own[:, None, :] == own[None, :, :]
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
-    return (same[None] | (masks[:, None, None, :] == 0)).all(axis=3).astype(np.int64)
+    return np.asarray((same[None] | (masks[:, None, None, :] == 0)).all(axis=3), dtype=np.int64)
 
 
 @cache
@@ -124,9 +124,9 @@ def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Co
     plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
     other = [(need, chosen) for need, chosen in active if need.plain is None]
     if not other:
-        return held(extent, ways)[masks | plain]
+        return np.asarray(held(extent, ways)[masks | plain])
     sets = reduce(_intersect_all, (_sets(need, chosen, ways) for need, chosen in other))
-    return overlaps(extent, ways, sets)[masks | plain]
+    return np.asarray(overlaps(extent, ways, sets)[masks | plain])
 
 
 def _intersect_all(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:

@@ -6,6 +6,7 @@ step made a group fetch is seen in full. The subtracted term is a constant of th
 
 from __future__ import annotations
 
+from planner.layout import Placement
 from planner.search.coarsen import TensorVariable
 from planner.search.domains import choices_at, placements_at
 from planner.search.problem import build
@@ -31,7 +32,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     return Outcome(tuple(choice), total, None, details)
 
 
-def _options(space: Space, v: int, step: int) -> tuple[State | str, ...]:
+def _options(space: Space, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
     variable = space.coarse.variables[v]
     if isinstance(variable, TensorVariable):
         return placements_at(variable.shape, space.ways, step, replicate=space.replicate)

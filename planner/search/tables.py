@@ -17,7 +17,7 @@ Table = NDArray[np.int64]
 Scope = tuple[int, ...]
 Term = tuple[Scope, int]
 Shape = tuple[tuple[int, Scope], ...]
-"""Terms seen from one variable: table numbers and the positions of their axes among that variable and its neighbours."""
+"""Terms seen from one variable: table numbers and their axes' positions among that variable and its neighbours."""
 
 BLOCK_ELEMENTS = 1 << 22
 
@@ -114,7 +114,7 @@ class Tables:
         return (((tuple(axes)), self.intern(reduced)),)
 
     def minimum(self, terms: Shape, sizes: tuple[int, ...]) -> int:
-        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions; `sizes` are all axes'."""
+        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions, of given sizes."""
         return self.remember(("minimum", terms, sizes), lambda: [self._minimum(terms, sizes)])[0]
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:

@@ -1,0 +1,171 @@
+"""Hypothesis strategies: operators with shapes, candidate states, small training graphs."""
+
+from hypothesis import strategies as st
+
+from planner.graph import GraphBuilder, Init
+from planner.graph.optimizers import Optimizer
+from planner.graph.training import training_graph
+from planner.layout import signatures
+from planner.search.domains import all_layouts, choices_at
+
+WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)])
+EXTENT = st.integers(1, 9)
+
+
+@st.composite
+def signature(draw):
+    """A node's signature: plain, windowed, broadcast, reducing, reshaping operators with any extents."""
+    b = GraphBuilder()
+    kind = draw(st.sampled_from(sorted(_MAKERS)))
+    _MAKERS[kind](draw, b)
+    return signatures(b.finish({}, {}))["node"]
+
+
+def _mm(draw, b):
+    i, j, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    b.apply("mm", b.input("a", (i, k)), b.input("b", (j, k)), name="node", transpose_b=True)
+
+
+def _square(draw, b):
+    n = draw(EXTENT)
+    a = b.input("a", (n, n))
+    b.apply("mm", a, a, name="node", transpose_a=draw(st.booleans()))
+
+
+def _convolution(draw, b):
+    kernel, stride, padding = draw(st.sampled_from([(3, 1, 1), (3, 2, 1), (1, 2, 0), (2, 1, 0), (3, 2, 0)]))
+    image = draw(st.integers(4, 9))
+    x = b.input("x", (draw(st.integers(1, 3)), draw(st.integers(1, 3)), image, 3))
+    w = b.input("w", (draw(st.integers(1, 3)), b.shape(x)[1], kernel, 1))
+    b.apply("convolution", x, w, name="node", stride=(stride, 1), padding=(padding, 0))
+
+
+def _convolution_backward(draw, b):
+    kernel, stride, padding = draw(st.sampled_from([(3, 1, 1), (3, 2, 1), (1, 2, 0)]))
+    image = draw(st.integers(4, 9))
+    out = (image + 2 * padding - kernel) // stride + 1
+    n, co, ci = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    grad = b.input("g", (n, co, out, 2))
+    attrs = {"stride": (stride, 1), "padding": (padding, 0)}
+    if draw(st.booleans()):
+        w = b.input("w", (co, ci, kernel, 1))
+        extents = {"y": image, "x": 2}
+        b.apply("convolution_backward_input", grad, w, name="node", extents=extents, **attrs)
+    else:
+        x = b.input("x", (n, ci, image, 2))
+        extents = {"dy": kernel, "dx": 1}
+        b.apply("convolution_backward_weight", grad, x, name="node", extents=extents, **attrs)
+
+
+def _broadcast(draw, b):
+    i, j = draw(EXTENT), draw(EXTENT)
+    b.apply("mul", b.input("a", (i, j)), b.input("b", (j,)), name="node", dims=(1,))
+
+
+def _reduce(draw, b):
+    shape = (draw(EXTENT), draw(EXTENT), draw(st.integers(1, 4)))
+    dims = draw(st.sampled_from([(0,), (1,), (0, 2), (0, 1, 2)]))
+    b.apply("sum", b.input("a", shape), name="node", dims=dims)
+
+
+def _reshape(draw, b):
+    i, j, k = draw(st.integers(1, 5)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    split, merged = (("v0",), ("v1",), ("v2",)), (("v0", "v1"), ("v2",))
+    extents = {"v0": i, "v1": j, "v2": k}
+    if draw(st.booleans()):
+        x = b.input("x", (i, j, k))
+        b.apply("reshape", x, name="node", source=split, target=merged, extents=extents)
+    else:
+        x = b.input("x", (i * j, k))
+        b.apply("reshape", x, name="node", source=merged, target=split, extents=extents)
+
+
+_MAKERS = {
+    "mm": _mm,
+    "square": _square,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "reshape": _reshape,
+}
+
+
+@st.composite
+def squares(draw):
+    """A product of a square matrix with itself."""
+    b = GraphBuilder()
+    _square(draw, b)
+    return signatures(b.finish({}, {}))["node"]
+
+
+@st.composite
+def readers_of_one_tensor(draw):
+    """Two or three nodes that read one tensor as their operand 0."""
+    b = GraphBuilder()
+    if draw(st.booleans()):
+        n, co, ci, out = (draw(st.integers(1, 4)) for _ in range(4))
+        attrs = {"stride": (2, 1), "padding": (1, 0)}
+        grad = b.input("g", (n, co, out + 1, 2))
+        w, x = b.input("w", (co, ci, 3, 1)), b.input("x", (n, ci, 2 * out + 1, 2))
+        b.apply("convolution_backward_input", grad, w, name="0", extents={"y": 2 * out + 1, "x": 2}, **attrs)
+        b.apply("convolution_backward_weight", grad, x, name="1", extents={"dy": 3, "dx": 1}, **attrs)
+        return list(signatures(b.finish({}, {})).values())
+    i, j, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    x = b.input("x", (i, k))
+    b.apply("mm", x, b.input("b", (k, j)), name="0")
+    b.apply("mm", x, b.input("c", (i, j)), name="1", transpose_a=True)
+    if draw(st.booleans()):
+        b.apply("mul", x, b.input("d", (k,)), name="2", dims=(1,))
+    return list(signatures(b.finish({}, {})).values())
+
+
+def product_signature(i, j, k):
+    """A matrix product of these extents."""
+    b = GraphBuilder()
+    b.apply("mm", b.input("a", (i, k)), b.input("b", (k, j)), name="node")
+    return signatures(b.finish({}, {}))["node"]
+
+
+def some_strategies(draw, node, ways):
+    """A few strategies of a node, `*` among them where it may be."""
+
+    def one():
+        return tuple(
+            draw(st.sampled_from(choices_at(node, ways, step, replicate=True))) for step in range(len(ways))
+        )
+
+    return tuple(dict.fromkeys(one() for _ in range(3)))
+
+
+def some_layouts(draw, shape, ways):
+    options = all_layouts(shape, ways, replicate=True)
+    return tuple(draw(st.lists(st.sampled_from(options), min_size=1, max_size=4, unique=True)))
+
+
+@st.composite
+def training_graphs(draw, most_layers=3):
+    """Small perceptrons with residual connections, diamonds and shared weights, any extents, any optimizer."""
+    b = GraphBuilder()
+    width, batch = draw(st.integers(2, 9)), draw(st.integers(2, 8))
+    x = b.input("x", (batch, width))
+    weights = [b.weight("w0", (width, width), Init("uniform", 1.0))]
+    for layer in range(draw(st.integers(1, most_layers))):
+        if draw(st.booleans()):
+            weights.append(b.weight(f"w{layer + 1}", (width, width), Init("uniform", 1.0)))
+        kind = draw(st.sampled_from(["plain", "relu", "residual", "diamond"]))
+        y = b.apply("mm", x, draw(st.sampled_from(weights)), name=f"fc{layer}")
+        if kind == "relu":
+            y = b.apply("relu", y, name=f"relu{layer}")
+        elif kind == "residual":
+            y = b.apply("add", y, x, name=f"add{layer}")
+        elif kind == "diamond":
+            other = b.apply("mm", x, draw(st.sampled_from(weights)), name=f"side{layer}")
+            y = b.apply("mul", y, other, name=f"join{layer}")
+        x = y
+    unused = [w for w in weights if not any(w in node.inputs for node in b.nodes)]
+    for number, w in enumerate(unused):
+        x = b.apply("mm", x, w, name=f"last{number}")
+    loss = b.apply("sum", x, name="loss", dims=(0, 1))
+    optimizer = Optimizer(draw(st.sampled_from(["none", "sgd", "momentum"])))
+    return training_graph(b, {"loss": loss}, optimizer)

@@ -1,0 +1,124 @@
+"""Cost tables = element masks, on any extents, windows, reshapes, replication, `*` and shared fetches."""
+
+import math
+from itertools import combinations, product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.layout import REPLICATE, Shard
+from planner.layout.closed import FetchStep, StoreStep, fetched, moved
+from planner.search.cost import Read, Write, operand_need
+from planner.search.domains import layouts_of, strategies_of
+from tests.search import oracle
+from tests.search.samples import (
+    WAYS,
+    product_signature,
+    readers_of_one_tensor,
+    signature,
+    some_layouts,
+    some_strategies,
+    squares,
+)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_fetch_of_one_operand(data):
+    node, ways = data.draw(signature()), data.draw(WAYS)
+    operand = data.draw(st.integers(0, len(node.shapes) - 1))
+    shape = node.shapes[operand]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    table = Read(shape, ((operand_need(node, operand),),)).table([strategies], layouts)
+    expected = [
+        [oracle.fetched(shape, [(node, operand, s)], layout, ways) for layout in layouts.states]
+        for s in strategies.states
+    ]
+    assert table.tolist() == expected
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_one_tensor_through_two_operands_is_one_need(data):
+    node, ways = data.draw(squares()), data.draw(WAYS)
+    shape = node.shapes[0]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    needs = tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1)))
+    table = Read(shape, (needs,)).table([strategies], layouts)
+    expected = [
+        [oracle.fetched(shape, [(node, 0, s), (node, 1, s)], layout, ways) for layout in layouts.states]
+        for s in strategies.states
+    ]
+    assert table.tolist() == expected
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_fetch_shared_by_a_backward_group(data):
+    ways = data.draw(WAYS)
+    nodes = data.draw(readers_of_one_tensor())
+    shape = nodes[0].shapes[0]
+    strategies = [strategies_of(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    needs = [(operand_need(node, 0),) for node in nodes]
+    numbers = range(len(nodes))
+    for states in product(*(range(len(domain.states)) for domain in strategies)):
+        total = sum(
+            Read(shape, tuple(needs[n] for n in group)).table([strategies[n] for n in group], layouts)[
+                tuple(states[n] for n in group)
+            ]
+            for size in range(1, len(nodes) + 1)
+            for group in combinations(numbers, size)
+        )
+        readers = [(nodes[n], 0, strategies[n].states[states[n]]) for n in numbers]
+        assert total.tolist() == [oracle.fetched(shape, readers, layout, ways) for layout in layouts.states]
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_store(data):
+    node, ways = data.draw(signature()), data.draw(WAYS)
+    shape = node.outputs[0]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    table = Write(node, 0).table([strategies], layouts)
+    expected = [
+        [oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states
+    ]
+    assert table.tolist() == expected
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_closed_forms_where_extents_divide(data):
+    ways = data.draw(WAYS)
+    i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
+    node = product_signature(i, j, k)
+    (shape, _), stored = node.shapes, node.outputs[0]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    read = Read(shape, ((operand_need(node, 0),),)).table([strategies], layouts)
+    for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
+        steps = [
+            FetchStep(
+                way, choice in "ik", placement == REPLICATE, placement == {"i": Shard(0), "k": Shard(1)}.get(choice)
+            )
+            for way, choice, placement in zip(ways, strategy, layout, strict=True)
+        ]
+        assert read[s, at] == fetched(math.prod(shape), steps)
+    layouts = layouts_of(stored, ways, some_layouts(data.draw, stored, ways))
+    write = Write(node, 0).table([strategies], layouts)
+    for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
+        steps = [
+            StoreStep(
+                way,
+                choice == "k",
+                False,
+                placement == REPLICATE,
+                placement == {"i": Shard(0), "j": Shard(1)}.get(choice),
+            )
+            for way, choice, placement in zip(ways, strategy, layout, strict=True)
+        ]
+        assert write[s, at] == moved(math.prod(stored), steps)
