@@ -1,10 +1,12 @@
 """All workers of a program in one process, one task position after the other: what a program means, in few lines."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from executor.kernels import KERNELS, KernelCall
-from executor.values import make, stream
-from planner.graph.ir import Init, Tensor
+from executor.values import Tile, make, stream
+from planner.graph.ir import Init
 from planner.program.tasks import Compute, Fetch, Reduce, Send
 
 IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
@@ -18,7 +20,7 @@ def first_values(plan, name, region, iteration):
         below = 5 if tensor.dtype == "int32" else 0
         init = Init("integers", below=below) if below else Init("uniform", scale=1.0)
     number = stream(plan.seed, name, iteration if tensor.role == "input" else 0)
-    return make(np, Tensor(name, tensor.shape, tensor.dtype, tensor.role, init), region, number)
+    return make(np, Tile(replace(tensor, init=init), region), number)
 
 
 class Loopback:
