@@ -1,0 +1,53 @@
+"""One worker's memory: a single allocation, and a view of it for every buffer of the program."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from executor.values import Array, ArrayModule
+from planner.program.tasks import Buffer, Slices, WorkerProgram
+
+ALIGNMENT_BYTES = 64
+
+
+class Arena:
+    """The allocation that holds every buffer; `nbytes` is exactly what was asked for.
+
+    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped.
+    """
+
+    def __init__(self, xp: ArrayModule, nbytes: int) -> None:
+        self.xp = xp
+        self.nbytes = nbytes
+        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np else 0  # CuPy aligns to 512 bytes
+        memory = xp.empty(nbytes + self.slack_bytes, np.uint8)
+        skipped = -memory.ctypes.data % ALIGNMENT_BYTES if xp is np else 0
+        self.bytes = memory[skipped : skipped + nbytes]
+
+
+class Memory:
+    """A worker's buffers laid over an arena: `views[i]` is buffer i as an array of its shape and dtype.
+
+    Raises ValueError where a buffer does not lie within the arena.
+    """
+
+    def __init__(self, arena: Arena, program: WorkerProgram) -> None:
+        self.xp = arena.xp
+        self.worker = program.worker
+        self.buffers = program.buffers
+        self._arena = arena
+        self.views = tuple(self.raw(buffer).view(buffer.dtype).reshape(buffer.shape) for buffer in program.buffers)
+
+    def raw(self, buffer: Buffer) -> Array:
+        """Return a buffer's bytes."""
+        start, stop = buffer.offset, buffer.offset + buffer.nbytes
+        if start < 0 or stop > self._arena.nbytes:
+            raise ValueError(
+                f"buffer {buffer.name} of worker {self.worker}: expected to lie within the arena's "
+                f"{self._arena.nbytes} bytes, found [{start}, {stop})"
+            )
+        return self._arena.bytes[start:stop]
+
+    def part(self, buffer: int, slices: Slices) -> Array:
+        """Return a view of a slice of a buffer, also of one of rank 0."""
+        return self.views[buffer][(*slices, ...)]

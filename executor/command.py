@@ -1,0 +1,173 @@
+"""The command line of `execute`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import click
+import numpy as np
+from mpi4py import MPI
+from threadpoolctl import threadpool_limits
+
+from executor.backend import BACKENDS, BackendError, array_module
+from executor.cluster import Cluster, cluster
+from executor.data import DATA_SETS, DataError, DataSet, Digits
+from executor.job import Findings, Job, Request, classification
+from executor.launch import SharedError, agreed, job_main, require_size
+from executor.reporting import hardware, report, trace
+from executor.training import Programs, lowered
+from executor.transport import TRANSPORTS
+from planner.plan import Plan
+from planner.plan_json import load_plan
+from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
+from planner.report.schema import Report, Setting, write_reports
+from planner.report.tables import byte_matrix, summary
+
+WRITTEN = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("execute")
+@click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="Training iterations.")
+@click.option(
+    "--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="auto: cupy where a GPU is."
+)
+@click.option("--transport", type=click.Choice(tuple(TRANSPORTS)), default="p2p", show_default=True)
+@click.option(
+    "--prefetch", type=click.IntRange(0), default=1, show_default=True, help="Start fetches so many units early."
+)
+@click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random", show_default=True)
+@click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
+@click.option("--check", is_flag=True, help="Then train on one worker, and compare every updated tensor.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
+@click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
+@click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
+@click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
+@click.pass_obj
+def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
+    """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
+    return Execution(ranks, plans, options).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One run of the command on one rank."""
+
+    ranks: Cluster
+    paths: tuple[Path, ...]
+    options: Mapping[str, Any]
+
+    def run(self) -> int:
+        """Check everything, then train plan after plan; return the exit status (collective)."""
+        xp, plans, data_sets = agreed(self.ranks, self._prepared)
+        request = self._request(xp)
+        threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
+        settings = self._settings(xp, threads)
+        reports: list[Report] = []
+        with threadpool_limits(threads), np.errstate(all="ignore"):
+            for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
+                programs = agreed(self.ranks, partial(self._lowered, plan))
+                with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
+                    findings = Job(programs, self.ranks, data, request).run(advance)
+                if self.ranks.rank == 0:
+                    reports.append(report(programs, path, findings, settings))
+                    self._tell(reports, programs, findings)
+        failed = [found for found in reports if found.check is not None and not found.check.passed]
+        return self.ranks.share(JOB_FAILED if failed else 0)[0]
+
+    def _prepared(self) -> tuple[ModuleType, list[Plan], list[DataSet]]:
+        """Load and check all that is asked for."""
+        for name in ("json_path", "trace_path"):
+            path = self.options[name]
+            if path is not None and not path.parent.is_dir():
+                raise click.UsageError(f"{path}: there is no folder {path.parent}")
+        try:
+            xp = array_module(self.options["backend"])
+        except BackendError as error:
+            raise click.UsageError(str(error)) from error
+        if xp is not np:
+            xp.cuda.Device(self.ranks.host_rank % xp.cuda.runtime.getDeviceCount()).use()
+        plans = [self._plan(path) for path in self.paths]
+        return xp, plans, [self._data(path, plan) for path, plan in zip(self.paths, plans, strict=True)]
+
+    def _plan(self, path: Path) -> Plan:
+        plan = load_plan(path)
+        require_size(str(path), plan.workers, self.ranks.size, os.environ)
+        if self.options["check"] and not plan.graph.updates:
+            raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
+        return plan
+
+    def _data(self, path: Path, plan: Plan) -> DataSet:
+        try:
+            data = DATA_SETS[self.options["data"]](plan.graph, plan.seed)
+        except DataError as error:
+            raise click.UsageError(f"{path}: {error}") from error
+        if self.options["evaluate"] and not isinstance(data, Digits):
+            raise click.UsageError(
+                f"--eval needs held-out images: expected --data digits, found {self.options['data']}"
+            )
+        if self.options["evaluate"] and classification(plan.graph) is None:
+            raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
+        return data
+
+    def _lowered(self, plan: Plan) -> Programs:
+        return lowered(plan, self.options["prefetch"], self.options["transport"], self.options["evaluate"])
+
+    def _request(self, xp: ModuleType) -> Request:
+        return Request(
+            steps=self.options["steps"],
+            xp=xp,
+            transport=self.options["transport"],
+            evaluate=self.options["evaluate"],
+            check=self.options["check"],
+            trace=self.options["trace_path"] is not None,
+            measure_memory=self.options["memory"],
+        )
+
+    def _settings(self, xp: ModuleType, threads: int) -> dict[str, Setting]:
+        chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch", "data")}
+        return {"backend": xp.__name__, **chosen, "threads": threads, "hardware": hardware(xp, self.ranks)}
+
+    def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:
+        """Print and write the last report (rank 0); those before it are written again with it."""
+        last = reports[-1]
+        for table in (summary(last), byte_matrix(last.bytes)):
+            stdout().print(table)
+        sys.stdout.flush()
+        if last.check is not None and not last.check.passed:
+            print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)
+        if self.options["json_path"] is not None:
+            write_reports(self.options["json_path"], *reports)
+        if self.options["trace_path"] is not None:
+            one_clock = self.ranks.ranks_on_host == self.ranks.size
+            trace(programs.training, findings, one_clock).write(self.options["trace_path"])
+
+
+def failed_check(found: Report) -> str:
+    """Say which tensor differs most from one worker's."""
+    if found.check is None:
+        raise ValueError(f"{found.plan}: expected a check, found none")
+    worst = found.check.worst_difference
+    return (
+        f"{found.plan}: {found.check.worst_tensor} differs from one worker's by "
+        f"{'what is not finite' if worst is None else f'{worst:.3g}'}, expected at most {found.check.tolerance:.3g}"
+    )
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command on every rank of the job."""
+
+    def run(ranks: Cluster) -> int:
+        try:
+            return int(execute.main(args=args, prog_name="execute", standalone_mode=False, obj=ranks) or 0)
+        except click.UsageError as error:
+            raise SharedError(*describe_failure(error)) from error
+
+    job_main(run, cluster(MPI.COMM_WORLD))

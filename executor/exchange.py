@@ -1,0 +1,125 @@
+"""The copies of a transfer: packing what is sent, and unpacking or combining what was received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from executor.arena import Memory
+from executor.values import Array, ArrayModule
+from planner.program.tasks import Fetch, LocalCopy, Message, Reduce
+
+Action = Callable[[], None]
+Pair = tuple[Array, Array]
+"""A target and its source, equal in shape and dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """How partial results are combined: a function of the array module, and the value that changes nothing."""
+
+    function: str
+    identity: Callable[[np.dtype[np.generic]], float]
+
+
+def _smallest(dtype: np.dtype[np.generic]) -> float:
+    return -np.inf if dtype.kind == "f" else int(np.iinfo(dtype.name).min)
+
+
+def _largest(dtype: np.dtype[np.generic]) -> float:
+    return np.inf if dtype.kind == "f" else int(np.iinfo(dtype.name).max)
+
+
+REDUCERS: Mapping[str, Reducer] = MappingProxyType(
+    {
+        "Sum": Reducer("add", lambda dtype: 0),
+        "Prod": Reducer("multiply", lambda dtype: 1),
+        "Max": Reducer("maximum", _smallest),
+        "Min": Reducer("minimum", _largest),
+    }
+)
+
+
+def nothing() -> None:
+    """Do nothing: the action of a task that has no work on this worker."""
+
+
+def staged(memory: Memory, staging: int, message: Message, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
+    """Return views of a message's pieces where they lie packed in a staging buffer.
+
+    Raises ValueError where the pieces do not fill the message's bytes exactly.
+    """
+    raw = memory.raw(memory.buffers[staging])
+    dtype = memory.views[message.buffer].dtype
+    at, found = message.staging_offset, []
+    for shape in shapes:
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        found.append(raw[at : at + nbytes].view(dtype).reshape(shape))
+        at += nbytes
+    if at != message.staging_offset + message.nbytes or at > raw.nbytes:
+        raise ValueError(
+            f"message between workers {memory.worker} and {message.peer} of buffer "
+            f"{memory.buffers[message.buffer].name}: expected {message.nbytes} bytes within staging of {raw.nbytes}, "
+            f"found pieces up to byte {at} from {message.staging_offset}"
+        )
+    return found
+
+
+def packing(memory: Memory, staging: int, message: Message) -> list[Pair]:
+    """Return the copies that pack a message."""
+    sources = [memory.part(message.buffer, piece.source_slices) for piece in message.pieces]
+    return list(zip(staged(memory, staging, message, (s.shape for s in sources)), sources, strict=True))
+
+
+def unpacking(memory: Memory, staging: int, message: Message) -> list[Pair]:
+    """Return the copies that unpack a message."""
+    targets = [memory.part(message.buffer, piece.target_slices) for piece in message.pieces]
+    return list(zip(targets, staged(memory, staging, message, (t.shape for t in targets)), strict=True))
+
+
+def local(memory: Memory, buffer: int, copies: Iterable[LocalCopy]) -> list[Pair]:
+    """Return the copies from this worker's own buffers."""
+    return [
+        (memory.part(buffer, piece.target_slices), memory.part(copy.buffer, piece.source_slices))
+        for copy in copies
+        for piece in copy.pieces
+    ]
+
+
+def copy_all(xp: ArrayModule, pairs: list[Pair]) -> None:
+    """Copy every source to its target."""
+    for target, source in pairs:
+        xp.copyto(target, source)
+
+
+def arrival(memory: Memory, task: Fetch | Reduce) -> Action:
+    """Return the action that puts a transfer's received and local pieces into its buffer."""
+    contributions: list[tuple[int, list[Pair]]] = [
+        (message.peer, unpacking(memory, task.staging, message))
+        for message in task.messages
+        if task.staging is not None and message.nbytes
+    ]
+    contributions.append((memory.worker, local(memory, task.buffer, task.local)))
+    if isinstance(task, Reduce):
+        return _reduction(memory, task, sorted(contributions, key=lambda entry: entry[0]))
+    pairs = [pair for _, found in contributions for pair in found]
+    return lambda: copy_all(memory.xp, pairs)
+
+
+def _reduction(memory: Memory, task: Reduce, contributions: list[tuple[int, list[Pair]]]) -> Action:
+    """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
+    reducer = REDUCERS[task.reducer]
+    combine = getattr(memory.xp, reducer.function)
+    whole = memory.views[task.buffer]
+    identity = reducer.identity(whole.dtype)
+    pairs = [pair for _, found in contributions for pair in found]
+
+    def action() -> None:
+        whole.fill(identity)
+        for target, source in pairs:
+            combine(target, source, out=target)
+
+    return action

@@ -1,0 +1,129 @@
+"""From findings to the report and the trace that simulator and executor share."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from executor.cluster import Cluster
+from executor.job import Findings
+from executor.training import Programs
+from planner.graph.ir import Graph
+from planner.program.tasks import Compute, Program, Task
+from planner.report.schema import Matrix, OutsideArena, Report, Setting, finite
+from planner.report.trace import Trace
+
+
+def hardware(xp: Any, cluster: Cluster) -> str:
+    """Describe what this host's ranks run on."""
+    if xp is not np:
+        device = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
+        return f"{xp.cuda.runtime.getDeviceCount()} x {device['name'].decode()}, {cluster.ranks_on_host} ranks per host"
+    return f"{cluster.cores} cores of {processor()}, {cluster.ranks_on_host} ranks per host"
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def report(programs: Programs, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
+    """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
+    plan, program = programs.plan, programs.training
+    batch, seconds = _batch(plan.graph), findings.seconds_per_step
+    right, seen = findings.answers
+    return Report(
+        source="executor",
+        machine=platform.node(),
+        hardware=str(settings["hardware"]),
+        plan=path.name,
+        model=str(plan.search.get("model", path.stem)),
+        searcher=str(plan.search.get("name", "unknown")),
+        placements=str(plan.search.get("placements", "unknown")),
+        workers=plan.workers,
+        ways=plan.ways,
+        planned_bytes=_matrix(plan.bytes.tolist()),
+        bytes=tuple(rank.sent_bytes for rank in findings.ranks),
+        arena_bytes=tuple(rank.arena_bytes for rank in findings.ranks),
+        planned_arena_bytes=tuple(map(programs.arena_bytes, range(plan.workers))),
+        batch=batch,
+        dtype=_dtype(plan.graph),
+        steps=len(findings.step_seconds),
+        seconds_per_step=seconds,
+        step_seconds=findings.step_seconds,
+        samples_per_s=batch / seconds if batch and seconds else None,
+        compute_seconds=_compute_seconds(program, findings) if settings["backend"] == "numpy" else (),
+        outside_arena=_outside_arena(findings),
+        losses=tuple(finite(loss) for loss in findings.losses),
+        accuracy=right / seen if seen else None,
+        eval_accuracy=findings.eval_accuracy,
+        check=findings.check,
+        settings={name: value for name, value in settings.items() if name != "hardware"},
+    )
+
+
+def trace(program: Program, findings: Findings, one_clock: bool) -> Trace:
+    """Return the trace of the last step: every worker's tasks.
+
+    Ranks of one host share a clock; else every rank's step starts at zero.
+    """
+    result = Trace()
+    first = min(rank.moments[0] for rank in findings.ranks)
+    for worker, rank in zip(program.workers, findings.ranks, strict=True):
+        origin = first if one_clock else rank.moments[0]
+        for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False):
+            lane = "compute" if isinstance(task, Compute) else "transfers"
+            result.interval((worker.worker, lane), _name(task), start - origin, stop - origin)
+    return result
+
+
+def _name(task: Task) -> str:
+    if isinstance(task, Compute):
+        return " + ".join(task.nodes)
+    return f"{type(task).__name__} {task.transfer}"
+
+
+def _compute_seconds(program: Program, findings: Findings) -> tuple[float, ...]:
+    """Return how long each worker computed in the last step."""
+    return tuple(
+        sum(
+            stop - start
+            for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False)
+            if isinstance(task, Compute)
+        )
+        for worker, rank in zip(program.workers, findings.ranks, strict=True)
+    )
+
+
+def _outside_arena(findings: Findings) -> tuple[OutsideArena, ...]:
+    """Return the largest rank's bytes of everything that was allocated outside the arena."""
+    found = []
+    for what in dict.fromkeys(name for rank in findings.ranks for name in rank.outside_arena):
+        sizes = [rank.outside_arena.get(what, 0) for rank in findings.ranks]
+        known = [size for size in sizes if size is not None]
+        found.append(OutsideArena(what=what, nbytes=max(known) if len(known) == len(sizes) else None))
+    return tuple(found)
+
+
+def _batch(graph: Graph) -> int | None:
+    """Return the samples of one iteration: the leading extent of the labels, else of the first input."""
+    labels = graph.metrics.get("labels")
+    shapes = [graph.tensors[labels].shape] if labels is not None else []
+    shapes += [tensor.shape for tensor in graph.tensors.values() if tensor.role == "input"]
+    return next((shape[0] for shape in shapes if shape), None)
+
+
+def _dtype(graph: Graph) -> str | None:
+    counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _matrix(rows: list[list[int]]) -> Matrix:
+    return tuple(tuple(int(n) for n in row) for row in rows)

@@ -1,0 +1,141 @@
+"""First values of tensors from a hash of (seed, name, global element index).
+
+Any worker can make just its tile of a tensor, and every number of workers and every backend starts from the same
+bits: the hash is integer arithmetic modulo 2**64, and floats are made from it by exact operations and one rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.graph.ir import Init, Tensor
+from planner.layout import Region, Runs, local_shape
+
+Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
+ArrayModule = Any  # numpy or cupy
+
+BLOCK_ELEMENTS = 1 << 18
+"""Elements hashed at a time: bounds the temporaries to a few MiB however large the tile is."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one worker holds of a tensor: its local array is the product of the region's runs."""
+
+    tensor: Tensor
+    region: Region
+
+
+def stream(seed: int, name: str, iteration: int = 0) -> np.uint64:
+    """Return the 64-bit stream number of a tensor; `iteration` tells the batches of an input apart."""
+    digest = blake2b(f"{seed}/{iteration}/{name}".encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def indices(runs: Runs) -> NDArray[np.int64]:
+    """Return the global indices of one dimension's runs, in local order."""
+    return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in runs)])
+
+
+def mixed(words: Array) -> Array:
+    """Apply the finalizer of splitmix64 to an array of uint64, in place."""
+    words ^= words >> np.uint64(30)
+    words *= FIRST_FACTOR
+    words ^= words >> np.uint64(27)
+    words *= SECOND_FACTOR
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def hashed(positions: Array, number: np.uint64) -> Array:
+    """Return 64 bits for each global element position (uint64, not rank 0); overwrites `positions`."""
+    positions += np.uint64(1)
+    positions *= GOLDEN
+    positions += number
+    return mixed(positions)
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield boxes of at most BLOCK_ELEMENTS elements that tile an array, halving the first dimension that can be."""
+    pending = [tuple(slice(0, extent) for extent in shape)]
+    while pending:
+        box = pending.pop()
+        lengths = [part.stop - part.start for part in box]
+        if np.prod(lengths, dtype=np.int64) <= BLOCK_ELEMENTS:
+            yield box
+            continue
+        axis = next(axis for axis, extent in enumerate(lengths) if extent > 1)
+        middle = box[axis].start + lengths[axis] // 2
+        halves = slice(middle, box[axis].stop), slice(box[axis].start, middle)
+        pending.extend((*box[:axis], half, *box[axis + 1 :]) for half in halves)
+
+
+def positions(xp: ArrayModule, shape: tuple[int, ...], axes: list[Array]) -> Array:
+    """Return row-major positions, within a tensor of `shape`, of the product of per-axis indices; never rank 0."""
+    total = xp.zeros((1,) * max(1, len(shape)), np.uint64)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        along = [1] * len(shape)
+        along[axis] = -1
+        total = total + (axes[axis] * np.uint64(stride)).reshape(along)
+        stride *= shape[axis]
+    return total
+
+
+def _uniform(bits: Array, dtype: str, init: Init) -> Array:
+    # The top 24 (53) bits make u in [0, 1) exactly; 2u - 1 is exact too, so only the scaling rounds.
+    kind, used = (np.float32, 24) if dtype == "float32" else (np.float64, 53)
+    unit = (bits >> np.uint64(64 - used)).astype(kind)
+    unit *= kind(2.0 ** (1 - used))
+    unit -= kind(1)
+    unit *= kind(init.scale)
+    return unit
+
+
+def _integers(bits: Array, dtype: str, init: Init) -> Array:
+    return (((bits >> np.uint64(32)) * np.uint64(init.below)) >> np.uint64(32)).astype(dtype)
+
+
+RANDOM: Mapping[str, Callable[[Array, str, Init], Array]] = MappingProxyType(
+    {"uniform": _uniform, "integers": _integers}
+)
+CONSTANT: Mapping[str, int] = MappingProxyType({"zeros": 0, "ones": 1})
+
+
+def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
+    """Write a tile's first values into `out`, the local array.
+
+    `number` comes from `stream`. Raises ValueError for an initial value that the hash does not make (data).
+    """
+    tensor, init = tile.tensor, tile.tensor.init
+    if init is not None and init.kind in CONSTANT:
+        out.fill(CONSTANT[init.kind])
+        return
+    if init is None or init.kind not in RANDOM:
+        known = ", ".join((*CONSTANT, *RANDOM))
+        raise ValueError(f"tensor {tensor.name}: expected an initial value of kind {known}, found {init}")
+    if init.kind == "integers" and not 0 < init.below < 2**31:
+        raise ValueError(f"tensor {tensor.name}: expected integers below 1 .. 2**31 - 1, found {init.below}")
+    axes = [xp.asarray(indices(runs).astype(np.uint64)) for runs in tile.region]
+    for box in blocks(local_shape(tile.region)):
+        places = positions(xp, tensor.shape, [axis[part] for axis, part in zip(axes, box, strict=True)])
+        values = RANDOM[init.kind](hashed(places, number), tensor.dtype, init)
+        out[(*box, ...)] = values.reshape([part.stop - part.start for part in box])
+
+
+def make(xp: ArrayModule, tile: Tile, number: np.uint64) -> Array:
+    """Return a new array with a tile's first values; see `fill`."""
+    out = xp.empty(local_shape(tile.region), tile.tensor.dtype)
+    fill(xp, out, tile, number)
+    return out

@@ -1,0 +1,133 @@
+"""The worker's loop: a program's tasks, resolved once to actions on views of the arena, then run in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from executor.arena import ALIGNMENT_BYTES, Arena, Memory
+from executor.backend import synchronize
+from executor.exchange import REDUCERS, Action
+from executor.kernels import KERNELS, KernelCall
+from executor.transport import Transport
+from executor.values import Array
+from planner.program.tasks import Call, Compute, Fetch, Kernel, Reduce, Send, Task, Wait, WorkerProgram
+
+
+class Worker:
+    """One worker's side of a program, over an arena that other programs of the same plan may share.
+
+    `transport` is given the worker's memory and returns the transport. Raises ValueError where the program
+    contradicts itself (a buffer outside the arena, a message that its pieces do not fill) or names an operator
+    without a kernel.
+    """
+
+    def __init__(self, program: WorkerProgram, arena: Arena, transport: Callable[[Memory], Transport]) -> None:
+        self.program = program
+        self.memory = Memory(arena, program)
+        self.transport = transport(self.memory)
+        self._scratch = arena.xp.empty(max(map(_combined_bytes, self._calls()), default=0), np.uint8)
+        self._actions = [self._action(task) for task in program.tasks]
+
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are; temporaries inside kernels are not among them."""
+        found = dict(self.transport.outside_arena)
+        if self._scratch.nbytes:
+            found["partial results of one kernel call before they are combined"] = self._scratch.nbytes
+        return MappingProxyType(found)
+
+    def run(self, settle: bool = False) -> list[float]:
+        """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
+
+        The device is waited for at the end; `settle` waits after every task, so that each moment is when the task's
+        work was done and not when it was queued.
+        """
+        xp = self.memory.xp
+        moments = [time.perf_counter()]
+        for action in self._actions:
+            action()
+            if settle:
+                synchronize(xp)
+            moments.append(time.perf_counter())
+        synchronize(xp)
+        moments[-1] = time.perf_counter() if self._actions else moments[-1]
+        return moments
+
+    def _calls(self) -> Iterator[tuple[Memory, Call]]:
+        for task in self.program.tasks:
+            if isinstance(task, Compute):
+                for kernel in task.kernels:
+                    for call in kernel.calls:
+                        yield self.memory, call
+
+    def _action(self, task: Task) -> Action:
+        match task:
+            case Send():
+                return self.transport.send(task)
+            case Fetch() | Reduce():
+                return self.transport.receive(task)
+            case Wait():
+                return self.transport.wait(task)
+            case Compute():
+                return _in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
+
+    def _call(self, kernel: Kernel, call: Call) -> Action:
+        """Return the action of one kernel call; one that combines computes into scratch first."""
+        if kernel.op not in KERNELS:
+            raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
+        run = KERNELS[kernel.op]
+        part = self.memory.part
+        targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
+        results = targets if call.combine is None else self._scratch_like(targets)
+        prepared = KernelCall(
+            xp=self.memory.xp,
+            inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
+            outputs=results,
+            attributes=kernel.attributes,
+            ranges=call.ranges,
+            origins=call.origins,
+        )
+        if call.combine is None:
+            return lambda: run(prepared)
+        combine = getattr(self.memory.xp, REDUCERS[call.combine].function)
+
+        def action() -> None:
+            run(prepared)
+            for target, result in zip(targets, results, strict=True):
+                combine(target, result, out=target)
+
+        return action
+
+    def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        at, found = 0, []
+        for array in arrays:
+            found.append(self._scratch[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
+            at += _aligned(array.nbytes)
+        return tuple(found)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _combined_bytes(located: tuple[Memory, Call]) -> int:
+    """Return the scratch that a call needs."""
+    memory, call = located
+    if call.combine is None:
+        return 0
+    return sum(_aligned(memory.part(buffer, slices).nbytes) for buffer, slices in call.outputs)
+
+
+def _in_order(actions: list[Action]) -> Action:
+    if len(actions) == 1:
+        return actions[0]
+
+    def action() -> None:
+        for one in actions:
+            one()
+
+    return action
