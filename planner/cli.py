@@ -16,7 +16,7 @@ from planner.models.options import FLOAT_DTYPES
 from planner.plan import Plan
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
-from planner.report.tables import exact_bytes, facts, quantity, seconds
+from planner.report.tables import exact_bytes, facts, grid, quantity, seconds
 from planner.search import SEARCHERS, SearchOptions, search
 
 MODEL_OPTIONS = (
@@ -126,7 +126,7 @@ def print_table(record: dict[str, Any]) -> None:
     rows = [
         ("graph", f"{record['nodes']} nodes, {record['tensors']} tensors"),
         ("weights", quantity(record["weight_bytes"], "B")),
-        ("workers", f"{record['workers']} as {' x '.join(map(str, record['ways'])) or 'one'}"),
+        ("workers", grid(record["ways"])),
         ("search", f"{found['name']}, placements {found['placements']}"),
         ("bytes per iteration", exact_bytes(record["bytes"])),
     ]

@@ -9,7 +9,7 @@ from itertools import permutations
 from rich.table import Table
 
 from planner.report.schema import Matrix, Report, ReportError, total
-from planner.report.tables import exact_bytes, seconds, table
+from planner.report.tables import exact_bytes, grid, seconds, table
 
 PAIRS_SHOWN = 12
 _IDENTITY = ("model", "ways", "searcher", "placements")
@@ -34,9 +34,8 @@ class PlanComparison:
     def heading(self) -> str:
         """What was planned, in one line."""
         first = self.reports[0]
-        ways = " x ".join(map(str, first.ways))
         plan = f"{first.model}, {first.searcher}, placements {first.placements}"
-        return f"{self.plan}: {plan}, {first.workers} workers as {ways}"
+        return f"{self.plan}: {plan}, workers {grid(first.ways)}"
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.table import Table
@@ -54,6 +55,11 @@ def exact_bytes(value: int) -> str:
     return f"{value:,}"
 
 
+def grid(ways: Sequence[int]) -> str:
+    """Write the number of workers and how they are divided, as in `8 as 4 x 2`."""
+    return f"{math.prod(ways)} as {' x '.join(map(str, ways))}" if len(ways) > 1 else str(math.prod(ways))
+
+
 def percent(value: float | None) -> str:
     """Write a share of one as a percentage; `-` where there is none."""
     return "-" if value is None else f"{100 * value:.1f} %"
@@ -102,11 +108,10 @@ def devices(report: Report) -> Table:
 
 
 def _identity(report: Report) -> list[tuple[str, str]]:
-    ways = " x ".join(map(str, report.ways))
     rows = [
         ("model", report.model if report.batch is None else f"{report.model}, batch {report.batch}"),
         ("plan", f"{report.searcher}, placements {report.placements}"),
-        ("workers", f"{report.workers} as {ways}"),
+        ("workers", grid(report.ways)),
         ("machine", f"{report.machine}: {report.hardware}"),
     ]
     if report.settings:
