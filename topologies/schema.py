@@ -166,12 +166,16 @@ _Loader.add_implicit_resolver(
 def _located(message: str, data: object) -> str:
     """Turn msgspec's message into: place: expected, found."""
     expected, _, place = message.partition(" - at `")
-    place = place.rstrip("`") or "$"
+    is_key = place.startswith("key` in")
+    place = place.rpartition("`")[0].rpartition("`")[2] or "$"
+    if is_key:
+        return f"{place}: expected text for a key, found something else"
     if "unknown field" in expected or "missing required" in expected:
         expected = expected.replace("Object contains unknown field", "expected only known keys, found")
         expected = expected.replace("Object missing required field", "expected the key").replace("`", "'")
         return f"{place}: {expected}" + ("" if "found" in expected else ", found none")
     expected = expected.partition(", got ")[0]
+    expected = expected.replace("Number out of range", "Expected a number that a float can hold")
     expected = expected[:1].lower() + expected[1:]
     return f"{place}: {expected}, found {_value_at(data, place)}".replace("`", "'")
 

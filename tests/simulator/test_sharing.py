@@ -74,6 +74,20 @@ def test_calls_after_the_same_delay_keep_their_order():
     assert seen == [(1.5, i) for i in range(5)]
 
 
+def test_rates_of_a_situation_are_worked_out_once(monkeypatch):
+    solved = []
+
+    def counting(*situation):
+        solved.append(situation)
+        return fair_rates(*situation)
+
+    monkeypatch.setattr("simulator.sharing.fair_rates", counting)
+    both = ActivityClass(((0, 1.0), (1, 1.0)))
+    rounds = [(10 * i, kind, 10 * n) for i in range(50) for n, kind in ((1, LINK), (2, both))]
+    ends_of([10, 10], rounds)
+    assert len(solved) == 3  # both run, the second alone, none
+
+
 def naive(capacities, activities):
     """Step from event to event with every activity on its own and rates computed anew each time."""
     left = {}

@@ -117,6 +117,12 @@ ERRORS = {
     "negative": (PAIR.replace("memory_bytes: 1000", "memory_bytes: -1"), r"memory_bytes: expected .*, found -1"),
     "infinite": (PAIR.replace("memory_bytes: 1000", "memory_bytes: .inf"), r"memory_bytes: expected .*, found inf"),
     "not a number": (PAIR.replace("memory_bytes: 1000", "memory_bytes: .nan"), r"memory_bytes: expected .*, found nan"),
+    "too large": (
+        PAIR.replace("memory_bytes: 1000", "memory_bytes: 1" + 400 * "0"),
+        r"memory_bytes: expected a number that a float can hold, found 1000",
+    ),
+    "number for a key": (PAIR + "\n1: 2\n", r"\$: expected text for a key"),
+    "too deep": ("a: " + "[" * 5000, "expected YAML, found maximum recursion depth"),
     "efficiency above one": (PAIR.replace("matmul: 1", "matmul: 1.5"), r"efficiency\.matmul: expected .*, found 1\.5"),
     "efficiency missing": (PAIR.replace("matmul: 1, ", ""), r"efficiency: expected the key 'matmul', found none"),
     "no dtype": (
