@@ -10,7 +10,7 @@ COMMA := ,
 # An MPI of the machine is preferred; without one, PyPI's MPICH goes into .venv.
 EXTRAS = dev$(if $(shell command -v mpirun),,$(COMMA)mpich)
 
-DEMO_MODEL ?= wresnet-14-4
+DEMO_MODEL ?= wresnet-14-2
 DEMO_BATCH ?= 64
 DEMO_STEPS ?= 20
 DEMO_WORKERS := 8

@@ -1,5 +1,7 @@
 """Commands as users run them: in a process of their own."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,3 +24,17 @@ def command():
         return subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def mpirun():
+    """The launcher: the one on the path, else the one beside this Python."""
+    beside = Path(sys.executable).parent / "mpirun"
+    found = shutil.which("mpirun") or (str(beside) if beside.exists() else None)
+    if found is None:
+        pytest.skip("there is no mpirun")
+    # OpenMPI's leave to run as root and to start more ranks than cores; other MPIs do not read it.
+    os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    return found

@@ -1,0 +1,72 @@
+"""From a model to a comparison, with the commands that a user types; and how ranks end when something is wrong."""
+
+import json
+import re
+
+import pytest
+
+from planner.report import read_reports
+
+pytestmark = pytest.mark.mpi
+PRODUCT = "docs/examples/product.plan.json"
+
+
+def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
+    plan, simulated, executed = (tmp_path / name for name in ("plan.json", "simulated.json", "executed.json"))
+    made = command("plan", "docs/examples/own_model.py:two_layers", "--workers", "4", "-o", plan)
+    assert made.returncode == 0, made.stderr
+    priced = command("simulate", plan, "--topo", "p2.8xlarge", "--json", simulated)
+    assert priced.returncode == 0, priced.stderr
+    options = ("--data", "digits", "--steps", "30", "--eval", "--check", "--json", executed)
+    run = command("execute", plan, *options, launcher=(mpirun, "-n", "4"))
+    assert run.returncode == 0, run.stderr
+    compared = command("compare", simulated, executed)
+    assert compared.returncode == 0, compared.stdout
+    assert "12 of 12 equal" in compared.stdout
+    (prediction,), (measurement,) = read_reports(simulated), read_reports(executed)
+    assert prediction.bytes == measurement.bytes == prediction.planned_bytes
+    assert prediction.total_bytes == json.loads(plan.read_text())["reported"]["bytes"]["total"]
+    assert prediction.arena_bytes == measurement.arena_bytes
+    assert measurement.losses[-1] < measurement.losses[0] / 2
+    assert measurement.eval_accuracy > 0.8
+    assert measurement.check.passed
+
+
+def one_error(done):
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def test_more_or_fewer_ranks_than_workers(command, mpirun):
+    for ranks in ("2", "5"):
+        done = command("execute", PRODUCT, launcher=(mpirun, "-n", ranks))
+        assert done.returncode == 2
+        assert re.search(rf"product\.plan\.json: .*4 ranks.*{ranks}", one_error(done))
+
+
+def test_a_plan_that_is_cut_off(command, mpirun, tmp_path):
+    (tmp_path / "cut.json").write_text('{"format": "plan/1", "ways": [2, 2')
+    done = command("execute", tmp_path / "cut.json", launcher=(mpirun, "-n", "4"))
+    assert done.returncode == 2
+    assert "cut.json" in one_error(done)
+
+
+def test_data_that_does_not_fit(command, mpirun):
+    done = command("execute", PRODUCT, "--data", "digits", launcher=(mpirun, "-n", "4"))
+    assert done.returncode == 2
+    assert "digits" in one_error(done)
+
+
+def test_options_that_do_not_exist(command, mpirun):
+    done = command("execute", PRODUCT, "--colour", "red", launcher=(mpirun, "-n", "4"))
+    assert done.returncode == 2
+    assert "--colour" in one_error(done)
+
+
+def test_without_a_launcher(command):
+    done = command("execute", PRODUCT)
+    assert done.returncode == 2
+    assert "mpirun -n 4" in one_error(done)
+    assert done.stderr.count("\n") == 1
