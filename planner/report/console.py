@@ -22,7 +22,7 @@ from topologies.errors import TopologyError
 JOB_FAILED = 1
 BAD_INPUT = 2
 USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
-PIPE_WIDTH = 160
+WIDTH = 160
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 
@@ -87,8 +87,10 @@ def command_errors(command: click.Command) -> Main:
 
 
 def stdout() -> Console:
-    """Return the console that tables are printed on; in a pipe it is wide and plain."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH, color_system=None, highlight=False)
+    """Return the console that tables are printed on: wide enough for figures never to be cut, plain in a pipe."""
+    if sys.stdout.isatty():
+        return Console(width=max(WIDTH, Console().width))
+    return Console(width=WIDTH, color_system=None, highlight=False)
 
 
 @contextmanager

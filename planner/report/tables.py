@@ -11,6 +11,7 @@ from planner.report.schema import Matrix, Report, total
 
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
+TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -26,7 +27,9 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Build a table of names and values."""
-    result = Table("", "", title=title, title_justify="left", title_style="bold", show_header=False)
+    result = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    result.add_column(no_wrap=True)
+    result.add_column(max_width=TEXT_WIDTH)
     for name, value in rows:
         result.add_row(name, value)
     return result
@@ -100,7 +103,7 @@ def devices(report: Report) -> Table:
     rows = []
     for device in report.devices:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
-        largest = ", ".join(f"{use.name} {quantity(use.nbytes, 'B')}" for use in device.largest[:2])
+        largest = ", ".join(f"{use.name} {quantity(use.nbytes, 'B')}" for use in device.largest[:1])
         peak = quantity(device.peak_bytes, "B")
         rows.append([device.device, _ranks(device.workers), peak, capacity, device.verdict, largest])
     columns = ["device", "workers", "peak", "capacity", "verdict", "largest at the peak"]
