@@ -1,0 +1,107 @@
+"""What tests run on several ranks: python -m tests.executor.on_ranks WHAT ARGUMENTS; rank 0 prints JSON."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from executor.arena import Arena
+from executor.cluster import Cluster, cluster
+from executor.data import Random
+from executor.launch import job_main
+from executor.training import Trainer, lowered
+from executor.transport import PointToPoint
+from executor.waiting import doze, host_place, spin
+from executor.worker import Worker
+from planner.plan_json import load_plan
+from tests.executor.programs import EACH, WORKERS, exchange
+
+
+class Watched(MPI.Intracomm):
+    """A communicator that notes, apart from the product's own count, what every send was given."""
+
+    sends: list
+
+    def Isend(self, buf, dest, tag=0):
+        data = np.asarray(buf[0])
+        assert data.flags.c_contiguous
+        assert data.nbytes > 0
+        self.sends.append((dest, tag, data.nbytes))
+        return super().Isend(buf, dest, tag)
+
+
+def watched():
+    comm = Watched(MPI.COMM_WORLD)
+    comm.sends = []
+    return comm
+
+
+def own(worker, iteration):
+    return (np.arange(EACH) + 10.0 * worker - 7) * (iteration + 1)
+
+
+def run_exchange(ranks):
+    """Every reducer and way of waiting, three iterations each; what is left, and what was sent."""
+    found = {}
+    for reducer in ("Sum", "Prod", "Max", "Min"):
+        for wait in (spin, doze):
+            comm = watched()
+            program = exchange(ranks.rank, reducer)
+            arena = Arena(np, program.arena_bytes)
+            arena.bytes.fill(0xFF)
+            worker = Worker(program, arena, lambda memory, c=comm, w=wait: PointToPoint(memory, c, w))
+            results = []
+            for iteration in range(3):
+                worker.memory.views[0][...] = own(ranks.rank, iteration)
+                worker.run()
+                results.append(worker.memory.views[5].tolist())
+            gathered = ranks.gather((results, comm.sends, worker.transport.sent_bytes.tolist()))
+            found[f"{reducer} {wait.__name__}"] = gathered
+    print(json.dumps(found))
+    return 0
+
+
+def run_plans(ranks, *paths):
+    """One step of every plan: bytes counted at MPI's door, those the transport counted, those planned."""
+    found = []
+    for path in paths:
+        plan = load_plan(path)
+        comm = watched()
+        here = Cluster(comm, ranks.diagnostics, *host_place(MPI.COMM_WORLD))
+        trainer = Trainer(lowered(plan, 1, "p2p", False), here, np, "p2p")
+        trainer.load(Random(plan.graph, plan.seed), 0)
+        _, counted = trainer.run()
+        at_the_door = [0] * ranks.size
+        for peer, _, nbytes in comm.sends:
+            at_the_door[peer] += nbytes
+        rows = ranks.gather((at_the_door, counted.tolist()))
+        found.append([[row[0] for row in rows], [row[1] for row in rows], plan.bytes.tolist()])
+    print(json.dumps(found))
+    return 0
+
+
+def fail(ranks, how):
+    """Rank 1 fails while the others wait for its message."""
+    if ranks.rank == 1:
+        time.sleep(0.2)
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("this rank\nhas had enough")
+    ranks.wait([ranks.comm.Irecv([np.empty(1), MPI.DOUBLE], 1)])
+    return 0
+
+
+def main():
+    what, *arguments = sys.argv[1:]
+    modes = {"exchange": run_exchange, "plans": run_plans, "fail": fail}
+    ranks = cluster(MPI.COMM_WORLD)
+    assert what != "exchange" or ranks.size == WORKERS
+    job_main(lambda ranks: modes[what](ranks, *arguments), ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from executor.backend import asnumpy
+from executor.data import HELD_OUT, DataError, Digits, Random
+from executor.values import Tile
+from planner.graph.ir import Graph, Init, Tensor
+from planner.layout import local_shape
+from planner.layout.region import whole
+
+CLASSES = 10
+
+
+def graph(*shape, classes=CLASSES, dtype="float32"):
+    images = Tensor("images", shape, dtype, "input", Init("data"))
+    labels = Tensor("labels", shape[:1], "int32", "input", Init("data", below=classes))
+    return Graph({"images": images, "labels": labels}, (), {}, {"labels": "labels"})
+
+
+def get(data, tensor, step=0, region=None, xp=np):
+    region = whole(tensor.shape) if region is None else region
+    out = xp.empty(local_shape(region), tensor.dtype)
+    data.fill(xp, out, Tile(tensor, region), step)
+    return asnumpy(out)
+
+
+def batch(data, of, step=0):
+    return get(data, of.tensors["images"], step), get(data, of.tensors["labels"], step)
+
+
+def test_random_batches():
+    of = graph(64, 3, 5, 5)
+    data = Random(of, seed=1)
+    images, labels = batch(data, of)
+    assert abs(images.std() - 1) < 0.05
+    assert set(labels) == set(range(CLASSES))
+    assert not np.array_equal(batch(data, of, 1)[0], images)
+    assert np.array_equal(batch(Random(of, seed=1), of)[0], images)
+
+
+def test_random_labels_take_their_classes_from_the_logits():
+    of = graph(200, 4, classes=0)
+    with pytest.raises(DataError, match="input labels: expected"):
+        Random(of, 0)
+    logits = Tensor("logits", (200, 3), "float32", "activation")
+    of = Graph({**of.tensors, "logits": logits}, (), {}, {"logits": "logits"})
+    assert set(batch(Random(of, 0), of)[1]) == {0, 1, 2}
+
+
+REGIONS = [(((0, 2), (5, 7)), ((1, 2),), ((0, 3), (9, 12)), ((2, 10),))]
+
+
+@pytest.mark.parametrize("kind", [Random, Digits])
+@pytest.mark.parametrize("region", REGIONS)
+def test_a_tile_is_a_slice_of_the_batch(xp, kind, region):
+    of = graph(8, 2, 12, 12)
+    data = kind(of, 3)
+    images, labels = batch(data, of, 200)
+    index = np.ix_(*[[n for run in runs for n in range(*run)] for runs in region])
+    assert np.array_equal(get(data, of.tensors["images"], 200, region, xp), images[index])
+    assert np.array_equal(get(data, of.tensors["labels"], 200, region[:1], xp), labels[index[0].ravel()])
+
+
+def pixels_of(images, labels):
+    """Every sample as something hashable, with its label."""
+    return [(image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
+
+
+def source():
+    """The original images, standardised by the pixels that every permutation shares approximately."""
+    bunch = load_digits()
+    return bunch.images, bunch.target
+
+
+def test_digits_are_the_original_images_with_their_labels():
+    of = graph(32, 1, 8, 8, dtype="float64")
+    images, labels = batch(Digits(of, 5), of)
+    originals, targets = source()
+    for image, label in zip(images[:, 0], labels, strict=True):
+        scaled = np.rint((image - image.min()) / (image.max() - image.min()) * 16)
+        best = np.abs(originals - scaled).sum(axis=(1, 2)).argmin()
+        assert np.corrcoef(originals[best].ravel(), image.ravel())[0, 1] > 0.999
+        assert targets[best] == label
+
+
+def test_an_epoch_shows_every_training_image_once_and_no_held_out_one():
+    of = graph(1437 // 3, 1, 8, 8, dtype="float64")
+    data = Digits(of, 0)
+    assert data.steps_per_epoch == 3
+    seen = [sample for step in range(3) for sample in pixels_of(*batch(data, of, step))]
+    again = [sample for step in range(3, 6) for sample in pixels_of(*batch(data, of, step))]
+    assert seen != again
+    assert sorted(seen) == sorted(again)
+    held = data.held_out
+    kept = [s for step in range(held.steps_per_epoch) for s in pixels_of(*batch(held, of, step))][: held.count]
+    assert held.count == HELD_OUT
+    assert len(seen) + held.count == 1797
+    assert len({*seen, *kept}) == len({image.tobytes() for image in source()[0]})
+
+
+def test_batches_that_straddle_epochs():
+    of = graph(1000, 64)
+    labels = np.concatenate([batch(Digits(of, 0), of, step)[1] for step in range(3)])
+    first, second = np.bincount(labels[:1437]), np.bincount(labels[1437:2874])
+    assert np.array_equal(first, second)
+
+
+def test_the_last_held_out_batch_is_filled_up():
+    of = graph(100, 64)
+    held = Digits(of, 0).held_out
+    assert held.steps_per_epoch == 4
+    assert [len(held.labels(step)) for step in range(4)] == [100, 100, 100, 60]
+    labels = batch(held, of, 3)[1]
+    assert np.array_equal(labels[:60], held.labels(3))
+    assert set(labels[60:]) == {labels[59]}
+
+
+def test_digits_are_repeated_centred_and_tiled():
+    small, large, flat = graph(4, 1, 8, 8), graph(4, 3, 18, 16), graph(4, 100)
+    original = batch(Digits(small, 0), small)[0][:, 0]
+    image = batch(Digits(large, 0), large)[0]
+    assert np.array_equal(image[:, 0, 1:17], original.repeat(2, axis=1).repeat(2, axis=2))
+    assert np.array_equal(image[:, 0], image[:, 2])
+    background = original.min()
+    assert (image[:, :, [0, 17]] == background).all()
+    pixels = original.reshape(4, 64)
+    assert np.array_equal(batch(Digits(flat, 0), flat)[0], np.concatenate([pixels, pixels[:, :36]], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("of", "says"),
+    [
+        (graph(4, 1, 7, 8), r"images of shape .*found \[4, 1, 7, 8\]"),
+        (graph(4, 63), r"found \[4, 63\]"),
+        (graph(4, 1, 8), r"found \[4, 1, 8\]"),
+        (graph(4, 64, classes=9), "at least 10 classes, found 9"),
+        (Graph({}, (), {}, {}), "found 0 and 0"),
+    ],
+)
+def test_graphs_that_digits_do_not_fit(of, says):
+    with pytest.raises(DataError, match=says):
+        Digits(of, 0)

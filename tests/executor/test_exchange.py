@@ -1,0 +1,99 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from executor.arena import Arena, Memory
+from executor.exchange import packing, unpacking
+from executor.staging import InArena, Mirrored, staging
+from planner.program.tasks import Message, Piece
+from tests.executor.programs import buffers, program
+
+MATRIX = ("a", (4, 6), "float32", "tensor")
+
+
+def memory(xp=np):
+    written = program((), MATRIX, ("out", (200,), "uint8", "staging"), ("b", (4, 6), "float32", "fetch"))
+    return Memory(Arena(xp, written.arena_bytes), written)
+
+
+def corner(rows, columns):
+    return (slice(rows), slice(columns))
+
+
+def test_pieces_lie_packed_one_after_the_other_and_come_out_again():
+    here = memory()
+    here.views[0][...] = np.arange(24).reshape(4, 6)
+    pieces = (
+        Piece(corner(2, 3), (slice(2, 4), slice(3, 6)), 6),
+        Piece((slice(3, 4), slice(0, 6, 2)), (slice(0, 1), slice(0, 3)), 3),
+    )
+    out = Message(1, 0, pieces, 36, 8)
+    for target, source in packing(here, 1, out):
+        target[...] = source
+    packed = here.views[1][8:44].view(np.float32)
+    assert packed.tolist() == [0, 1, 2, 6, 7, 8, 18, 20, 22]
+    here.views[2].fill(-1)
+    for target, source in unpacking(here, 1, Message(1, 2, pieces, 36, 8)):
+        target[...] = source
+    assert here.views[2][2:, 3:].tolist() == [[0, 1, 2], [6, 7, 8]]
+    assert here.views[2][0].tolist() == [18, 20, 22, -1, -1, -1]
+
+
+@pytest.mark.parametrize("nbytes", [20, 28])
+def test_a_message_that_its_pieces_do_not_fill(nbytes):
+    message = Message(1, 0, (Piece(corner(2, 3), corner(2, 3), 6),), nbytes, 0)
+    with pytest.raises(ValueError, match=rf"workers 0 and 1 of buffer a: expected {nbytes} bytes .*byte 24"):
+        packing(memory(), 1, message)
+
+
+def test_staging_of_host_memory_is_the_arena_itself():
+    here = memory()
+    kept = staging(here)
+    assert isinstance(kept, InArena)
+    assert np.shares_memory(kept.host(1), here.views[1])
+    assert kept.outside_arena == {}
+
+
+class DeviceBytes(np.ndarray):
+    """Bytes that can be reached only as a device's: by `get` and `set`."""
+
+    def get(self, out):
+        out[...] = np.asarray(self)
+
+    def set(self, host):
+        np.asarray(self)[...] = host
+
+
+def test_the_mirror_reuses_memory_as_the_arena_does():
+    laid, _ = buffers(
+        ("a", (64,), "uint8", "staging"), ("b", (64,), "uint8", "tensor"), ("c", (10,), "uint8", "staging")
+    )
+    overlapping = laid[0].__class__("d", (32,), "uint8", 32, 32, 0, 0, "staging")
+    raw = np.arange(200, dtype=np.uint8).view(DeviceBytes)
+    device = SimpleNamespace(buffers=(*laid, overlapping), raw=lambda b: raw[b.offset : b.offset + b.nbytes])
+    mirror = Mirrored(device, lambda nbytes: np.zeros(nbytes, np.uint8))
+    assert mirror.outside_arena == {"host copy of staging": 74}
+    assert np.shares_memory(mirror.host(0), mirror.host(3))
+    assert not np.shares_memory(mirror.host(0), mirror.host(2))
+    for number in (0, 2, 3):
+        mirror.download(number)
+        expected = np.asarray(device.raw(device.buffers[number]))
+        assert mirror.host(number).tolist() == expected.tolist()
+    mirror.host(2)[...] = 5
+    mirror.upload(2)
+    assert raw[128:138].tolist() == [5] * 10
+    assert raw[127] == 127
+
+
+@pytest.mark.gpu
+def test_staging_of_a_gpu():
+    cupy = pytest.importorskip("cupy")
+    here = memory(cupy)
+    kept = staging(here)
+    here.views[1][...] = cupy.arange(200, dtype=cupy.uint8)
+    kept.download(1)
+    assert kept.host(1).tolist() == list(range(200))
+    kept.host(1)[...] = 3
+    kept.upload(1)
+    assert (here.views[1] == 3).all()

@@ -1,0 +1,77 @@
+import json
+
+import numpy as np
+import pytest
+
+from planner.plan_json import save_plan
+from tests.cross.cases import Case
+from tests.executor.on_ranks import own
+from tests.executor.programs import EACH, WORKERS, expected
+
+pytestmark = pytest.mark.mpi
+SCRIPT = ("-m", "tests.executor.on_ranks")
+ENOUGH_S = 10
+
+
+@pytest.fixture(scope="module")
+def exchanged(ranks):
+    done = ranks(WORKERS, *SCRIPT, "exchange")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("wait", ["spin", "doze"])
+@pytest.mark.parametrize("reducer", ["Sum", "Prod", "Max", "Min"])
+def test_shares_are_fetched_and_reduced(exchanged, reducer, wait):
+    for worker, (results, _, _) in enumerate(exchanged[f"{reducer} {wait}"]):
+        for iteration, result in enumerate(results):
+            assert result == expected(own(worker, iteration), reducer).tolist()
+
+
+def test_one_message_per_pair_and_transfer_counted_where_it_is_sent(exchanged):
+    nbytes = EACH * 8
+    for found in exchanged.values():
+        for worker, (_, sends, counted) in enumerate(found):
+            peers = [peer for peer in range(WORKERS) if peer != worker]
+            assert sends == [[peer, transfer, nbytes] for _ in range(3) for transfer in (0, 1) for peer in peers]
+            assert counted == [0 if peer == worker else 6 * nbytes for peer in range(WORKERS)]
+
+
+CASES = [
+    Case(model, (2, 2), searcher, placements)
+    for model in ("mlp", "cnn", "wresnet", "rnn")
+    for searcher, placements in (("recursive", "S"), ("data-parallel", "S,R"))
+]
+
+
+def test_what_mpi_was_given_is_what_was_planned(ranks, tmp_path):
+    paths = [tmp_path / f"{case.name}.json" for case in CASES]
+    for case, path in zip(CASES, paths, strict=True):
+        save_plan(case.plan(), path)
+    done = ranks(4, *SCRIPT, "plans", *paths)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == len(CASES)
+    for at_the_door, counted, planned in found:
+        assert at_the_door == counted == planned
+        assert np.sum(planned) > 0
+
+
+def test_an_exception_on_one_rank_ends_the_job(ranks):
+    done = ranks(3, *SCRIPT, "fail", "raised")
+    assert done.returncode != 0
+    assert done.seconds < ENOUGH_S
+    assert "error: rank 1: RuntimeError: this rank has had enough" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_traceback_for_those_who_ask(ranks):
+    done = ranks(3, *SCRIPT, "fail", "raised", environment={"PARTITIONER_TRACEBACK": "1"})
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_a_killed_rank_ends_the_job(ranks):
+    done = ranks(3, *SCRIPT, "fail", "killed")
+    assert done.returncode != 0
+    assert done.seconds < ENOUGH_S

@@ -1,0 +1,110 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor import values
+from executor.backend import asnumpy
+from executor.values import Tile, make, stream
+from planner.graph.ir import Init, Tensor
+from planner.layout.region import whole
+
+UNIFORM = Init("uniform", scale=0.5)
+
+
+def tensor(shape, dtype="float32", init=UNIFORM):
+    return Tensor("t", shape, dtype, "weight", init)
+
+
+def all_of(found, xp=np):
+    return asnumpy(make(xp, Tile(found, whole(found.shape)), stream(7, found.name)))
+
+
+def splitmix64(state):
+    """The published generator, one number at a time: Steele, Lea, Flood 2014; Vigna's splitmix64.c."""
+    mask = (1 << 64) - 1
+    z = (state + 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+def test_the_hash_is_splitmix64_of_the_position():
+    number = stream(3, "w")
+    found = values.hashed(np.arange(100, dtype=np.uint64), number)
+    step = 0x9E3779B97F4A7C15
+    assert [int(n) for n in found] == [splitmix64((int(number) + n * step) % 2**64) for n in range(100)]
+
+
+def test_published_numbers_of_splitmix64():
+    found = values.hashed(np.arange(3, dtype=np.uint64), np.uint64(1234567))
+    assert [int(n) for n in found] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 24), ("float64", 53)])
+def test_floats_are_exact_functions_of_the_top_bits(xp, dtype, bits):
+    found = all_of(tensor((50,), dtype, Init("uniform", scale=1.0)), xp)
+    words = values.hashed(np.arange(50, dtype=np.uint64), stream(7, "t"))
+    exact = [2 * (int(word) >> (64 - bits)) / 2**bits - 1 for word in words]
+    assert found.astype(np.float64).tolist() == exact
+
+
+@pytest.mark.parametrize("init", [UNIFORM, Init("integers", below=7), Init("zeros"), Init("ones")])
+def test_backends_agree_bitwise(xp, init):
+    made = tensor((5, 6), "int32" if init.kind == "integers" else "float32", init)
+    assert all_of(made, xp).tobytes() == all_of(made).tobytes()
+
+
+runs = st.lists(st.integers(0, 12), unique=True, max_size=6).map(
+    lambda cuts: tuple((a, b) for a, b in list(pairwise(sorted(cuts)))[::2])
+)
+
+
+@given(st.lists(runs, max_size=3))
+def test_a_tile_is_a_slice_of_the_whole(region):
+    made = tensor((12,) * len(region))
+    tile = make(np, Tile(made, tuple(region)), stream(7, "t"))
+    index = np.ix_(*[[n for start, stop in part for n in range(start, stop)] for part in region])
+    at = tuple(part.astype(int) for part in index)
+    assert np.array_equal(tile, all_of(made)[at])
+
+
+def test_blocks_do_not_show(monkeypatch):
+    made = tensor((7, 5, 11))
+    at_once = all_of(made)
+    monkeypatch.setattr(values, "BLOCK_ELEMENTS", 6)
+    assert np.array_equal(all_of(made), at_once)
+
+
+def test_scalars():
+    assert all_of(tensor(())).shape == ()
+    assert all_of(tensor((), init=Init("ones"))) == 1
+
+
+def test_streams_differ_by_seed_name_and_iteration():
+    assert len({int(stream(*of)) for of in [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1)]}) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uniform_values_are_uniform(dtype):
+    found = all_of(tensor((400, 500), dtype)).ravel()
+    assert found.min() >= -0.5
+    assert found.max() < 0.5
+    counts, _ = np.histogram(found, bins=20, range=(-0.5, 0.5))
+    assert abs(counts / 10_000 - 1).max() < 0.05
+    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.01
+
+
+def test_integers_cover_their_range_evenly():
+    found = all_of(tensor((70_000,), "int32", Init("integers", below=7)))
+    assert found.dtype == np.int32
+    assert abs(np.bincount(found, minlength=7) / 10_000 - 1).max() < 0.05
+
+
+def test_values_that_the_hash_does_not_make():
+    with pytest.raises(ValueError, match=r"tensor t: expected an initial value of kind .*data"):
+        all_of(tensor((2,), init=Init("data")))
+    with pytest.raises(ValueError, match="found 0"):
+        all_of(tensor((2,), "int32", Init("integers")))
