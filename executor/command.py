@@ -24,6 +24,7 @@ from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Programs, lowered
 from executor.transport import TRANSPORTS
+from planner.extensions import load_operators, operators_option
 from planner.plan import Plan
 from planner.plan_json import load_plan
 from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
@@ -46,6 +47,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random", show_default=True)
 @click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
 @click.option("--check", is_flag=True, help="Then train on one worker, and compare every updated tensor.")
+@operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
@@ -94,6 +96,7 @@ class Execution:
             raise click.UsageError(str(error)) from error
         if xp is not np:
             xp.cuda.Device(self.ranks.host_rank % xp.cuda.runtime.getDeviceCount()).use()
+        load_operators(self.options["operator_files"])
         plans = [self._plan(path) for path in self.paths]
         return xp, plans, [self._data(path, plan) for path, plan in zip(self.paths, plans, strict=True)]
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from planner.extensions import load_operators, operators_option
 from planner.graph.optimizers import OPTIMIZERS
 from planner.model_source import load_model
 from planner.models.options import FLOAT_DTYPES
@@ -56,6 +57,7 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
 @click.option("--objective", type=click.Choice(("bytes", "time")), default="bytes", show_default=True)
+@operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
 def main(model: str, output: Path | None, json_file: Path | None, **options: Any) -> None:
@@ -66,6 +68,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     """
     if options["objective"] == "time":
         raise click.UsageError("--objective time is not available, only bytes")
+    load_operators(options["operator_files"])
     ways = _ways(options["workers"], options["ways"])
     given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
     graph = load_model(model, given)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from planner.extensions import load_operators, operators_option
 from planner.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.console import command_errors, stdout
@@ -28,10 +29,12 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
     "--prefetch", type=click.IntRange(0), default=1, show_default=True, help="Start fetches so many units early."
 )
 @click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
+@operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for chrome://tracing or ui.perfetto.dev.")
 def main(plan_path: Path, topo: str, **options: Any) -> None:
     """Simulate one training iteration of PLAN on a described machine."""
+    load_operators(options["operator_files"])
     machine = load_topology(topo)
     plan = load_plan(plan_path)
     machine.require_devices(plan.workers)

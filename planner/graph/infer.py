@@ -62,7 +62,7 @@ def _thaw(frozen: Any) -> Value:
 def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashable], ...]) -> tuple[Kind, ...]:
     operator = tdl.catalog.get(op)
     if operator is None:
-        raise GraphError(f"unknown operator {op!r}")
+        raise GraphError(f"unknown operator {op!r}; one of your own comes with the option --operators FILE.py")
     attrs = {key: _thaw(value) for key, value in frozen}
     _check_ranges(attrs)
     shapes = [shape for shape, _ in operands]

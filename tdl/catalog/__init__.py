@@ -6,10 +6,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tdl.catalog import convolution, elementwise, examples, loss, matrix, normalisation, reduction, shape
+from tdl.errors import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (elementwise, matrix, convolution, reduction, normalisation, loss, shape, examples)
 
-catalog: Mapping[str, Operator] = MappingProxyType(
-    {found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)}
-)
+_operators = {
+    found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)
+}
+
+catalog: Mapping[str, Operator] = MappingProxyType(_operators)
+
+
+def register(operator: Operator) -> Operator:
+    """Add an operator of one's own to the catalog and return it; TDLError if there is one of that name."""
+    if operator.name in _operators:
+        raise TDLError(
+            f"{operator.name}: name clash: the catalog has an operator of this name, "
+            f"described in {_operators[operator.name].function.__module__}; choose another name"
+        )
+    _operators[operator.name] = operator
+    return operator

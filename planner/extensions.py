@@ -1,0 +1,103 @@
+"""Operators of one's own: Python files that add descriptions, gradient rules and more to the project's tables.
+
+Such a file runs only because a user named it, with `--operators` or as MODEL; loading a plan executes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import click
+
+import tdl
+from planner.errors import GraphError
+from planner.graph.rules import RULES, Rule
+
+T = TypeVar("T")
+
+operators_option = click.option(
+    "--operators",
+    "operator_files",
+    metavar="FILE.py",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Run a Python file that registers operators of your own; may be given several times.",
+)
+"""The option of every command that works with operators; its value goes to `load_operators`."""
+
+_loaded: dict[Path, tuple[bytes, ModuleType]] = {}
+
+
+def load_operators(paths: Iterable[Path]) -> None:
+    """Run files that register operators; GraphError naming file and line where one fails."""
+    for path in paths:
+        load_file(path)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Return a Python file as a module, having run it once; GraphError naming its line where it fails.
+
+    The file's folder joins the import path, and other files can import it by its name.
+    """
+    source, key = path.read_bytes(), path.resolve()
+    if key in _loaded and _loaded[key][0] == source:
+        return _loaded[key][1]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None:
+        raise GraphError(f"{path}: expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    known = sys.modules.setdefault(path.stem, module)
+    folder = str(key.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        guarded(path, "loading", lambda: exec(compile(source, path, "exec"), module.__dict__))
+    except GraphError:
+        if known is module:
+            del sys.modules[path.stem]
+        raise
+    _loaded[key] = source, module
+    return module
+
+
+def guarded(path: Path, doing: str, action: Callable[[], object]) -> object:
+    """Turn whatever the user's code raises into a GraphError that names the line of their file."""
+    try:
+        return action()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
+        where = f"{path}:{line}" if line else str(path)
+        reason = str(error) if isinstance(error, GraphError | tdl.TDLError) else f"{type(error).__name__}: {error}"
+        raise GraphError(f"{where}: {doing}: {reason}") from error
+
+
+def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
+    """Return a decorator that enters a function in a table, under the name of an operator of the catalog.
+
+    Raises TDLError where the catalog has no such operator, or the table has an entry of that name.
+    """
+    if name not in tdl.catalog:
+        raise tdl.TDLError(
+            f"{name}: no operator of this name is in the catalog; register its description before a {what}"
+        )
+    if name in table:
+        raise tdl.TDLError(f"{name}: name clash: the operator has a {what} already")
+
+    def enter(entry: T) -> T:
+        table[name] = entry
+        return entry
+
+    return enter
+
+
+def gradient(name: str) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the gradient rule of an operator; TDLError if it has one."""
+    return register_in(RULES, "gradient rule", name)
