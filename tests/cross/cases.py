@@ -1,6 +1,6 @@
 """The plans that all parts must agree on: four tiny models, every kind of ways, searcher and placement set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from planner.graph.build import GraphBuilder
@@ -26,6 +26,7 @@ SEARCHES = [
     ("equalchop", "S,R"),
     ("data-parallel", "S,R"),
 ]
+RATES = {"sgd": 0.01, "adam": 0.001}
 TRAININGS = [("float32", "sgd"), ("float64", "sgd"), ("float64", "adam")]
 
 
@@ -67,11 +68,15 @@ def graph(model, dtype, optimizer):
     if model == "flattened":
         return flattened(ModelOptions(batch=4, dtype=dtype, optimizer=optimizer))
     name, options = MODELS[model]
-    return build(name, ModelOptions(**options, dtype=dtype, optimizer=optimizer))
+    return build(name, ModelOptions(**options, dtype=dtype, optimizer=optimizer, lr=RATES[optimizer]))
 
 
 @cache
 def planned(case):
+    """Search in single precision; the decisions hold for any dtype of the same graph."""
+    if case.dtype != "float32":
+        found = planned(replace(case, dtype="float32"))
+        return replace(found, graph=graph(case.model, case.dtype, case.optimizer))
     options = SearchOptions(ways=case.ways, name=case.searcher, placements=case.placements)
     return search(graph(case.model, case.dtype, case.optimizer), options)
 
@@ -84,3 +89,14 @@ def cases(trainings=TRAININGS):
         for searcher, placements in SEARCHES
         for dtype, optimizer in trainings
     ]
+
+
+def distinct(chosen):
+    """Give, for every case, the first case with the very same plan: what one run shows holds for all of them."""
+    first: dict[object, Case] = {}
+    found = {}
+    for case in chosen:
+        plan = case.plan()
+        decisions = (frozenset(plan.layouts.items()), frozenset(plan.strategies.items()))
+        found[case] = first.setdefault((case.model, case.dtype, case.optimizer, plan.ways, decisions), case)
+    return found

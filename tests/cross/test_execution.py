@@ -1,0 +1,69 @@
+"""Planned = lowered = simulated = measured bytes for every pair of workers, and k workers train as one does.
+
+Every distinct plan runs for real: one `mpirun` per number of ranks runs all its plans, each checked against one worker.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.plan_json import save_plan
+from planner.program.lower import lower
+from planner.report import read_reports
+from simulator import simulate
+from tests.cross.cases import cases, distinct
+from topologies import load_topology
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+BIN = Path(sys.executable).parent
+CASES = cases()
+
+
+def mpirun():
+    return shutil.which("mpirun") or str(BIN / "mpirun")
+
+
+@pytest.fixture(scope="module")
+def representatives():
+    return distinct(CASES)
+
+
+@pytest.fixture(scope="module")
+def reports(representatives, tmp_path_factory):
+    """Run every distinct plan for three steps; return the reports by case name."""
+    folder = tmp_path_factory.mktemp("plans")
+    by_ranks = {}
+    for case in sorted(set(representatives.values()), key=lambda case: case.name):
+        path = folder / f"{case.name}.json"
+        save_plan(case.plan(), path)
+        by_ranks.setdefault(case.plan().workers, []).append(str(path))
+    found = {}
+    for ranks, paths in sorted(by_ranks.items()):
+        written = folder / f"{ranks}.report"
+        command = [mpirun(), "-n", str(ranks), str(BIN / "execute"), *paths]
+        command += ["--steps", "3", "--check", "--backend", "numpy", "--json", str(written)]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found |= {report.plan.removesuffix(".json"): report for report in read_reports(written)}
+    return found
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bytes_and_parameters(case, representatives, reports):
+    plan = case.plan()
+    report = reports[representatives[case].name]
+    program = lower(plan)
+    np.testing.assert_array_equal(program.bytes, plan.bytes)
+    simulated = simulate(program, load_topology("uniform-8")).timeline.bytes
+    np.testing.assert_array_equal(simulated, plan.bytes)
+    np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
+    assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
+    assert report.check is not None
+    assert report.check.tensors == len(plan.graph.updates)
+    assert report.check.worst_difference <= TOLERANCE[case.dtype]
