@@ -158,9 +158,11 @@ def failed_check(found: Report) -> str:
     if found.check is None:
         raise ValueError(f"{found.plan}: expected a check, found none")
     worst = found.check.worst_difference
+    wider = "" if found.dtype == "float64" else ", or a plan in float64"
     return (
         f"{found.plan}: {found.check.worst_tensor} differs from one worker's by "
         f"{'what is not finite' if worst is None else f'{worst:.3g}'}, expected at most {found.check.tolerance:.3g}"
+        f" (rounding grows with steps, most near kinks of relu: compare also --steps 1{wider})"
     )
 
 

@@ -1,0 +1,77 @@
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from executor.environment import AVX512_FLAGS, choose_blas, cpu_flags
+from executor.launch import launched, require_size, speaks_for_launcher
+from executor.waiting import chosen_wait, doze, spin
+
+
+def cpuinfo(tmp_path, *flags):
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nflags\t\t: fpu {' '.join(flags)}\n\nprocessor\t: 1\nflags\t\t: other\n")
+    return path
+
+
+def test_flags_of_the_first_processor(tmp_path):
+    assert cpu_flags(cpuinfo(tmp_path, "sse").read_text()) == {"fpu", "sse"}
+    assert cpu_flags("") == set()
+
+
+def test_avx512_kernels_only_where_the_processor_has_them(tmp_path):
+    environ = {}
+    choose_blas(environ, cpuinfo(tmp_path, "avx2", "avx512f"))
+    assert environ == {}
+    choose_blas(environ, cpuinfo(tmp_path, *AVX512_FLAGS))
+    assert environ == {"OPENBLAS_CORETYPE": "SkylakeX"}
+
+
+def test_what_the_user_chose_stays(tmp_path):
+    environ = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "3", "MPI_LOCALNRANKS": "1"}
+    before = dict(environ)
+    choose_blas(environ, cpuinfo(tmp_path, *AVX512_FLAGS))
+    assert environ == before
+
+
+def test_threads_are_shared_among_the_ranks_of_a_host(tmp_path):
+    environ = {"MPI_LOCALNRANKS": "1000"}
+    choose_blas(environ, tmp_path / "none")
+    assert environ["OPENBLAS_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize("module", ["executor", "executor.worker", "executor.training", "executor.command"])
+def test_importing_the_library_leaves_the_environment_alone(module):
+    code = (
+        "import os; before = {k: v for k, v in os.environ.items() if k.startswith(('OPENBLAS', 'OMP'))}\n"
+        f"import {module}\n"
+        "assert before == {k: v for k, v in os.environ.items() if k.startswith(('OPENBLAS', 'OMP'))}"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environ)
+
+
+def test_waiting_sleeps_only_where_ranks_outnumber_cores():
+    assert chosen_wait(2, 2) is spin
+    assert chosen_wait(3, 2) is doze
+
+
+def test_who_started_us():
+    assert launched({}) is None
+    assert launched({"PMI_SIZE": "4", "PMI_RANK": "2"}) == (4, 2)
+    assert speaks_for_launcher({}, 1)
+    assert speaks_for_launcher({"PMI_SIZE": "4", "PMI_RANK": "0"}, 1)
+    assert not speaks_for_launcher({"PMI_SIZE": "4", "PMI_RANK": "2"}, 1)
+    assert speaks_for_launcher({"PMI_SIZE": "4", "PMI_RANK": "2"}, 4)
+
+
+def test_ranks_must_be_as_many_as_workers():
+    require_size("p.json", 4, 4, {})
+    with pytest.raises(click.UsageError, match=r"p\.json: expected 4 ranks.*found 3: start it with mpirun -n 4$"):
+        require_size("p.json", 4, 3, {})
+    with pytest.raises(click.UsageError, match="one MPI with the libraries of another"):
+        require_size("p.json", 4, 1, {})
+    with pytest.raises(click.UsageError, match=r"the launcher started 4 processes, but .* belongs to another MPI"):
+        require_size("p.json", 4, 1, {"PMI_SIZE": "4", "PMI_RANK": "1"})

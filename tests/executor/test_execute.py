@@ -1,0 +1,157 @@
+"""The command on real plans: one mpirun per number of workers, since starting ranks takes longer than running them."""
+
+import json
+import re
+from functools import cache
+
+import pytest
+
+from planner.models import ModelOptions, build
+from planner.plan_json import save_plan
+from planner.report import read_reports
+from planner.search import SearchOptions, search
+from tests.cross.cases import Case
+
+pytestmark = pytest.mark.mpi
+COMMAND = ("-m", "executor.cli")
+STEPS = 3
+# The residual network trains by SGD: under Adam, changing one worker's weights by two units in the last place already
+# moves a weight by 2e-12 after three steps, more than the tolerance.
+
+CASES = {
+    2: [
+        Case(model, (2,), "recursive", "S", dtype, optimizer)
+        for model in ("mlp", "cnn", "rnn")
+        for dtype, optimizer in (("float32", "sgd"), ("float64", "adam"))
+    ],
+    3: [Case(model, (3,), "recursive", "S", "float64") for model in ("mlp", "cnn")],
+    4: [
+        Case(model, (2, 2), searcher, placements, "float64", "sgd" if model == "wresnet" else "adam")
+        for model in ("mlp", "cnn", "wresnet", "rnn")
+        for searcher, placements in (("recursive", "S"), ("joint", "S,R"), ("data-parallel", "S,R"))
+    ],
+    6: [Case("wresnet", (3, 2), "recursive", "S,R", "float64")],
+    8: [Case(model, (2, 2, 2), "recursive", "S", "float64") for model in ("mlp", "wresnet")],
+}
+EVERY = [pytest.param(case, workers, id=case.name) for workers, cases in CASES.items() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def executed(ranks, tmp_path_factory):
+    """The report of a case, run together with all cases of as many workers."""
+
+    @cache
+    def run(workers):
+        folder = tmp_path_factory.mktemp(f"{workers}-workers")
+        paths = [folder / case.name for case in CASES[workers]]
+        for case, path in zip(CASES[workers], paths, strict=True):
+            save_plan(case.plan(), path)
+        written = folder / "reports.json"
+        return ranks(workers, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written), written
+
+    def found(case, workers):
+        done, written = run(workers)
+        assert done.stderr == ""
+        assert done.returncode == 0
+        return {report.plan: report for report in read_reports(written)}[case.name]
+
+    return found
+
+
+@pytest.mark.parametrize(("case", "workers"), EVERY)
+def test_k_workers_do_what_one_does(executed, case, workers):
+    report = executed(case, workers)
+    assert report.check.passed
+    assert report.check.tensors == len(case.plan().graph.updates)
+    assert report.check.worst_difference < report.check.tolerance
+    assert len(report.losses) == STEPS
+    assert all(loss > 0 for loss in report.losses)
+
+
+@pytest.mark.parametrize(("case", "workers"), EVERY)
+def test_bytes_and_arenas_are_as_planned(executed, case, workers):
+    report = executed(case, workers)
+    assert report.bytes == report.planned_bytes
+    assert report.total_bytes == case.plan().total_bytes
+    assert report.arena_bytes == report.planned_arena_bytes
+    assert report.workers == workers
+    assert len(report.step_seconds) == STEPS
+    assert all(0 < seconds <= max(report.step_seconds) for seconds in report.compute_seconds)
+
+
+def run_one(ranks, path, *options):
+    written = path.with_suffix(".report.json")
+    done = ranks(2, *COMMAND, path, "--json", written, *options)
+    assert done.returncode == 0, done.stderr
+    (report,) = read_reports(written)
+    return report, done
+
+
+def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
+    path = tmp_path / "plan.json"
+    save_plan(Case("wresnet", (2,), "recursive", "S").plan(), path)
+    losses = {
+        run_one(ranks, path, "--steps", "3", "--prefetch", prefetch, "--threads", "1")[0].losses
+        for prefetch in ("0", "1", "4")
+    }
+    assert len(losses) == 1
+
+
+def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
+    path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
+    save_plan(Case("mlp", (2,), "recursive", "S").plan(), path)
+    report, _ = run_one(ranks, path, "--steps", "2", "--trace", traced, "--memory")
+    events = [event for event in json.loads(traced.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert {(event["pid"], event["cat"]) for event in events} == {
+        (worker, lane) for worker in (0, 1) for lane in ("compute", "transfers")
+    }
+    assert all(event["ts"] >= 0 for event in events)
+    outside = {item.what: item.nbytes for item in report.outside_arena}
+    assert outside["temporaries inside kernels, at their peak"] > 0
+
+
+def test_digits_are_learnt_and_recognised(ranks, tmp_path):
+    path = tmp_path / "plan.json"
+    graph = build("mlp-3-64", ModelOptions(batch=100, lr=0.1))
+    save_plan(search(graph, SearchOptions(ways=(2,))), path)
+    report, done = run_one(ranks, path, "--steps", "60", "--data", "digits", "--eval", "--check")
+    assert report.losses[-1] < report.losses[0] / 4
+    assert report.accuracy > 0.85
+    assert report.eval_accuracy > 0.85
+    assert "held-out accuracy" in done.stdout
+
+
+def one_error(done):
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "says"),
+    [
+        (3, (), r"plan.json: expected 2 ranks, one per worker, found 3: start it with mpirun -n 2"),
+        (2, ("--steps", "0"), "--steps"),
+        (2, ("--eval",), "--eval needs .* --data digits, found random"),
+        (2, ("--data", "digits"), r"plan.json: data set digits: expected images of shape .*found \[8, 12\]"),
+        (2, ("--json", "nowhere/at/all.json"), "there is no folder nowhere/at"),
+    ],
+)
+def test_bad_input_is_one_line(ranks, tmp_path, count, options, says):
+    path = tmp_path / "plan.json"
+    save_plan(Case("mlp", (2,), "recursive", "S").plan(), path)
+    done = ranks(count, *COMMAND, path, *options)
+    assert done.returncode == 2
+    assert re.search(says, one_error(done))
+    assert done.stdout == ""
+
+
+def test_a_bad_plan_among_good_ones_runs_nothing(ranks, tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    save_plan(Case("mlp", (2,), "recursive", "S").plan(), good)
+    bad.write_text("{}")
+    done = ranks(2, *COMMAND, good, bad)
+    assert done.returncode == 2
+    assert "bad.json" in one_error(done)
+    assert done.stdout == ""
