@@ -75,3 +75,15 @@ def test_ranks_must_be_as_many_as_workers():
         require_size("p.json", 4, 1, {})
     with pytest.raises(click.UsageError, match=r"the launcher started 4 processes, but .* belongs to another MPI"):
         require_size("p.json", 4, 1, {"PMI_SIZE": "4", "PMI_RANK": "1"})
+
+
+def test_without_an_mpi_library_one_line_says_so(tmp_path):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    broken = "raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')"
+    (tmp_path / "mpi4py" / "MPI.py").write_text(broken)
+    line = [sys.executable, "-m", "executor.cli", "plan.json"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, check=False, capture_output=True, text=True, env=environ)
+    assert done.returncode == 2
+    assert done.stderr == ("error: cannot load MPI library: install one, or pip install 'tensor-partitioner[mpich]'\n")
