@@ -130,7 +130,7 @@ def call_kernel(
 ) -> tuple[Array, ...]:
     """Call the kernel on outputs that are slices of larger arrays, filled with what no result should hold."""
     outputs = tuple(
-        _blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
+        blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
         for output, dtype in zip(subject.description.outputs, output_dtypes(subject), strict=True)
     )
     ranges = {}
@@ -149,7 +149,7 @@ def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
     return [np.dtype(dtype) for dtype in subject.description.output_dtypes(dtypes)]
 
 
-def _blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+def blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """Return an array that is not contiguous, full of NaN, or of a number that is no index."""
     fill = float("nan") if dtype.kind == "f" else -7
     larger = xp.full([extent + 1 for extent in shape], fill, dtype=dtype)
@@ -184,7 +184,8 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
     """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
 
-    Of a mixed-radix tuple it is just what the combinations of its digits reach. A dimension in which none of the variables `split` occurs is needed whole; with None every dimension is narrowed.
+    Of a mixed-radix tuple it is just what the combinations of its digits reach. A dimension in which none of the
+    variables `split` occurs is needed whole; with None every dimension is narrowed.
     """
     operand = subject.case.operands[number]
     needed = []

@@ -178,7 +178,10 @@ def _halos(name: str, found: tuple[Access, ...]) -> Iterator[Halo]:
 
 
 def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
-    """Reach of `factor * name + rest` beyond the share [factor * lo, factor * hi) of a part [lo, hi)."""
+    """Reach of `factor * name + rest` beyond the share [factor * lo, factor * hi) of a part [lo, hi).
+
+    Where the factor is negative the share is [factor * (hi - 1), factor * (lo - 1)).
+    """
     low, high = Affine((), index.constant), Affine((), index.constant)
     own: Rational = dict(index.terms)[name]
     for variable, factor in index.terms:

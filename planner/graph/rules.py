@@ -292,7 +292,9 @@ def _expand_backward(b: Backward) -> Gradients:
 
 def _reshape(b: Backward) -> Gradients:
     source, target = b.node.attrs["source"], b.node.attrs["target"]
-    return (b.emit("reshape", (b.gradient,), 0, source=target, target=source, **b.attrs("extents")),)
+    # What the operand's shape says of the extents, the gradient's need not.
+    extents = tdl.catalog["reshape"].describe((b.rank(),), b.node.attrs).extents((b.shape(0),), b.node.attrs)
+    return (b.emit("reshape", (b.gradient,), 0, source=target, target=source, extents=extents),)
 
 
 def _unbind(b: Backward) -> Gradients:

@@ -1,0 +1,69 @@
+"""What every kind of check shares: what is checked, on which case, and how a difference is put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from executor.verify_cases import Array
+from executor.verify_parts import Subject
+from planner.graph.rules import Rule
+
+EXACT = 1e-9
+"""Greatest difference in double precision, relative to the largest value of the tensor or 1."""
+
+ROUGH = 2e-4
+"""The same in single precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One case of an operator with what its description makes of it, and the gradient rules there are.
+
+    `pairs` says how many pairs of strategies to try together.
+    """
+
+    operator: str
+    subject: Subject
+    expected: tuple[Array, ...]
+    rules: Mapping[str, Rule]
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold; `run` says how it does not, or returns None. Whatever it raises is a finding too."""
+
+    name: str
+    run: Callable[[], str | None]
+
+
+def compared(
+    name: str, compute: Callable[[], Sequence[Array]], expected: Sequence[Array], tolerance: float = EXACT
+) -> Check:
+    """Check that computed outputs are those expected."""
+    return Check(name, lambda: difference(compute(), expected, tolerance))
+
+
+def difference(found: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str | None:
+    """Say how outputs differ from what is expected, or None."""
+    if len(found) != len(expected):
+        return f"{len(found)} outputs, expected {len(expected)}"
+    for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
+        if array.shape != np.shape(wanted):
+            return f"output {number} has shape {array.shape}, expected {np.shape(wanted)}"
+        scale = max(1.0, float(np.max(np.abs(wanted), initial=0)))
+        error = np.max(np.abs(array.astype(np.float64) - wanted), initial=0)
+        # Written so that NaN, an element that was never written, counts as a difference.
+        if not error <= tolerance * scale:
+            where = _worst(array, np.asarray(wanted))
+            return f"output {number} is {array[where]!s} at {list(where)}, expected {np.asarray(wanted)[where]!s}"
+    return None
+
+
+def _worst(array: Array, wanted: Array) -> tuple[int, ...]:
+    """Return the coordinates of the greatest difference."""
+    distance = np.nan_to_num(np.abs(array.astype(np.float64) - wanted), nan=np.inf)
+    return tuple(int(place) for place in np.unravel_index(int(np.argmax(distance)), distance.shape))

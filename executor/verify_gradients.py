@@ -1,0 +1,202 @@
+"""Gradient rules against central differences, in double precision.
+
+The derivative of a random combination of an operator's outputs, along a random direction of one operand, is computed
+twice: by the nodes that the operator's rule emits, and by moving the operand both ways. All nodes are evaluated by
+their descriptions, so that this check depends on no kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+import tdl
+from executor.verify_cases import Array, Case, Draw
+from executor.verify_check import Application, Check
+from planner.graph.build import ONES, GraphBuilder
+from planner.graph.ir import Init, Node, Value
+from planner.graph.rules import Backward, Gradient, Gradients, Rule
+
+STEP = 1e-5
+TOLERANCE = 1e-5
+"""Greatest difference from the central difference, relative to the terms it is summed from, or 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """An operand that the rule differentiates through: `op` of other operands (positions), such as a statistic."""
+
+    op: str
+    operands: tuple[int, ...]
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+def _batch_statistics(case: Case) -> dict[int, Derived]:
+    batch, _, height, width = case.operands[0].shape
+    count = batch * height * width
+    return {
+        1: Derived("mean", (0,), {"dims": (0, 2, 3), "count": count}),
+        2: Derived("batch_norm_var", (0, 1), {"count": count}),
+    }
+
+
+def _softmax_statistics(_case: Case) -> dict[int, Derived]:
+    return {1: Derived("amax", (0,), {"dims": (1,)}), 2: Derived("sum_exp", (0, 1))}
+
+
+DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
+    "batch_norm": _batch_statistics,
+    "cross_entropy": _softmax_statistics,
+}
+"""Operators whose rule gives the total derivative through operands that are computed from others."""
+
+
+def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
+    """Yield, for every floating-point operand, the check of its gradient; none for an operator without a rule."""
+    rule = application.rules.get(application.operator)
+    if rule is None:
+        return
+    case = application.subject.case
+    derived = DERIVED[application.operator](case) if application.operator in DERIVED else {}
+    free = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f" and number not in derived]
+    problem = _Problem(application.operator, case, derived, draw)
+    outputs = [number for number, array in enumerate(application.expected) if array.dtype.kind == "f"]
+    ways = {"": outputs}
+    if len(outputs) > 1:
+        ways[" with one output in use"] = [outputs[draw.size(0, len(outputs) - 1)]]
+    for suffix, used in ways.items():
+        slopes = problem.slopes(rule, used, free, constant=False)
+        for number in free:
+            yield Check(f"gradient of operand {number}{suffix}", partial(slopes, number))
+    if outputs and application.expected[outputs[0]].shape == ():
+        slopes = problem.slopes(rule, outputs[:1], free, constant=True)
+        for number in free:
+            yield Check(f"gradient of operand {number} from a constant", partial(slopes, number))
+
+
+class _Problem:
+    """One case, off the points where functions have kinks and elements tie."""
+
+    def __init__(self, operator: str, case: Case, derived: Mapping[int, Derived], draw: Draw) -> None:
+        self.operator = operator
+        self.case = case
+        self.derived = derived
+        self.random = draw.generator
+        self.operands = _untied(case.operands, self.random)
+
+    def slopes(
+        self, rule: Rule, used: Sequence[int], free: Sequence[int], *, constant: bool
+    ) -> Callable[[int], str | None]:
+        """Return a function that compares an operand's gradient, when the outputs `used` have one."""
+        return _Slopes(self, rule, tuple(used), tuple(free), constant).compare
+
+    def forward(self) -> tuple[GraphBuilder, Node, list[str]]:
+        """Build the operator's node with those that derive its operands; return the operands' names too."""
+        builder = GraphBuilder("float64")
+        names = [f"operand{number}" for number in range(len(self.operands))]
+        for number, (name, array) in enumerate(zip(names, self.operands, strict=True)):
+            if array.dtype.kind == "f" and number not in self.derived:
+                builder.weight(name, array.shape, ONES)
+            elif number not in self.derived:
+                builder.input(name, array.shape, Init("data"), str(array.dtype))
+        for number, own in self.derived.items():
+            builder.apply(own.op, *(names[other] for other in own.operands), name=names[number], **own.attributes)
+        builder.emit(Node("result", self.operator, tuple(names), (), self.case.attributes))
+        return builder, builder.nodes[-1], names
+
+
+class _Slopes:
+    """The gradients that a rule gives for one choice of outputs, and the central differences of the same."""
+
+    def __init__(
+        self, problem: _Problem, rule: Rule, used: tuple[int, ...], free: tuple[int, ...], constant: bool
+    ) -> None:
+        self.problem, self.rule, self.used, self.free = problem, rule, used, free
+        self.builder, self.node, self.names = problem.forward()
+        self.nodes = tuple(self.builder.nodes)
+        operands = dict(zip(self.names, problem.operands, strict=True))
+        self.given = {name: array for name, array in operands.items() if name not in _produced(self.nodes)}
+        shapes = {number: self.builder.shape(self.node.outputs[number]) for number in used}
+        self.factors = {number: problem.random.uniform(-1, 1, shape) for number, shape in shapes.items()}
+        self.constant = constant
+        self.gradients: Gradients | None = None
+        self.values: Mapping[str, Array] = {}
+
+    def compare(self, number: int) -> str | None:
+        """Say how the derivative along a random direction of one operand differs, or None."""
+        operand = self.given[self.names[number]]
+        direction = np.asarray(self.problem.random.uniform(-1, 1, operand.shape))
+        found, size = self._by_rule(number, direction)
+        ends = [self._combined({self.names[number]: operand + sign * STEP * direction}) for sign in (1, -1)]
+        expected = (ends[0] - ends[1]) / (2 * STEP)
+        if abs(found - expected) <= TOLERANCE * max(1.0, size, abs(expected)):
+            return None
+        return f"derivative along a random direction is {found:.9g}, central differences say {expected:.9g}"
+
+    def _by_rule(self, number: int, direction: Array) -> tuple[float, float]:
+        """Return the derivative as the rule's nodes compute it, and the size of the terms it is summed from."""
+        gradient = self._gradients()[number]
+        if gradient is None:
+            return 0.0, 0.0
+        value = self.values[gradient] if isinstance(gradient, str) else np.asarray(gradient)
+        if value.shape != direction.shape:
+            raise ValueError(f"the gradient has shape {value.shape}, the operand {direction.shape}")
+        return float(np.sum(value * direction)), float(np.sum(np.abs(value * direction)))
+
+    def _gradients(self) -> Gradients:
+        """Apply the rule once, and evaluate the nodes that it emits."""
+        if self.gradients is not None:
+            return self.gradients
+        arriving: list[Gradient | None] = [None] * len(self.node.outputs)
+        values = {**self.given, "one": np.ones(())}
+        for number, factor in self.factors.items():
+            if self.constant:
+                arriving[number] = float(factor)
+                continue
+            name = f"arriving{number}"
+            arriving[number] = self.builder.input(name, factor.shape, ONES)
+            values[name] = factor
+        producers = {output: node for node in self.nodes for output in node.outputs}
+        wanted = tuple(number in self.free or number in self.problem.derived for number in range(len(self.names)))
+        backward = Backward(self.builder, self.node, tuple(arriving), wanted, producers)
+        gradients = self.rule(backward)
+        if len(gradients) != len(self.names):
+            raise ValueError(f"the rule returns {len(gradients)} gradients for {len(self.names)} operands")
+        self.values = evaluated(self.builder.nodes, values)
+        self.gradients = gradients
+        return gradients
+
+    def _combined(self, moved: Mapping[str, Array]) -> float:
+        """Return the random combination of the outputs, with some operands moved."""
+        values = evaluated(self.nodes, {**self.given, **moved})
+        outputs = self.node.outputs
+        return float(sum(np.sum(factor * values[outputs[number]]) for number, factor in self.factors.items()))
+
+
+def _produced(nodes: Sequence[Node]) -> set[str]:
+    return {output for node in nodes for output in node.outputs}
+
+
+def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the values of all tensors, each node evaluated by its operator's description."""
+    found = dict(values)
+    for node in nodes:
+        operands = [found[name] for name in node.inputs]
+        description = tdl.catalog[node.op].describe([operand.ndim for operand in operands], node.attrs)
+        found.update(zip(node.outputs, description.evaluate(operands, node.attrs), strict=True))
+    return found
+
+
+def _untied(operands: Sequence[Array], random: np.random.Generator) -> tuple[Array, ...]:
+    """Move every floating-point element off multiples of 1/8, by an amount of its own between 1/64 and 3/64."""
+    total = sum(operand.size for operand in operands)
+    amounts = 1 / 64 + random.permutation(total) / (32 * max(1, total))
+    found, at = [], 0
+    for operand in operands:
+        own = amounts[at : at + operand.size].reshape(operand.shape)
+        found.append(operand + own if operand.dtype.kind == "f" else operand)
+        at += operand.size
+    return tuple(found)

@@ -1,0 +1,89 @@
+"""A kernel on whole operands: in double and single precision, and in place where the operator is element-wise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+
+from executor.backend import asnumpy
+from executor.kernels import KernelCall
+from executor.verify_cases import Array, Case, Draw
+from executor.verify_check import ROUGH, Application, Check, compared
+from executor.verify_parts import Subject, call_kernel, output_dtypes
+from planner.errors import GraphError
+from planner.graph.infer import infer
+
+ALIASINGS = 24
+"""How many ways of computing in place are tried per case."""
+
+
+def shape_checks(application: Application, _draw: Draw) -> Iterator[Check]:
+    """Yield the check that a graph expects the shapes and dtypes that the outputs have."""
+    case, expected = application.subject.case, application.expected
+
+    def run() -> str | None:
+        kinds = [(operand.shape, str(operand.dtype)) for operand in case.operands]
+        try:
+            found = infer(application.operator, kinds, case.attributes)
+        except GraphError as error:
+            return f"no graph takes it: {error}"
+        wanted = tuple((array.shape, str(array.dtype)) for array in expected)
+        return None if found == wanted else f"a graph expects outputs {found}, the description computes {wanted}"
+
+    yield Check("shapes", run)
+
+
+def kernel_checks(application: Application, _draw: Draw) -> Iterator[Check]:
+    """Yield the checks that a kernel computes on whole operands what the description says."""
+    subject, expected = application.subject, application.expected
+    yield compared("kernel", partial(run_whole, subject), expected)
+    single = replace(subject, case=_single(subject.case))
+    yield compared("kernel in single precision", partial(run_whole, single), expected, ROUGH)
+    if subject.description.is_elementwise:
+        for way in _aliasings(subject):
+            name = f"in place of operands {','.join(map(str, way))}"
+            yield compared(name, partial(_run_in_place, subject, way), expected)
+
+
+def run_whole(subject: Subject) -> tuple[Array, ...]:
+    """Run the kernel once, on everything; raises if it changes an operand."""
+    inputs = tuple(subject.xp.asarray(operand.copy()) for operand in subject.case.operands)
+    origins = tuple((0,) * operand.ndim for operand in subject.case.operands)
+    outputs = call_kernel(subject, subject.whole(), inputs, origins)
+    for number, (array, operand) in enumerate(zip(inputs, subject.case.operands, strict=True)):
+        if not np.array_equal(asnumpy(array), operand):
+            raise ValueError(f"the kernel changed operand {number}")
+    return outputs
+
+
+def _aliasings(subject: Subject) -> list[tuple[int, ...]]:
+    """Return ways in which outputs may be the very memory of operands of their shape and dtype."""
+    shapes = subject.description.output_shapes(subject.extents)
+    wanted = list(zip(shapes, output_dtypes(subject), strict=True))
+    kinds = [(operand.shape, operand.dtype) for operand in subject.case.operands]
+    ways = permutations(range(len(kinds)), len(wanted))
+    fitting = [way for way in ways if [kinds[number] for number in way] == wanted]
+    return fitting[:ALIASINGS]
+
+
+def _run_in_place(subject: Subject, way: tuple[int, ...]) -> tuple[Array, ...]:
+    """Run the whole operator with output number j in the memory of operand way[j]."""
+    inputs = tuple(subject.xp.asarray(operand.copy()) for operand in subject.case.operands)
+    outputs = tuple(inputs[number] for number in way)
+    ranges = {variable: (0, extent) for variable, extent in subject.extents.items()}
+    origins = tuple((0,) * operand.ndim for operand in subject.case.operands)
+    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
+    return tuple(asnumpy(output) for output in outputs)
+
+
+def _single(case: Case) -> Case:
+    """Convert floating-point operands to single precision (exact for the values that cases draw)."""
+    return replace(case, operands=tuple(_to_single(operand) for operand in case.operands))
+
+
+def _to_single(operand: Array) -> Array:
+    return operand.astype(np.float32) if operand.dtype.kind == "f" else operand

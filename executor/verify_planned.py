@@ -1,0 +1,153 @@
+"""Run an operator as the executor would: the planner's own geometry, on every worker of a random strategy.
+
+A strategy splits a variable at one step or at several, so that a worker's iterations are one run or many; needs,
+slices and origins are those of `planner.program.calls`, which lowering uses. The workers' outputs must make up the
+result of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from executor.backend import asnumpy
+from executor.kernels import KernelCall
+from executor.verify_cases import Array, Draw
+from executor.verify_check import Application, Check, compared
+from executor.verify_parts import PartError, Subject, blank, output_dtypes
+from planner.errors import PlanError
+from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
+from planner.layout import production as produce
+from planner.program.calls import CallGeometry, node_work
+from tdl import REDUCERS
+
+WAYS = ((2,), (3,), (2, 2), (3, 2), (2, 3), (2, 2, 2))
+
+
+def planned_checks(application: Application, draw: Draw) -> Iterator[Check]:
+    """Yield for every strategy variable the check of one random plan that splits it."""
+    subject = application.subject
+    shapes = tuple(operand.shape for operand in subject.case.operands)
+    outputs = subject.description.output_shapes(subject.extents)
+    signature = Signature(
+        application.operator, subject.case.attributes, shapes, subject.description, subject.extents, outputs
+    )
+    for variable in subject.description.strategies:
+        ways = WAYS[draw.size(0, len(WAYS) - 1)]
+        strategy = _strategy(subject, variable, ways, draw)
+        if variable in strategy and _has_slices(signature, strategy, ways):
+            name = f"planned {','.join(strategy)} on {'x'.join(map(str, ways))} workers"
+            yield compared(name, partial(run_planned, subject, signature, strategy, ways), application.expected)
+
+
+def _strategy(subject: Subject, variable: str, ways: tuple[int, ...], draw: Draw) -> Strategy:
+    """Return a strategy that splits a variable at some steps, where its extent allows, and others elsewhere."""
+    found = subject.description.strategies
+    reducers = {None, found[variable].reducer} if found[variable].reducer else {None}
+    others = [EVERYWHERE] + [
+        name
+        for name, strategy in found.items()
+        if name != variable and (strategy.reducer in reducers or reducers == {None})
+    ]
+    chosen: list[str] = []
+    for step in range(len(ways)):
+        other = others[draw.size(0, len(others) - 1)]
+        wanted = variable if draw.size(0, 2) else other
+        choice = wanted if wanted == EVERYWHERE or eligible(subject.extents[wanted], ways, step) else EVERYWHERE
+        kinds = {found[name].reducer for name in (*chosen, choice) if name != EVERYWHERE} - {None}
+        chosen.append(choice if len(kinds) < 2 else EVERYWHERE)
+    return tuple(chosen)
+
+
+def _has_slices(signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> bool:
+    """Whether lowering accepts the strategy; a merged dimension may have no slices along it."""
+    try:
+        node_work(signature, strategy, ways, 0)
+    except PlanError:
+        return False
+    return True
+
+
+def run_planned(subject: Subject, signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Array, ...]:
+    """Run every worker's calls on what it needs, and put what all produced together."""
+    workers = range(prod(ways))
+    made = [produce(signature, number, strategy, ways) for number in range(len(signature.outputs))]
+    results = [_run_worker(subject, signature, strategy, (ways, worker)) for worker in workers]
+    return tuple(
+        _assemble(production, [result[number] for result in results], ways) for number, production in enumerate(made)
+    )
+
+
+def _run_worker(
+    subject: Subject, signature: Signature, strategy: Strategy, place: tuple[tuple[int, ...], int]
+) -> list[Array]:
+    """Run one worker's calls; return its local outputs."""
+    ways, worker = place
+    held = [
+        subject.xp.asarray(operand[np.ix_(*_indices(needed(signature, number, strategy, ways)[worker]))])
+        if operand.ndim
+        else subject.xp.asarray(operand)
+        for number, operand in enumerate(subject.case.operands)
+    ]
+    outputs = [
+        blank(subject.xp, local_shape(produce(signature, number, strategy, ways).regions[worker]), dtype)
+        for number, dtype in enumerate(output_dtypes(subject))
+    ]
+    for call in node_work(signature, strategy, ways, worker).calls:
+        _call(subject, call, held, outputs)
+    return [asnumpy(output) for output in outputs]
+
+
+def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Make one kernel call on slices of the local arrays, combining it with what is there where the call says so."""
+    targets = tuple(output[(..., *cut)] for output, cut in zip(outputs, call.outputs, strict=True))
+    results = targets
+    if call.combine is not None:
+        results = tuple(blank(subject.xp, target.shape, target.dtype) for target in targets)
+    inputs = tuple(array[(..., *cut)] for array, cut in zip(held, call.inputs, strict=True))
+    subject.kernel(KernelCall(subject.xp, inputs, results, subject.attributes(), call.ranges, call.origins))
+    if call.combine is not None:
+        for target, result in zip(targets, results, strict=True):
+            merged = REDUCERS[call.combine].numpy(asnumpy(target), asnumpy(result))
+            target[...] = subject.xp.asarray(merged)
+
+
+def _assemble(made: Production, parts: Sequence[Array], ways: tuple[int, ...]) -> Array:
+    """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
+    whole = np.zeros(made.shape, parts[0].dtype)
+    counts = np.zeros(made.shape, int)
+    for worker, own in enumerate(parts):
+        twin = _twin(worker, made.same, ways)
+        if twin != worker:
+            if not np.array_equal(own, parts[twin], equal_nan=True):
+                raise PartError(f"workers {twin} and {worker} compute the same, but their results differ")
+            continue
+        region = made.regions[worker]
+        where: Any = np.ix_(*_indices(region)) if made.shape else ()
+        part = own.reshape(np.shape(whole[where]))
+        if made.reducing and made.reducer is not None:
+            merged = REDUCERS[made.reducer].numpy(whole[where], part)
+            whole[where] = np.where(counts[where] > 0, merged, part)
+        else:
+            whole[where] = part
+        counts[where] += 1
+    expected = prod(ways[step] for step in made.reducing)
+    if counts.min(initial=expected) < expected or counts.max(initial=expected) > expected:
+        raise PartError(f"some elements are computed {counts.min()} to {counts.max()} times, expected {expected}")
+    return whole
+
+
+def _twin(worker: int, same: frozenset[int], ways: tuple[int, ...]) -> int:
+    """Return the first worker that has this one's digits at all but the given steps."""
+    found = 0
+    for step, digit in enumerate(digits(ways, worker)):
+        found = found * ways[step] + (0 if step in same else digit)
+    return found
+
+
+def _indices(region: Region) -> list[Array]:
+    return [np.concatenate([np.arange(start, stop) for start, stop in runs] or [np.arange(0)]) for runs in region]
