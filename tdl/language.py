@@ -189,15 +189,29 @@ def _binary(function: str) -> Callable[[object, object], Expr]:
     return call
 
 
-exp, log, sqrt, sin, cos = (_unary(name) for name in ("exp", "log", "sqrt", "sin", "cos"))
-tanh, sigmoid, erf = (_unary(name) for name in ("tanh", "sigmoid", "erf"))
-sign, floor, ceil, absolute = (_unary(name) for name in ("sign", "floor", "ceil", "absolute"))
+exp, log, sqrt, cbrt = (_unary(name) for name in ("exp", "log", "sqrt", "cbrt"))
+expm1, log1p, log2, log10 = (_unary(name) for name in ("expm1", "log1p", "log2", "log10"))
+sin, cos, tan = (_unary(name) for name in ("sin", "cos", "tan"))
+asin, acos, atan = (_unary(name) for name in ("asin", "acos", "atan"))
+sinh, cosh, tanh = (_unary(name) for name in ("sinh", "cosh", "tanh"))
+asinh, acosh, atanh = (_unary(name) for name in ("asinh", "acosh", "atanh"))
+sigmoid, erf, lgamma = (_unary(name) for name in ("sigmoid", "erf", "lgamma"))
+sign, absolute = (_unary(name) for name in ("sign", "absolute"))
+floor, ceil, round_, trunc = (_unary(name) for name in ("floor", "ceil", "round", "trunc"))
+isnan, isinf, bitwise_not = (_unary(name) for name in ("isnan", "isinf", "bitwise_not"))
 maximum, minimum, power = (_binary(name) for name in ("maximum", "minimum", "power"))
+fmod, atan2, logical_xor = (_binary(name) for name in ("fmod", "atan2", "logical_xor"))
+bitwise_and, bitwise_or, bitwise_xor = (_binary(name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
 
 
 def where(condition: object, a: object, b: object) -> Expr:
     """Select a where the condition holds, else b; both are read."""
     return apply("where", condition, a, b)
+
+
+def random_bits(*counters: object) -> Expr:
+    """Return 24 pseudo-random bits that depend on these integers only (a seed, a step, global indices)."""
+    return apply("random_bits", *counters)
 
 
 def _index(part: object, place: str) -> Index:
