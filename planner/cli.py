@@ -56,7 +56,7 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first.")
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
-@click.option("--objective", type=click.Choice(("bytes", "time")), default="bytes", show_default=True)
+@click.option("--objective", type=click.Choice(("bytes",)), default="bytes", show_default=True)
 @operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
@@ -66,8 +66,6 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
     path/to/file.py:function, a function without arguments that returns a Graph.
     """
-    if options["objective"] == "time":
-        raise click.UsageError("--objective time is not available, only bytes")
     load_operators(options["operator_files"])
     ways = _ways(options["workers"], options["ways"])
     given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}

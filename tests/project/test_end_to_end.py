@@ -32,6 +32,21 @@ def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
     assert measurement.check.passed
 
 
+def test_an_operator_of_ones_own(command, mpirun, tmp_path):
+    file, plan, executed = "docs/examples/own_operator.py", tmp_path / "plan.json", tmp_path / "executed.json"
+    made = command("plan", f"{file}:model", "--ways", "2,2", "-o", plan)
+    assert made.returncode == 0, made.stderr
+    refused = command("execute", plan, launcher=(mpirun, "-n", "4"))
+    assert refused.returncode == 2
+    assert "squared_relu" in one_error(refused)
+    options = ("--operators", file, "--data", "digits", "--steps", "10", "--check", "--json", executed)
+    run = command("execute", plan, *options, launcher=(mpirun, "-n", "4"))
+    assert run.returncode == 0, run.stderr
+    (measurement,) = read_reports(executed)
+    assert measurement.check.passed
+    assert measurement.bytes == measurement.planned_bytes
+
+
 def one_error(done):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
