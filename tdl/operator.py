@@ -112,6 +112,26 @@ class Description:
         return tuple(result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True))
 
 
+def describe_traced(operator: str, operands: Sequence[Operand], traced: Traced) -> Description:
+    """Derive all that follows from a traced description."""
+    found = analysis.accesses(traced)
+    strategies, refusals = analysis.strategies(traced, found)
+    return Description(
+        operator,
+        tuple(operand.name for operand in operands),
+        traced.output_variables,
+        traced.reduction_variables,
+        analysis.outputs(traced),
+        found,
+        strategies,
+        refusals,
+        analysis.is_elementwise(traced, found),
+        analysis.contiguous(traced, found),
+        extent_rules(traced, tuple((operand.name, operand.rank) for operand in operands)),
+        work(traced),
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """A described operator.
@@ -149,25 +169,13 @@ class Operator:
 
     def _describe(self, ranks: tuple[int, ...], attributes: Attributes) -> Description:
         self._check(ranks, attributes)
+        operands = self.placeholders(ranks)
+        return describe_traced(self.name, operands, self._trace(operands, attributes))
+
+    def placeholders(self, ranks: Sequence[int]) -> tuple[Operand, ...]:
+        """Return symbolic operands of these ranks, on which the description is traced."""
         names = [f"{self.operands[0]}{at}" for at in range(len(ranks))] if self.variadic else self.operands
-        operands = [Operand(at, name, rank) for at, (name, rank) in enumerate(zip(names, ranks, strict=True))]
-        traced = self._trace(operands, attributes)
-        found = analysis.accesses(traced)
-        strategies, refusals = analysis.strategies(traced, found)
-        return Description(
-            self.name,
-            tuple(names),
-            traced.output_variables,
-            traced.reduction_variables,
-            analysis.outputs(traced),
-            found,
-            strategies,
-            refusals,
-            analysis.is_elementwise(traced, found),
-            analysis.contiguous(traced, found),
-            extent_rules(traced, tuple(zip(names, ranks, strict=True))),
-            work(traced),
-        )
+        return tuple(Operand(at, name, rank) for at, (name, rank) in enumerate(zip(names, ranks, strict=True)))
 
     def _trace(self, operands: Sequence[Operand], attributes: Attributes) -> Traced:
         try:
