@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -13,8 +15,9 @@ from rich.table import Table
 import tdl
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.kernels import KERNELS
-from executor.verify import Options, Verification, check_operator
+from executor.verify import KINDS, Options, Verification, check_operator
 from executor.verify_cases import CASES, Draw
+from planner.extensions import load_operators, operators_option
 from planner.graph.rules import RULES
 from planner.report.console import JobError, command_errors, progress, stdout
 
@@ -65,13 +68,15 @@ def cli() -> None:
 
 
 @cli.command(name="list")
+@operators_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of a table.")
-def list_operators(as_json: bool) -> None:
+def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
     """Print every operator with its index variables and the strategies found for it.
 
     A strategy is a variable that may be split: its parts are concatenated, or combined by the reducer named with it.
     Variables and strategies are shown for one example of the operator's ranks and attributes.
     """
+    load_operators(operator_files)
     entries = [entry(name) for name in tdl.catalog]
     if as_json:
         click.echo(json.dumps([asdict(found) for found in entries], indent=1))
@@ -97,18 +102,22 @@ def list_operators(as_json: bool) -> None:
 @click.option("--cases", type=click.IntRange(1), default=6, show_default=True, help="Random cases per operator.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the cases.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="Array backend.")
+@operators_option
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON instead of a table.")
-def check(name: str | None, cases: int, seed: int, backend: str, as_json: bool) -> None:
+def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
     """Verify operator NAME, or every operator.
 
-    Each kernel is compared to its description's reference evaluation on random small cases, and every strategy
-    (alone and in pairs) to the unsplit result. Exits with status 1 if anything differs.
+    On random small cases: the shapes that a graph infers; the kernel against the description's reference evaluation;
+    every strategy (alone, in pairs, and as planned) against the unsplit result; the gradient rule against central
+    differences. Exits with status 1 if anything differs.
     """
+    load_operators(operator_files)
     names = list(tdl.catalog) if name is None else [_known(name)]
     try:
-        options = Options(cases=cases, seed=seed, xp=array_module(backend))
+        xp = array_module(settings["backend"])
     except BackendError as error:
         raise click.UsageError(str(error)) from error
+    options = Options(cases=settings["cases"], seed=settings["seed"], xp=xp)
     results = []
     with progress("Verifying operators", len(names)) as advance:
         for operator in names:
@@ -117,7 +126,8 @@ def check(name: str | None, cases: int, seed: int, backend: str, as_json: bool) 
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=1))
     else:
-        _print_results(results)
+        stdout().print(_kinds_table(results[0]) if name else _operators_table(results))
+        _print_failures(results)
     failed = [result for result in results if result.failures]
     if failed:
         first = failed[0].failures[0]
@@ -134,16 +144,37 @@ def _known(name: str) -> str:
     raise click.UsageError(f"unknown operator {name!r}: {hint}")
 
 
-def _print_results(results: list[Verification]) -> None:
-    """Print one line per operator, and each failure of those that have any."""
+def _operators_table(results: list[Verification]) -> Table:
+    """One line per operator: how many checks of every kind, and how many failed."""
     table = Table(title=f"{sum(result.checks for result in results)} checks")
-    for heading in ("operator", "checks", "strategies run", "result"):
+    for heading in ("operator", *KINDS, "result"):
         table.add_column(heading)
     for result in results:
-        verdict = f"{len(result.failures)} FAILED" if result.failures else "ok"
-        table.add_row(result.operator, str(result.checks), " ".join(result.strategies), verdict)
+        counts = (str(result.kinds.get(kind, "-")) for kind in KINDS)
+        table.add_row(result.operator, *counts, _verdict(len(result.failures)))
+    return table
+
+
+def _kinds_table(result: Verification) -> Table:
+    """One line per kind of check of one operator."""
+    table = Table(title=f"{result.operator}: {result.checks} checks")
+    for heading in ("check", "checks", "of", "result"):
+        table.add_column(heading)
+    for kind in KINDS:
+        failed = sum(failure.kind == kind for failure in result.failures)
+        count = result.kinds.get(kind, 0)
+        strategies = " ".join(result.strategies) if kind == "split" else ""
+        table.add_row(kind, str(count), strategies, _verdict(failed) if count or failed else "-")
+    return table
+
+
+def _verdict(failed: int) -> str:
+    return f"{failed} FAILED" if failed else "ok"
+
+
+def _print_failures(results: list[Verification]) -> None:
+    """Print the first failures of every operator that has any."""
     console = stdout()
-    console.print(table)
     for result in results:
         for failure in result.failures[:SHOWN_FAILURES]:
             console.print(str(failure), markup=False)
