@@ -54,8 +54,8 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
     """Return the plan that the named searcher finds, or a heuristic's where that moves fewer bytes.
 
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
-    every candidate's bytes, the lower bound where one is known, seconds and table sizes. Raises a PlanError for
-    options that make no sense.
+    every candidate's bytes, a lower bound for what the asked-for searcher may choose from and the gap to it (where it
+    knows one), seconds and table sizes. Raises a PlanError for options that make no sense.
     """
     started = time.perf_counter()
     placements = _checked(options)
@@ -95,7 +95,6 @@ def _checked(options: SearchOptions) -> str:
 def _report(
     options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str
 ) -> dict[str, Any]:
-    bound = max((outcome.lower_bound for outcome in found.values() if outcome.lower_bound is not None), default=None)
     requested, best = found[options.name], found[winner].bytes
     report: dict[str, Any] = {
         "name": options.name,
@@ -105,6 +104,7 @@ def _report(
         "bytes": {name: outcome.bytes for name, outcome in found.items()},
         **requested.details,
     }
-    if options.name == "joint" and bound is not None:
-        report |= {"lower_bound": bound, "gap": round((best - bound) / max(1, bound), 6)}
+    if requested.lower_bound is not None:
+        report |= {"lower_bound": requested.lower_bound}
+        report |= {"gap": round((best - requested.lower_bound) / max(1, requested.lower_bound), 6)}
     return report

@@ -68,7 +68,7 @@ def _constant(space: Space, v: int) -> list[State]:
     """Return the states that choose one thing at every step where it can be chosen."""
     options = dict.fromkeys(option for step in range(len(space.ways)) for option in _at(space, v, step))
     kept = dict.fromkeys(state for wanted in options for state in _kept(space, v, partial(eq, wanted)))
-    return list(kept) or [()] or [()]
+    return list(kept) or [()]
 
 
 def _kept(space: Space, v: int, wanted: Callable[[object], bool]) -> list[State]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from planner.search.problem import Problem, around, by_variable, restricted, simplified
 from planner.search.tables import Scope, Table, Tables
 
-EXACT_COMPARISONS = 1 << 28
+EXACT_COMPARISONS = 1 << 24
 CACHE_BYTES = 1 << 29
 
 Kept = list[tuple[int, ...]]
@@ -84,13 +84,13 @@ class DeadEnds:
 
 
 def _loss(rows: Table) -> Table:
-    flat = rows.reshape(len(rows), -1)
-    distinct, first, of = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-    of = of.reshape(-1)
+    numbers: dict[bytes, int] = {}
+    of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
+    distinct = rows[[of.index(number) for number in range(len(numbers))]]
     if distinct.size * len(distinct) <= EXACT_COMPARISONS or rows.ndim <= 2:
-        loss = _largest_differences(distinct)
+        loss = _largest_differences(distinct.reshape(len(distinct), -1))
     else:
-        loss = _bounded_differences(rows[first])
+        loss = _bounded_differences(distinct)
     return np.asarray(loss[np.ix_(of, of)])
 
 

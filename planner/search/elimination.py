@@ -9,9 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-
-import numpy as np
+from math import inf, prod
 
 from planner.search.problem import Problem, around, by_variable
 from planner.search.tables import Scope, Term
@@ -37,8 +35,8 @@ class Order:
         return self.largest_entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
 
 
-def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], keep: frozenset[int] = frozenset()) -> Order:
-    """Return the order in which the variable that leaves the smallest table goes next; `keep` are not eliminated."""
+def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf) -> Order:
+    """Return the order in which the variable that leaves the smallest table goes next, until one has `most_entries`."""
     adjacent: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:
         for v in scope:
@@ -49,12 +47,14 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], keep: frozenset[
     def left_by(v: int) -> float:
         return float(prod(float(sizes[u]) for u in adjacent[v]))
 
-    score = {v: left_by(v) for v in range(len(sizes)) if v not in keep}
+    score = {v: left_by(v) for v in range(len(sizes))}
     heap = [(entries, v) for v, entries in score.items()]
     heapq.heapify(heap)
     order, width, largest, operations = [], 0, 1.0, 0.0
     while heap:
         entries, v = heapq.heappop(heap)
+        if entries > most_entries:
+            break
         if score.get(v) != entries:
             continue
         del score[v]
@@ -132,11 +132,27 @@ def solve(problem: Problem, order: Order | None = None) -> list[int]:
     return eliminate(problem, order.variables).complete({})
 
 
-def largest_table_bytes(problem: Problem) -> int:
-    """Return the size of the problem's largest given table."""
-    return max((problem.tables[number].nbytes for _, number in problem.terms), default=0)
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """A problem with its cheap variables eliminated and the others, `kept`, renumbered."""
+
+    elimination: Elimination
+    problem: Problem
+    kept: tuple[int, ...]
+
+    def expand(self, states: Sequence[int]) -> list[int]:
+        """Return a state for every variable of the original problem, the best given those of the kept."""
+        return self.elimination.complete(dict(zip(self.kept, states, strict=True)))
 
 
-def as_array(states: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return states as an index array."""
-    return np.array(states, dtype=np.intp)
+def contract(problem: Problem, most_entries: float) -> Contracted:
+    """Eliminate variables while the tables that this leaves have at most so many entries."""
+    order = greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_entries)
+    elimination = eliminate(problem, order.variables)
+    left = elimination.remaining
+    gone = set(order.variables)
+    kept = tuple(v for v in range(len(problem.sizes)) if v not in gone)
+    place = {v: i for i, v in enumerate(kept)}
+    terms = tuple((tuple(place[v] for v in scope), number) for scope, number in left.terms)
+    renumbered = Problem(problem.tables, tuple(problem.sizes[v] for v in kept), terms, left.constant)
+    return Contracted(elimination, renumbered, kept)

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.search.problem import build
+from planner.search.recursive import recursive
 from planner.search.solver import minimise
 from planner.search.space import Limits, Outcome, Space, State
 
 
 def joint(space: Space, limits: Limits) -> Outcome:
-    """Choose all steps together: no plan of the space moves fewer bytes where the bound is met."""
-    return over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits)
+    """Choose all steps together: no plan of the space moves fewer bytes where the bound is met.
+
+    The recursion's plan is where it starts from, so it is never worse.
+    """
+    start = recursive(space, limits)
+    found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start.choice)
+    return Outcome(found.choice, found.bytes, found.lower_bound, {**found.details, "recursive_bytes": start.bytes})
 
 
-def over(space: Space, candidates: Sequence[Sequence[State]], limits: Limits) -> Outcome:
-    """Return the best plan whose variables' states are among the given candidates."""
+def over(
+    space: Space, candidates: Sequence[Sequence[State]], limits: Limits, start: Sequence[State] | None = None
+) -> Outcome:
+    """Return the best plan whose variables' states are among the given candidates; `start` is one of them."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    found = minimise(build(space.coarse, domains, space.tables), limits)
+    problem = build(space.coarse, domains, space.tables)
+    incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
+    found = minimise(problem, limits, incumbent)
     choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
     details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
     return Outcome(choice, found.value, found.bound, details)

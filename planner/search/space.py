@@ -27,7 +27,7 @@ class Limits:
     """What a search may use: bytes of the largest table, operations of an elimination, seconds of a bounded search."""
 
     memory_bytes: int = 1 << 30
-    operations: float = 3e10
+    operations: float = 5e10
     seconds: float = 60.0
 
 

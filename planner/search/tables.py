@@ -19,7 +19,9 @@ Term = tuple[Scope, int]
 Shape = tuple[tuple[int, Scope], ...]
 """Terms seen from one variable: table numbers and their axes' positions among that variable and its neighbours."""
 
-BLOCK_ELEMENTS = 1 << 22
+SMALL_ELEMENTS = 1 << 16
+CACHED_ELEMENTS = 1 << 15
+SPLIT_ELEMENTS = 1 << 22
 
 
 class Tables:
@@ -97,6 +99,11 @@ class Tables:
 
         return self.remember(("taken", number, kept), compute)[0]
 
+    def lowest(self, number: int, kept: Scope, parts: int) -> int:
+        """Return the minimum over all axes but the kept ones, divided by `parts` and rounded down."""
+        others = tuple(axis for axis in range(self[number].ndim) if axis not in kept)
+        return self.remember(("lowest", number, kept, parts), lambda: [self[number].min(axis=others) // parts])[0]
+
     def parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
         """Return simpler tables, each with the axes it spans, whose sum is the table: none of them has an idle axis."""
         if number not in self._parts:
@@ -107,7 +114,7 @@ class Tables:
         array = self[number]
         axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _idle(array, axis)]
         reduced = array[tuple(slice(None) if axis in axes else 0 for axis in range(array.ndim))]
-        if len(axes) == 2 and reduced.size <= BLOCK_ELEMENTS:
+        if len(axes) == 2 and reduced.size <= SPLIT_ELEMENTS:
             rows, columns = reduced[:, 0], reduced[0] - reduced[0, 0]
             if bool((reduced == rows[:, None] + columns).all()):
                 return ((axes[0],), self.intern(rows)), ((axes[1],), self.intern(columns))
@@ -119,16 +126,9 @@ class Tables:
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
         views = [_spread(self[number], positions, len(sizes)) for number, positions in terms]
-        if prod(sizes) <= BLOCK_ELEMENTS:
-            total = _add_up(views)
-            return np.asarray(np.broadcast_to(total, sizes).min(axis=0))
-        best = np.empty(sizes[1:], dtype=np.int64)
-        if prod(sizes[1:]) > BLOCK_ELEMENTS:
-            for index in range(sizes[1]):
-                rows = [view if view.shape[1] == 1 else view[:, index : index + 1] for view in views]
-                best[index] = _running_minimum(rows, (sizes[0], 1, *sizes[2:]))[0]
-            return best
-        return _running_minimum(views, sizes)
+        if prod(sizes) <= SMALL_ELEMENTS:
+            return np.asarray(np.broadcast_to(_add_up(views), sizes).min(axis=0))
+        return _blockwise_minimum(views, sizes)
 
     def values(self, terms: Shape, at: Sequence[int], size: int) -> Table:
         """Return the sum of terms along axis 0 where the other axes' states are given."""
@@ -158,11 +158,55 @@ def _add_up(views: Sequence[Table]) -> Table:
     return total
 
 
-def _running_minimum(views: Sequence[Table], sizes: Sequence[int]) -> Table:
-    best: Table | None = None
-    for state in range(sizes[0]):
-        total = _add_up([view[state if view.shape[0] > 1 else 0] for view in views])
-        best = np.array(np.broadcast_to(total, sizes[1:])) if best is None else np.minimum(best, total, out=best)
-    if best is None:
-        raise ValueError("a variable without states")
+def _blockwise_minimum(views: Sequence[Table], sizes: tuple[int, ...]) -> Table:
+    """Return the minimum over axis 0 of the sum of views, block by block of the result so that a block stays in cache.
+
+    The leading axes of the result are gone through one index at a time, the trailing ones at once.
+    """
+    split = 1
+    while prod(sizes[split:]) > CACHED_ELEMENTS:
+        split += 1
+    parts = [_Part(view, split) for view in views]
+    result = np.empty(sizes[1:], dtype=np.int64)
+    for index in np.ndindex(sizes[1:split]):
+        found = [part.at(index) for part in parts]
+        low = _add_up([minimum for _, minimum in found])
+        base = np.zeros(sizes[0], dtype=np.int64)
+        for block, minimum in found:
+            if block.size == sizes[0]:
+                base = base + minimum
+        blocks = [block for block, _ in found if block.size > sizes[0]]
+        result[index] = _least(blocks, base, low, sizes[split:])
+    return result
+
+
+class _Part:
+    """One view's blocks, and each state's minimum in them."""
+
+    def __init__(self, view: Table, split: int) -> None:
+        self._view = view
+        self._sizes = view.shape[1:split]
+        self._found: dict[tuple[int, ...], tuple[Table, Table]] = {}
+
+    def at(self, index: tuple[int, ...]) -> tuple[Table, Table]:
+        at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
+        if at not in self._found:
+            block = self._view[(slice(None), *at)]  # type: ignore[arg-type]
+            self._found[at] = (block, block.reshape(len(block), -1).min(axis=1))
+        return self._found[at]
+
+
+def _least(blocks: Sequence[Table], base: Table, low: Table, shape: tuple[int, ...]) -> Table:
+    """Return the minimum over states of base + blocks; `low` says how little each can give, so that few are tried."""
+    if not blocks:
+        return np.full(shape, base.min())
+    best = np.full(shape, np.iinfo(np.int64).max)
+    total = np.empty(shape, dtype=np.int64)
+    for state in np.argsort(low, kind="stable").tolist():
+        if low[state] >= best.max():
+            break
+        np.add(blocks[0][state], base[state], out=total)
+        for block in blocks[1:]:
+            np.add(total, block[state], out=total)
+        np.minimum(best, total, out=best)
     return best
