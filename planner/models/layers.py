@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from planner.graph.build import ONES, ZEROS, GraphBuilder
-from planner.graph.ir import Init
+from planner.graph.ir import Init, Value
 
 EPSILON = 1e-5
 RELU_GAIN = math.sqrt(2.0)
@@ -26,11 +26,17 @@ def linear(b: GraphBuilder, x: str, width: int, name: str, gain: float = 1.0) ->
 
 def convolution(b: GraphBuilder, x: str, name: str, size: tuple[int, int, int], gain: float = RELU_GAIN) -> str:
     """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride), padding kernel // 2."""
-    channels, kernel, stride = size
+    return padded_convolution(b, x, name, (*size, size[1] // 2), gain)
+
+
+def padded_convolution(
+    b: GraphBuilder, x: str, name: str, size: tuple[int, int, int, int], gain: float = RELU_GAIN
+) -> str:
+    """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride, padding)."""
+    channels, kernel, stride, padding = size
     fan_in = b.shape(x)[1]
     weight = b.weight(f"{name}.w", (channels, fan_in, kernel, kernel), uniform(fan_in * kernel * kernel, gain))
-    pad = kernel // 2
-    return b.apply("convolution", x, weight, name=name, stride=(stride, stride), padding=(pad, pad))
+    return b.apply("convolution", x, weight, name=name, stride=(stride, stride), padding=(padding, padding))
 
 
 def batch_norm(b: GraphBuilder, x: str, name: str) -> str:
@@ -42,6 +48,40 @@ def batch_norm(b: GraphBuilder, x: str, name: str) -> str:
     mean = b.apply("mean", x, name=f"{name}.mean", dims=(0, 2, 3), count=count)
     var = b.apply("batch_norm_var", x, mean, name=f"{name}.var", count=count)
     return b.apply("batch_norm", x, mean, var, weight, bias, name=name, eps=EPSILON)
+
+
+def add_bias(b: GraphBuilder, x: str, name: str, *dims: int) -> str:
+    """Add the weight "name.b", first zeros, whose dimension j is dimension dims[j] of x; the node is "name.bias"."""
+    shape = b.shape(x)
+    bias = b.weight(f"{name}.b", tuple(shape[dim] for dim in dims), ZEROS)
+    return b.apply("add", x, bias, name=f"{name}.bias", dims=dims)
+
+
+def max_pool(b: GraphBuilder, x: str, name: str, kernel: int, padding: int = 0) -> str:
+    """Max pooling of x [n, c, y, x] over kernel x kernel windows that lie 2 apart; return the values."""
+    return b.apply_all(
+        "max_pool2d_with_indices",
+        x,
+        name=name,
+        stride=(2, 2),
+        padding=(padding, padding),
+        kernel=(kernel, kernel),
+        extents={"dy": kernel, "dx": kernel},
+    )[0]
+
+
+def flatten(b: GraphBuilder, x: str, name: str) -> str:
+    """Merge channels, rows and columns: x [n, c, y, x] to [n, c y x]."""
+    _, channels, height, width = b.shape(x)
+    source, target = (("n",), ("c",), ("y",), ("x",)), (("n",), ("c", "y", "x"))
+    extents: dict[str, Value] = {"c": channels, "y": height, "x": width}
+    return b.apply("reshape", x, name=name, source=source, target=target, extents=extents)
+
+
+def global_pool(b: GraphBuilder, x: str, name: str) -> str:
+    """Mean over rows and columns: x [n, c, y, x] to [n, c]."""
+    _, _, height, width = b.shape(x)
+    return b.apply("mean", x, name=name, dims=(2, 3), count=height * width)
 
 
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
@@ -61,6 +101,4 @@ def classify(b: GraphBuilder, logits: str) -> dict[str, str]:
 
 def pooled_classifier(b: GraphBuilder, x: str, classes: int) -> dict[str, str]:
     """Global average pool of x [n, c, y, x], a fully connected layer without bias, and the loss; return the metrics."""
-    _, _, height, width = b.shape(x)
-    pooled = b.apply("mean", x, name="pool", dims=(2, 3), count=height * width)
-    return classify(b, linear(b, pooled, classes, "fc"))
+    return classify(b, linear(b, global_pool(b, x, "pool"), classes, "fc"))

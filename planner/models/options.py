@@ -9,6 +9,9 @@ from planner.errors import GraphError
 from planner.graph.optimizers import OPTIMIZERS, Optimizer
 
 FLOAT_DTYPES = ("float32", "float64")
+COUNTS = ("batch", "unroll", "input_width", "embedding", "sequence", "vocabulary")
+OPTIONAL_COUNTS = ("image", "channels", "classes", "source_sequence", "heads")
+NUMBERS = ("width", "lr", "momentum", "beta1", "beta2", "eps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,10 @@ class ModelOptions:
 
     `batch` samples per iteration over all workers. `image` is the images' height and width, `channels` how many they
     have. `unroll`: timesteps; `input_width`: width of a timestep's input. `batch_norm` after every convolution.
+    `width` multiplies the widths of AlexNet and VGG-16. `backbone` and `embedding`: a Classifier-C's backbone model
+    and the width of its embedding. `sequence`: tokens per sample, of an encoder-decoder's target; `source_sequence`:
+    of its source, by default as many; `vocabulary`: how many different tokens; `heads` per attention; `tied`: whether
+    tokens' embeddings are the output layer's weights too.
     `first_input_gradient`: whether the first layer's data gradient is computed, which training has no use for but
     some published costs include (MLP only). `optimizer` is a name in `OPTIMIZERS`, with its constants; "none" gives
     forward and backward only.
@@ -30,6 +37,14 @@ class ModelOptions:
     unroll: int = 20
     input_width: int = 512
     batch_norm: bool | None = None
+    width: float = 1.0
+    backbone: str = "wresnet-50-1"
+    embedding: int = 512
+    sequence: int = 1024
+    source_sequence: int | None = None
+    vocabulary: int = 32000
+    heads: int | None = None
+    tied: bool = True
     first_input_gradient: bool = False
     optimizer: str = "momentum"
     lr: float = 0.01
@@ -40,12 +55,12 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         """Raise GraphError for a value out of range."""
-        for name in ("batch", "unroll", "input_width", "image", "channels", "classes"):
+        for name in (*COUNTS, *OPTIONAL_COUNTS):
             value = getattr(self, name)
-            left_to_model = value is None and name in ("image", "channels", "classes")
+            left_to_model = value is None and name in OPTIONAL_COUNTS
             if not left_to_model and (type(value) is not int or value < 1):
                 raise GraphError(f"option {name} must be a positive integer, found {value!r}")
-        for name in ("lr", "momentum", "beta1", "beta2", "eps"):
+        for name in NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise GraphError(f"option {name} must be a finite number from 0, found {value!r}")

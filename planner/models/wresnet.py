@@ -10,9 +10,10 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
-from planner.models.layers import RELU_GAIN, batch_norm, convolution, pooled_classifier
+from planner.models.layers import RELU_GAIN, batch_norm, convolution, max_pool, pooled_classifier
 from planner.models.options import ModelOptions
 
+PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STAGE_WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
@@ -22,11 +23,19 @@ DEFAULT_CLASSES = 1000
 
 
 def build(depth: str, widening: str, options: ModelOptions) -> Graph:
-    """Return the training graph of a wide ResNet; L is one of `UNITS`, W a number such that 64 W is whole.
+    """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
+    b = GraphBuilder(options.dtype)
+    metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes or DEFAULT_CLASSES)
+    return training_graph(b, metrics, options.optimizer_settings)
 
-    From 64 pixels on the stem is a 7x7 convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a
-    3x3 convolution of stride 1 and no pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3
-    convolution of their first block. Batch norm is on by default.
+
+def features(b: GraphBuilder, depth: str, widening: str, options: ModelOptions) -> str:
+    """Add the input "images" and all blocks; return the last one's activation [n, c, y, x].
+
+    L is one of `UNITS`, W a number such that 64 W is whole; GraphError for others. From 64 pixels on the stem is a 7x7
+    convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a 3x3 convolution of stride 1 and no
+    pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3 convolution of their first block. Batch norm
+    is on by default.
     """
     units = UNITS.get(int(depth))
     if units is None:
@@ -34,7 +43,6 @@ def build(depth: str, widening: str, options: ModelOptions) -> Graph:
     base = STAGE_WIDTHS[0] * Fraction(widening)
     if base.denominator != 1 or base < 1:
         raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
-    b = GraphBuilder(options.dtype)
     size = options.image or DEFAULT_IMAGE
     images = b.input("images", (options.batch, options.channels or 3, size, size))
     net = _Network(b, options.batch_norm is not False, sum(units))
@@ -43,8 +51,7 @@ def build(depth: str, widening: str, options: ModelOptions) -> Graph:
         for unit in range(1, count + 1):
             stride = 2 if stage > 1 and unit == 1 else 1
             x = net.block(x, f"stage{stage}.unit{unit}", int(width * Fraction(widening)), stride)
-    metrics = pooled_classifier(b, x, options.classes or DEFAULT_CLASSES)
-    return training_graph(b, metrics, options.optimizer_settings)
+    return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +67,7 @@ class _Network:
         if self.b.shape(images)[2] < SMALLEST_POOLED_IMAGE:
             return self._relu(self._convolution(images, "stem.conv", (channels, 3, 1)), "stem.relu")
         x = self._relu(self._convolution(images, "stem.conv", (channels, 7, 2)), "stem.relu")
-        return self.b.apply_all(
-            "max_pool2d_with_indices",
-            x,
-            name="stem.pool",
-            stride=(2, 2),
-            padding=(1, 1),
-            kernel=(3, 3),
-            extents={"dy": 3, "dx": 3},
-        )[0]
+        return max_pool(self.b, x, "stem.pool", 3, padding=1)
 
     def block(self, x: str, name: str, width: int, stride: int) -> str:
         """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
-from planner.models import cnn, mlp, rnn, wresnet
+from planner.models import alexnet, cnn, face, mlp, rnn, vgg, wresnet
 from planner.models.options import ModelOptions
 
 
@@ -18,7 +18,7 @@ class Family:
 
     pattern: str
     example: str
-    build: Callable[[str, str, ModelOptions], Graph]
+    build: Callable[..., Graph]
 
 
 _NUMBER = r"[1-9]\d*"
@@ -27,9 +27,13 @@ _WIDTH = r"[1-9]\d*k?"
 ZOO: dict[str, Family] = {
     "mlp-L-H": Family(rf"mlp-({_NUMBER})-({_WIDTH})", "mlp-4-8192", mlp.build),
     "cnn-L-C": Family(rf"cnn-({_NUMBER})-({_WIDTH})", "cnn-5-2048", cnn.build),
-    "wresnet-L-W": Family(rf"wresnet-({_NUMBER})-(\d+(?:\.\d+)?)", "wresnet-152-10", wresnet.build),
+    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build),
     "rnn-L-H": Family(rf"rnn-({_NUMBER})-({_WIDTH})", "rnn-8-8k", rnn.build),
+    "alexnet": Family("alexnet", "alexnet", alexnet.build),
+    "vgg-16": Family("vgg-16", "vgg-16", vgg.build),
+    "classifier-C": Family(rf"classifier-({_NUMBER})", "classifier-85742", face.build),
 }
+"""From a family's spelling to the family. `build` takes the numbers of the name as they are written, then options."""
 
 
 def build(name: str, options: ModelOptions | None = None) -> Graph:
@@ -40,7 +44,10 @@ def build(name: str, options: ModelOptions | None = None) -> Graph:
     for family in ZOO.values():
         match = re.fullmatch(family.pattern, name, re.ASCII)
         if match:
-            first, second = match.groups()
-            return family.build(first, second, options or ModelOptions())
-    known = ", ".join(f"{spelling} (such as {family.example})" for spelling, family in ZOO.items())
+            return family.build(*match.groups(), options or ModelOptions())
+    known = ", ".join(_spelled(spelling, family.example) for spelling, family in ZOO.items())
     raise GraphError(f"unknown model {name!r}, the zoo has {known}")
+
+
+def _spelled(spelling: str, example: str) -> str:
+    return spelling if example == spelling else f"{spelling} (such as {example})"

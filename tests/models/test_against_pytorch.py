@@ -18,6 +18,9 @@ MODELS = {
     "wresnet-26-0.0625": {"batch": 6, "image": 8, "channels": 1, "classes": 10, "batch_norm": False},
     "rnn-2-6": {"batch": 3, "unroll": 4, "input_width": 5, "classes": 7},
     "rnn-1-4": {"batch": 3, "unroll": 1, "input_width": 5, "classes": 7},
+    "alexnet": {"batch": 4, "image": 71, "width": 1 / 16, "classes": 6},
+    "vgg-16": {"batch": 3, "image": 37, "width": 1 / 16, "classes": 6},
+    "classifier-11": {"batch": 5, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 7},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 

@@ -38,6 +38,10 @@ def cnn(weights, inputs):
 
 
 def wresnet(weights, inputs):
+    return classified(wresnet_features(weights, inputs), weights, inputs)
+
+
+def wresnet_features(weights, inputs):
     def conv(x, name, stride=1):
         return convolved(x, weights, name, f"{name}.bn", stride)
 
@@ -54,7 +58,41 @@ def wresnet(weights, inputs):
         if f"{name}.shortcut.w" in weights:
             x = conv(x, f"{name}.shortcut", stride)
         x = functional.relu(x + y)
-    return classified(x, weights, inputs)
+    return x
+
+
+def affine(x, weights, name):
+    return x @ weights[f"{name}.w"] + weights[f"{name}.b"]
+
+
+def three_layers(x, weights, inputs):
+    x = functional.relu(affine(x.flatten(1), weights, "fc1"))
+    logits = affine(functional.relu(affine(x, weights, "fc2")), weights, "fc3")
+    return functional.cross_entropy(logits, inputs["labels"].long()), logits
+
+
+def alexnet(weights, inputs):
+    x = inputs["images"]
+    for layer, (stride, padding) in enumerate([(4, 2), (1, 2), (1, 1), (1, 1), (1, 1)], start=1):
+        x = functional.conv2d(x, weights[f"conv{layer}.w"], weights[f"conv{layer}.b"], stride, padding)
+        x = functional.relu(x)
+        x = functional.max_pool2d(x, 3, 2) if layer in {1, 2, 5} else x
+    return three_layers(x, weights, inputs)
+
+
+def vgg(weights, inputs):
+    x = inputs["images"]
+    for stage in range(1, 6):
+        for layer in range(1, 4 if stage > 2 else 3):
+            x = functional.relu(functional.conv2d(x, weights[f"conv{stage}_{layer}.w"], padding=1))
+        x = functional.max_pool2d(x, 2)
+    return three_layers(x, weights, inputs)
+
+
+def classifier(weights, inputs):
+    x = functional.adaptive_avg_pool2d(wresnet_features(weights, inputs), 1).flatten(1)
+    logits = x @ weights["embedding.w"] @ weights["fc.w"]
+    return functional.cross_entropy(logits, inputs["labels"].long()), logits
 
 
 def rnn(weights, inputs):
@@ -74,7 +112,15 @@ def rnn(weights, inputs):
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits[-1]
 
 
-TWINS = {"mlp": mlp, "cnn": cnn, "wresnet": wresnet, "rnn": rnn}
+TWINS = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "wresnet": wresnet,
+    "rnn": rnn,
+    "alexnet": alexnet,
+    "vgg": vgg,
+    "classifier": classifier,
+}
 
 
 def differentiate(name, graph, values):

@@ -1,0 +1,50 @@
+"""AlexNet as trained on one device: five convolutions and three fully connected layers, all with biases.
+
+Channels are those of Krizhevsky's "One weird trick for parallelizing convolutional neural networks"; as in today's
+implementations there is no response normalisation. There is no dropout.
+"""
+
+from __future__ import annotations
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph
+from planner.graph.training import training_graph
+from planner.models.layers import RELU_GAIN, add_bias, classify, flatten, linear, max_pool, padded_convolution
+from planner.models.names import scaled
+from planner.models.options import ModelOptions
+
+CONVOLUTIONS = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+"""Output channels, kernel, stride, padding."""
+
+POOLED = (1, 2, 5)
+"""The convolutions that a 3x3 max pool of stride 2 follows."""
+
+HIDDEN = 4096
+DEFAULT_IMAGE = 224
+DEFAULT_CLASSES = 1000
+
+
+def build(options: ModelOptions) -> Graph:
+    """Return the training graph of AlexNet, every width but the classes' times `options.width`; images from 63 pixels.
+
+    Raises GraphError for smaller images, and where a scaled width is no integer.
+    """
+    b = GraphBuilder(options.dtype)
+    size = options.image or DEFAULT_IMAGE
+    x = b.input("images", (options.batch, options.channels or 3, size, size))
+    for layer, (channels, *window) in enumerate(CONVOLUTIONS, start=1):
+        kernel, stride, padding = window
+        x = padded_convolution(b, x, f"conv{layer}", (scaled(channels, options.width), kernel, stride, padding))
+        x = b.apply("relu", add_bias(b, x, f"conv{layer}", 1), name=f"relu{layer}")
+        if layer in POOLED:
+            x = max_pool(b, x, f"pool{layer}", 3)
+    metrics = classify(b, classifier(b, flatten(b, x, "flat"), scaled(HIDDEN, options.width), options))
+    return training_graph(b, metrics, options.optimizer_settings)
+
+
+def classifier(b: GraphBuilder, x: str, hidden: int, options: ModelOptions) -> str:
+    """Add three fully connected layers with biases, relu between; return the logits of x [n, features]."""
+    for layer in (1, 2):
+        x = add_bias(b, linear(b, x, hidden, f"fc{layer}", gain=RELU_GAIN), f"fc{layer}", 1)
+        x = b.apply("relu", x, name=f"fc{layer}.relu")
+    return add_bias(b, linear(b, x, options.classes or DEFAULT_CLASSES, "fc3"), "fc3", 1)
