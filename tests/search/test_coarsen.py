@@ -1,0 +1,126 @@
+"""Coarsening rules, and what other planners found."""
+
+import time
+
+import pytest
+
+from planner.accumulate import accumulation_groups
+from planner.graph import GraphBuilder
+from planner.models import ModelOptions, build
+from planner.search import SearchOptions, Ties, search
+from planner.search.coarsen import NodeVariable, TensorVariable, coarsen
+
+NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False)
+
+
+def tensors(coarse, *names):
+    return {coarse.variable_of["tensor", name] for name in names}
+
+
+def nodes(coarse, *names):
+    return {coarse.variable_of["node", name] for name in names}
+
+
+def test_a_weight_is_always_tied_to_its_updated_self():
+    graph = build("mlp-2-8", ModelOptions(batch=4))
+    coarse = coarsen(graph, NONE)
+    assert graph.updates
+    for old, new in graph.updates.items():
+        assert len(tensors(coarse, old, new)) == 1
+    weight = next(name for name, tensor in graph.tensors.items() if tensor.role == "weight")
+    assert len(tensors(coarse, weight, f"{weight}.grad")) == 2
+    assert len(tensors(coarsen(graph, Ties()), weight, f"{weight}.grad")) == 1
+    assert len(tensors(coarsen(graph, Ties(updates=False)), weight, f"{weight}.grad")) == 2
+
+
+def test_broadcast_operands_are_not_tied():
+    b = GraphBuilder()
+    x, bias, turned = b.input("x", (4, 4)), b.input("bias", (4,)), b.input("turned", (4, 4))
+    total = b.apply("add", x, bias, name="total", dims=(1,))
+    b.apply("add", total, turned, name="out", dims=(1, 0))
+    coarse = coarsen(b.finish({}, {}), Ties())
+    assert len(tensors(coarse, "x", "total")) == 1
+    assert len(tensors(coarse, "x", "turned", "bias")) == 3
+
+
+def test_every_name_is_in_one_variable_of_one_shape():
+    graph = build("wresnet-14-0.0625", ModelOptions(batch=4, image=16, classes=5))
+    coarse = coarsen(graph, Ties())
+    named = [name for variable in coarse.variables for name in variable.members]
+    assert sorted(named) == sorted([*graph.tensors, *(node.name for node in graph.nodes)])
+    for variable in coarse.variables:
+        if isinstance(variable, TensorVariable):
+            assert {graph.tensors[name].shape for name in variable.members} == {variable.shape}
+        else:
+            assert {coarse.signatures[name] for name in variable.members} == {variable.signature}
+
+
+def test_timesteps_of_a_cell_share_strategies_and_layouts():
+    graph = build("rnn-1-8", ModelOptions(batch=4, unroll=4, input_width=6, classes=5))
+    tied, free = coarsen(graph, Ties()), coarsen(graph, NONE)
+    gates = [node.name for node in graph.nodes if node.unroll is not None and node.unroll[0] == "lstm1.gates"]
+    assert len(gates) == 4
+    assert len(nodes(tied, *gates)) == 1
+    assert len(nodes(free, *gates)) == 4
+    assert len(tied.variables) < len(free.variables) / 3
+
+
+def test_accumulated_gradients_share_one_strategy_and_one_store():
+    graph = build("rnn-1-8", ModelOptions(batch=4, unroll=4, input_width=6, classes=5))
+    groups = accumulation_groups(graph)
+    assert {len(names) for names in groups.values()} >= {4}
+    coarse = coarsen(graph, Ties(unrolled=False))
+    for total, names in groups.items():
+        assert len(nodes(coarse, *names)) == 1
+        variable = coarse.variable_of["node", total]
+        assert not any(variable in factor.scope for factor in coarse.factors)
+
+
+def test_only_like_single_use_sums_accumulate():
+    b = GraphBuilder()
+    x, w = b.input("x", (4, 4)), b.input("w", (4, 4))
+    parts = [b.apply("mm", x, w, name=f"p{i}") for i in range(2)]
+    b.apply("add_n", *parts, name="yes")
+    other = b.apply("mm", x, w, name="other", transpose_b=True)
+    plain = b.apply("mm", x, w, name="plain")
+    b.apply("add_n", other, plain, name="unlike")
+    used = [b.apply("mm", x, w, name=f"u{i}") for i in range(2)]
+    b.apply("add_n", *used, name="used_twice")
+    b.apply("relu", used[0], name="again")
+    shared = b.apply("mm", x, w, name="shared")
+    b.apply("add_n", shared, shared, name="same")
+    b.apply("add_n", x, w, name="inputs")
+    largest = [b.apply("amax", x, name=f"m{i}", dims=(0,)) for i in range(2)]
+    b.apply("add_n", *largest, name="maxima")
+    assert accumulation_groups(b.finish({}, {})) == {"yes": ("p0", "p1")}
+
+
+def test_variables_of_nodes_have_one_signature():
+    b = GraphBuilder()
+    x = b.input("x", (4, 4))
+    for step in range(3):
+        with b.timestep(step):
+            x = b.apply("relu", x, name="cell")
+    coarse = coarsen(b.finish({}, {}), Ties())
+    assert [len(v.members) for v in coarse.variables if isinstance(v, NodeVariable)] == [3]
+
+
+def test_published_bytes_of_a_perceptron():
+    options = ModelOptions(batch=512, optimizer="none", first_input_gradient=True)
+    graph = build("mlp-4-8192", options)
+    plan = search(graph, SearchOptions((2, 2, 2)))
+    loss = 4 * 512 * 8
+    assert 4 * 150_994_944 <= plan.total_bytes <= 4 * 150_994_944 + 2 * loss
+    with_copies = search(graph, SearchOptions((2, 2, 2), placements="S,R"))
+    assert with_copies.total_bytes < 4 * 109_051_904
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_large_network_is_planned_in_seconds(batch_norm):
+    options = ModelOptions(batch=8, optimizer="none" if not batch_norm else "momentum", batch_norm=batch_norm)
+    graph = build("wresnet-152-10", options)
+    started = time.process_time()
+    plan = search(graph, SearchOptions((2, 2, 2)))
+    assert time.process_time() - started < 10
+    if not batch_norm:
+        assert plan.search["bytes"]["recursive"] < 4 * 9_625_189_120
