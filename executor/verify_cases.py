@@ -1,89 +1,22 @@
-"""Random valid operands and attributes for every operator of the catalog, small enough to enumerate.
-
-Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and comparisons meet ties.
-"""
+"""Random valid operands and attributes for every operator of the catalog, small enough to enumerate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from executor import verify_cases_pointwise
+from executor.verify_cases_base import Array, Case, Draw, Generate, binary, positive_shape, same_shape
 from planner.graph.ir import Value
 
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes."""
-
-    operands: tuple[Array, ...]
-    attributes: Mapping[str, Value] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A source of random sizes, choices and arrays."""
-
-    generator: np.random.Generator
-
-    def size(self, low: int = 2, high: int = 5) -> int:
-        """Return an integer from `low` to `high`, both included."""
-        return int(self.generator.integers(low, high + 1))
-
-    def sizes(self, count: int, low: int = 2, high: int = 5) -> tuple[int, ...]:
-        """Return `count` sizes."""
-        return tuple(self.size(low, high) for _ in range(count))
-
-    def flag(self) -> bool:
-        """Return True or False."""
-        return bool(self.generator.integers(2))
-
-    def subset(self, count: int, low: int = 0) -> tuple[int, ...]:
-        """Return at least `low` of the numbers below `count`, in random order."""
-        return tuple(int(entry) for entry in self.generator.permutation(count)[: self.size(low, count)])
-
-    def array(self, *shape: int) -> Array:
-        """Return values of both signs."""
-        return self.generator.integers(-16, 17, shape) / 8
-
-    def positive(self, *shape: int) -> Array:
-        """Return values from 1/8 to 2."""
-        return self.generator.integers(1, 17, shape) / 8
-
-    def below(self, bound: int, *shape: int) -> Array:
-        """Return int32 values from 0 to bound - 1."""
-        return self.generator.integers(0, bound, shape).astype(np.int32)
-
-
-Generate = Callable[[Draw], Case]
-
-
-def _same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
-    return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
-
-
-def _positive(draw: Draw) -> Case:
-    return Case((draw.positive(*draw.sizes(draw.size(1, 4), 2, 4)),))
-
-
-def _binary(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
-    a = draw.array(*shape)
-    if draw.flag():
-        return Case((a, draw.positive(*shape)))
-    dims = draw.subset(len(shape))
-    return Case((a, draw.positive(*(shape[dim] for dim in dims))), {"dims": dims})
+__all__ = ["CASES", "Array", "Case", "Draw", "Generate"]
 
 
 def _add_n(draw: Draw) -> Case:
-    return _same_shape(draw, draw.size(1, 4))
+    return same_shape(draw, draw.size(1, 4))
 
 
 def _increment(draw: Draw) -> Case:
@@ -276,14 +209,15 @@ def _batch_cholesky(draw: Draw) -> Case:
 
 
 CASES: dict[str, Generate] = {
-    **{name: partial(_same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
-    "log": _positive,
-    **{name: partial(_same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
-    **dict.fromkeys(("add", "sub", "mul", "div"), _binary),
+    **verify_cases_pointwise.CASES,
+    **{name: partial(same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
+    "log": positive_shape,
+    **{name: partial(same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
+    **dict.fromkeys(("add", "sub", "mul", "div"), binary),
     "add_n": _add_n,
-    "scale": partial(_same_shape, count=1, factor=0.75),
-    "sgd": partial(_same_shape, count=2, lr=0.1),
-    "sgd_momentum": partial(_same_shape, count=3, lr=0.1, momentum=0.9),
+    "scale": partial(same_shape, count=1, factor=0.75),
+    "sgd": partial(same_shape, count=2, lr=0.1),
+    "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": _increment,
     "adam": _adam,
     "mm": _mm,

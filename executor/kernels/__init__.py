@@ -5,9 +5,11 @@ from executor.kernels import (
     elementwise,
     examples,
     loss,
+    masking,
     matrix,
     normalization,
     optimizer,
+    pointwise,
     pooling,
     reduction,
     shape,
@@ -16,6 +18,8 @@ from executor.kernels.call import Array, Kernel, KernelCall
 
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS,
+    **pointwise.KERNELS,
+    **masking.KERNELS,
     **optimizer.KERNELS,
     **matrix.KERNELS,
     **convolution.KERNELS,

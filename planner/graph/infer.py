@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 Kind = tuple[Shape, str]
 """A tensor's shape and dtype."""
 
-INTEGER_OPERANDS = frozenset({"labels", "indices"})
+INTEGER_OPERANDS = frozenset({"labels", "indices", "mask", "other_mask", "bits", "other_bits"})
 LEAST = {"stride": 1, "kernel": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
 
@@ -90,7 +90,7 @@ def _check_ranges(attrs: Mapping[str, Value]) -> None:
 
 
 def _check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
-    """Labels and indices are int32; all other operands have one floating dtype."""
+    """Labels, indices, masks and bits are int32; all other operands have one floating dtype."""
     common: str | None = None
     for name, dtype in zip(names, dtypes, strict=True):
         if name in INTEGER_OPERANDS:

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tdl.catalog import convolution, elementwise, examples, loss, matrix, normalisation, reduction, shape
+from tdl.catalog import (
+    convolution,
+    elementwise,
+    examples,
+    loss,
+    masking,
+    matrix,
+    normalisation,
+    pointwise,
+    reduction,
+    shape,
+)
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
-_FAMILIES = (elementwise, matrix, convolution, reduction, normalisation, loss, shape, examples)
+_FAMILIES = (elementwise, matrix, convolution, reduction, normalisation, loss, shape, masking, examples)
 
 _operators = {
     found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)
 }
+_operators |= pointwise.OPERATORS
 
 catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 

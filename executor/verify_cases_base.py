@@ -1,0 +1,83 @@
+"""What verification cases are drawn with: sizes, choices, arrays, and operands of one shape.
+
+Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and comparisons meet ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from planner.graph.ir import Value
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes."""
+
+    operands: tuple[Array, ...]
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A source of random sizes, choices and arrays."""
+
+    generator: np.random.Generator
+
+    def size(self, low: int = 2, high: int = 5) -> int:
+        """Return an integer from `low` to `high`, both included."""
+        return int(self.generator.integers(low, high + 1))
+
+    def sizes(self, count: int, low: int = 2, high: int = 5) -> tuple[int, ...]:
+        """Return `count` sizes."""
+        return tuple(self.size(low, high) for _ in range(count))
+
+    def flag(self) -> bool:
+        """Return True or False."""
+        return bool(self.generator.integers(2))
+
+    def subset(self, count: int, low: int = 0) -> tuple[int, ...]:
+        """Return at least `low` of the numbers below `count`, in random order."""
+        return tuple(int(entry) for entry in self.generator.permutation(count)[: self.size(low, count)])
+
+    def array(self, *shape: int) -> Array:
+        """Return values of both signs."""
+        return self.generator.integers(-16, 17, shape) / 8
+
+    def positive(self, *shape: int) -> Array:
+        """Return values from 1/8 to 2."""
+        return self.generator.integers(1, 17, shape) / 8
+
+    def below(self, bound: int, *shape: int) -> Array:
+        """Return int32 values from 0 to bound - 1."""
+        return self.generator.integers(0, bound, shape).astype(np.int32)
+
+
+Generate = Callable[[Draw], Case]
+
+
+def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
+    """Operands of one shape, of both signs."""
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
+
+
+def positive_shape(draw: Draw) -> Case:
+    """One operand above zero."""
+    return Case((draw.positive(*draw.sizes(draw.size(1, 4), 2, 4)),))
+
+
+def binary(draw: Draw) -> Case:
+    """Two operands, the second above zero and of the same shape or of some of the first one's dimensions."""
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    a = draw.array(*shape)
+    if draw.flag():
+        return Case((a, draw.positive(*shape)))
+    dims = draw.subset(len(shape))
+    return Case((a, draw.positive(*(shape[dim] for dim in dims))), {"dims": dims})

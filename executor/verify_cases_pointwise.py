@@ -1,0 +1,155 @@
+"""Cases of element-wise operators: one row says where a function is defined, and its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from executor.verify_cases_base import Array, Case, Draw, Generate
+from planner.graph.ir import Value
+from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
+
+Domain = Callable[..., Array]
+
+
+def anywhere(draw: Draw, *shape: int) -> Array:
+    """Values of both signs."""
+    return draw.array(*shape)
+
+
+def above_zero(draw: Draw, *shape: int) -> Array:
+    """Values above zero."""
+    return draw.positive(*shape)
+
+
+def above_one(draw: Draw, *shape: int) -> Array:
+    """Values above one."""
+    return 1 + draw.positive(*shape)
+
+
+def within_one(draw: Draw, *shape: int) -> Array:
+    """Values strictly between -1 and 1."""
+    return draw.generator.integers(-7, 8, shape) / 8
+
+
+def wide(draw: Draw, *shape: int) -> Array:
+    """Values on both sides of the bends of piecewise functions."""
+    return 2.5 * draw.array(*shape)
+
+
+def off_zero(draw: Draw, *shape: int) -> Array:
+    """Values of both signs but not zero."""
+    return draw.positive(*shape) * (2 * draw.generator.integers(0, 2, shape) - 1)
+
+
+DOMAINS: Mapping[str, Domain] = {
+    **dict.fromkeys(("acos", "asin", "atanh"), within_one),
+    **dict.fromkeys(("log10", "log1p", "log2", "rsqrt", "sqrt", "pow_scalar"), above_zero),
+    **dict.fromkeys(("hardsigmoid", "hardswish", "softplus", "log_sigmoid", "elu", "gelu", "clamp"), wide),
+    **dict.fromkeys(("reciprocal", "cbrt"), off_zero),
+    "acosh": above_one,
+}
+"""Where functions of one operand are defined (and differentiable), unless everywhere."""
+
+ATTRIBUTES: Mapping[str, Callable[[Draw], Mapping[str, Value]]] = {
+    "clamp": lambda draw: [{"min": -1.5, "max": 1.0}, {"min": 0.5}, {"max": -0.25}][draw.size(0, 2)],
+    "elu": lambda draw: {"alpha": draw.size(1, 3) / 2, "scale": draw.size(1, 3) / 2},
+    "gelu": lambda draw: {"approximate": ("none", "tanh")[draw.size(0, 1)]},
+    "leaky_relu": lambda draw: {"negative_slope": draw.size(1, 3) / 8},
+    "lerp": lambda draw: {"weight": draw.size(1, 7) / 8},
+    **dict.fromkeys(SCALAR, lambda draw: {"value": (-2, -1, 1, 2, 3)[draw.size(0, 4)] / 2}),
+    "rpow_scalar": lambda draw: {"value": draw.size(1, 6) / 4},
+    **dict.fromkeys([name for name in BITS if name.endswith("_scalar")], lambda draw: {"value": draw.size(0, 7)}),
+}
+
+
+def _attributes(draw: Draw, row: str) -> Mapping[str, Value]:
+    return ATTRIBUTES[row](draw) if row in ATTRIBUTES else {}
+
+
+def _shape(draw: Draw) -> tuple[int, ...]:
+    return draw.sizes(draw.size(1, 4), 2, 4)
+
+
+def _one_operand(draw: Draw, row: str, operands: int) -> Case:
+    """Draw a case of a unary or scalar row, or of its slope, whose first operand is the gradient."""
+    shape = _shape(draw)
+    arrays = [draw.array(*shape) for _ in range(operands - 1)] + [DOMAINS.get(row, anywhere)(draw, *shape)]
+    return Case(tuple(arrays), _attributes(draw, row))
+
+
+def _two_operands(draw: Draw, row: str, operands: int) -> Case:
+    """Draw a case of a binary row or of its slopes, the last operand possibly spread over the first's dimensions."""
+    shape, pow_ = _shape(draw), row == "pow"
+    arrays = [draw.array(*shape) for _ in range(operands - 2)]
+    arrays.append(draw.positive(*shape) if pow_ else draw.array(*shape))
+    last = anywhere if row in ("maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge") else off_zero
+    if draw.flag():
+        return Case((*arrays, last(draw, *shape)))
+    dims = draw.subset(len(shape))
+    return Case((*arrays, last(draw, *(shape[dim] for dim in dims))), {"dims": dims})
+
+
+def _integers(draw: Draw, row: str, operands: int) -> Case:
+    shape = _shape(draw)
+    arrays = tuple(draw.below(3, *shape) for _ in range(operands))
+    return Case(arrays, _attributes(draw, row))
+
+
+def _broadcast_mask(draw: Draw, operands: int) -> Case:
+    """Draw a mask over some or all dimensions, for `where` (mask, a, b) or `masked_fill` (x, mask)."""
+    shape = _shape(draw)
+    dims = draw.subset(len(shape)) if draw.flag() else None
+    attributes: dict[str, Value] = {} if dims is None else {"dims": dims}
+    mask = draw.below(2, *(shape if dims is None else (shape[dim] for dim in dims)))
+    if operands == 2:
+        return Case((draw.array(*shape), mask), {**attributes, "value": -1.5})
+    other = draw.array(*shape) if draw.flag() else draw.array()
+    return Case((mask, draw.array(*shape), other), attributes)
+
+
+def _square(draw: Draw, **attributes: Value) -> Case:
+    return Case((draw.array(*draw.sizes(draw.size(0, 2), 1, 3), *draw.sizes(2, 2, 5)),), attributes)
+
+
+def _diagonal(draw: Draw) -> Case:
+    return _square(draw, diagonal=draw.size(-2, 2))
+
+
+def _dropout(draw: Draw) -> Case:
+    step = draw.generator.integers(0, 1000, ()).astype(float)
+    return Case((draw.array(*_shape(draw)), step), {"p": draw.size(1, 7) / 8, "seed": draw.size(0, 5)})
+
+
+def _random(draw: Draw, **attributes: Value) -> Case:
+    shape = _shape(draw)
+    extents = {f"i{dim}": extent for dim, extent in enumerate(shape)}
+    step = draw.generator.integers(0, 1000, ()).astype(float)
+    return Case((step,), {**attributes, "rank": len(shape), "seed": draw.size(0, 5), "extents": extents})
+
+
+def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Generate]:
+    """Return the generators of rows' operators and of those of their slopes."""
+    found: dict[str, Generate] = {}
+    for row in rows:
+        for name in (row, f"{row}_backward"):
+            if name in OPERATORS:
+                found[name] = partial(draw, row=row, operands=len(OPERATORS[name].operands))
+    return found
+
+
+CASES: dict[str, Generate] = {
+    **_rows({**UNARY, **SCALAR}, _one_operand),
+    **_rows(BINARY, _two_operands),
+    **_rows({**MASKS, **BITS}, _integers),
+    "lerp": partial(_one_operand, row="lerp", operands=2),
+    "where": partial(_broadcast_mask, operands=3),
+    "masked_fill": partial(_broadcast_mask, operands=2),
+    "causal_mask": partial(_square, value=-64.0),
+    "tril": _diagonal,
+    "triu": _diagonal,
+    "dropout": _dropout,
+    "bernoulli": partial(_random, p=0.25),
+    "rand": _random,
+    "randn": _random,
+}

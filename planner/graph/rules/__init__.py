@@ -1,0 +1,19 @@
+"""Gradient rules: for each differentiable operator, the catalog nodes that compute its operands' gradients.
+
+A rule sees one forward node and returns one gradient per operand, None where none flows. Compound operators (batch
+norm, softmax, cross entropy) are differentiated whole: they return the total derivative, through the statistics too,
+so that the nodes which compute the statistics get no gradient of their own.
+"""
+
+from planner.graph.rules import compound, elementwise, matrix, reduction, shape
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, materialise
+
+RULES: dict[str, Rule] = {
+    **elementwise.RULES,
+    **matrix.RULES,
+    **reduction.RULES,
+    **shape.RULES,
+    **compound.RULES,
+}
+
+__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "materialise"]

@@ -1,0 +1,105 @@
+"""What a gradient rule sees and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import tdl
+from planner.errors import GraphError
+from planner.graph.build import ONES, GraphBuilder
+from planner.graph.ir import Node, Value
+
+Gradient = str | float
+"""A gradient tensor's name, or the value of a scalar's gradient where it is a constant (the loss's own is 1)."""
+
+Gradients = tuple[Gradient | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """What a rule sees: the forward node, the gradients of its outputs, and which operands' gradients are wanted."""
+
+    builder: GraphBuilder
+    node: Node
+    arriving: Gradients
+    wanted: tuple[bool, ...]
+    producers: Mapping[str, Node]
+
+    @property
+    def gradient(self) -> str:
+        """The gradient tensor of the first output; GraphError where it has none."""
+        arriving = self.arriving[0]
+        if arriving is None:
+            raise GraphError(f"node {self.node.name!r} ({self.node.op}): no gradient reaches its first output")
+        return materialise(self.builder, arriving)
+
+    @property
+    def result(self) -> str:
+        """The forward node's first output."""
+        return self.node.outputs[0]
+
+    def shape(self, operand: int) -> tuple[int, ...]:
+        """Return the shape of an operand."""
+        return self.builder.shape(self.node.inputs[operand])
+
+    def rank(self) -> int:
+        """Return the rank of the first operand."""
+        return len(self.shape(0))
+
+    def attrs(self, *names: str) -> dict[str, Value]:
+        """Return the forward node's attributes of the given names that it has."""
+        return {name: self.node.attrs[name] for name in names if name in self.node.attrs}
+
+    def emit(self, op: str, inputs: tuple[str, ...], operand: int, **attrs: Value) -> str:
+        """Add the node that computes the gradient of `operand`; return its output."""
+        return self.emit_all(op, inputs, self._target(operand), **attrs)[0]
+
+    def emit_step(self, op: str, inputs: tuple[str, ...], operand: int, step: str, **attrs: Value) -> str:
+        """Add a node on the way to the gradient of `operand`, named after what it does; return its output."""
+        return self.emit_all(op, inputs, f"{self._target(operand)}.{step}", **attrs)[0]
+
+    def emit_all(self, op: str, inputs: tuple[str, ...], name: str, **attrs: Value) -> tuple[str, ...]:
+        """Add a backward node of the forward node; return its outputs."""
+        name = f"{self.node.name}.{name}"
+        node = Node(name, op, inputs, (), attrs, self.node.name, self.node.unroll)
+        return self.builder.emit(node, "gradient")
+
+    def _target(self, operand: int) -> str:
+        operator = tdl.catalog[self.node.op]
+        return f"grad_{operator.operands[0]}{operand}" if operator.variadic else f"grad_{operator.operands[operand]}"
+
+
+Rule = Callable[[Backward], Gradients]
+
+
+def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
+    """Return a gradient as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
+    if isinstance(gradient, str):
+        return gradient
+    if "one" not in builder.tensors:
+        builder.input("one", (), ONES)
+    if gradient == 1.0:
+        return "one"
+    name = f"one.times.{gradient}"
+    if name not in builder.tensors:
+        builder.emit(Node(name, "scale", ("one",), (), {"factor": gradient}), "gradient")
+    return name
+
+
+def number(b: Backward, name: str) -> float:
+    """Return an attribute of the forward node as a number."""
+    return cast("float", b.node.attrs[name])
+
+
+def integers(b: Backward, name: str) -> tuple[int, ...]:
+    """Return an attribute of the forward node as integers."""
+    return cast("tuple[int, ...]", b.node.attrs[name])
+
+
+def expand(b: Backward, gradient: str, operand: int, dims: tuple[int, ...], factor: float) -> str:
+    """Add the node that repeats a gradient along dimensions of an operand, times a factor; return its output."""
+    shape = b.shape(operand)
+    extents: dict[str, Value] = {f"e{number}": shape[dim] for number, dim in enumerate(dims)}
+    return b.emit("expand", (gradient,), operand, dims=dims, factor=factor, extents=extents)

@@ -1,0 +1,91 @@
+"""Gradients of matrix products, convolutions and pooling."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from planner.graph.ir import Value
+from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers
+
+
+def _mm(b: Backward) -> Gradients:
+    left, right = b.node.inputs
+    transpose_a = bool(b.node.attrs.get("transpose_a", False))
+    transpose_b = bool(b.node.attrs.get("transpose_b", False))
+    first = second = None
+    if b.wanted[0]:
+        if transpose_a:
+            first = b.emit("mm", (right, b.gradient), 0, transpose_a=transpose_b, transpose_b=True)
+        else:
+            first = b.emit("mm", (b.gradient, right), 0, transpose_a=False, transpose_b=not transpose_b)
+    if b.wanted[1]:
+        if transpose_b:
+            second = b.emit("mm", (b.gradient, left), 1, transpose_a=True, transpose_b=transpose_a)
+        else:
+            second = b.emit("mm", (left, b.gradient), 1, transpose_a=not transpose_a, transpose_b=False)
+    return first, second
+
+
+def _einsum(b: Backward) -> Gradients:
+    equation = cast("str", b.node.attrs["equation"])
+    sources, target = equation.replace(" ", "").split("->")
+    terms = sources.split(",")
+    return tuple(
+        _einsum_operand(b, terms, target, operand) if b.wanted[operand] else None for operand in range(len(terms))
+    )
+
+
+def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) -> str:
+    """Contract the gradient with the other operand; a letter only this operand has was summed, so expand it."""
+    others = [
+        (term, tensor)
+        for number, (term, tensor) in enumerate(zip(terms, b.node.inputs, strict=True))
+        if number != operand
+    ]
+    own = terms[operand]
+    known = set(target).union(*(term for term, _ in others))
+    reached = "".join(letter for letter in own if letter in known)
+    equation = ",".join([target, *(term for term, _ in others)]) + "->" + reached
+    inputs = (b.gradient, *(tensor for _, tensor in others))
+    if reached == own:
+        return b.emit("einsum", inputs, operand, equation=equation)
+    contracted = b.emit_step("einsum", inputs, operand, "contract", equation=equation)
+    missing = tuple(dim for dim, letter in enumerate(own) if letter not in known)
+    return expand(b, contracted, operand, missing, 1.0)
+
+
+def _convolution(b: Backward) -> Gradients:
+    source, weight = b.node.inputs
+    window = b.attrs("stride", "padding")
+    first = second = None
+    if b.wanted[0]:
+        extents = dict(zip("yx", b.shape(0)[2:], strict=True))
+        first = b.emit("convolution_backward_input", (b.gradient, weight), 0, **window, extents=extents)
+    if b.wanted[1]:
+        extents = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
+        second = b.emit("convolution_backward_weight", (b.gradient, source), 1, **window, extents=extents)
+    return first, second
+
+
+def _window_extents(b: Backward) -> dict[str, Value]:
+    return dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *integers(b, "kernel")), strict=True))
+
+
+def _max_pool(b: Backward) -> Gradients:
+    inputs = (b.gradient, b.node.outputs[1])
+    window = b.attrs("stride", "padding", "kernel")
+    return (b.emit("max_pool2d_with_indices_backward", inputs, 0, **window, extents=_window_extents(b)),)
+
+
+def _avg_pool(b: Backward) -> Gradients:
+    window = b.attrs("stride", "padding", "kernel")
+    return (b.emit("avg_pool2d_backward", (b.gradient,), 0, **window, extents=_window_extents(b)),)
+
+
+RULES: dict[str, Rule] = {
+    "mm": _mm,
+    "einsum": _einsum,
+    "convolution": _convolution,
+    "max_pool2d_with_indices": _max_pool,
+    "avg_pool2d": _avg_pool,
+}

@@ -1,0 +1,74 @@
+"""Selection by a mask or by position, and random masks keyed by the global index: the same in every split."""
+
+from __future__ import annotations
+
+import math
+
+from tdl.catalog.elementwise import Dims, pointwise
+from tdl.expr import Expr
+from tdl.functions import RANDOM_BITS
+from tdl.language import Body, Lambda, Operand, cos, log, random_bits, sqrt, tensor
+from tdl.language import where as select
+from tdl.operator import op
+
+DRAWS = 1 << RANDOM_BITS
+
+
+def _broadcast(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
+    return i if dims is None else tuple(i[dim] for dim in dims)
+
+
+@op(category="elementwise")
+def where(mask: Operand, a: Operand, b: Operand, *, dims: Dims = None) -> Lambda:
+    return tensor(lambda *i: select(mask[_broadcast(i, dims)] != 0, a[i], b[i if b.rank else ()]), rank=a.rank)
+
+
+@op(category="elementwise")
+def masked_fill(x: Operand, mask: Operand, *, value: float, dims: Dims = None) -> Body:
+    return lambda *i: select(mask[_broadcast(i, dims)] != 0, value, x[i])
+
+
+@pointwise
+def lerp(a: Expr, b: Expr, *, weight: float) -> Expr:
+    return a + weight * (b - a)
+
+
+@op(category="elementwise")
+def causal_mask(x: Operand, *, value: float = -math.inf) -> Body:
+    return lambda *i: select(i[-1] <= i[-2], x[i], value)
+
+
+@op(category="elementwise")
+def tril(x: Operand, *, diagonal: int = 0) -> Body:
+    return lambda *i: select(i[-1] - i[-2] <= diagonal, x[i], 0)
+
+
+@op(category="elementwise")
+def triu(x: Operand, *, diagonal: int = 0) -> Body:
+    return lambda *i: select(i[-1] - i[-2] >= diagonal, x[i], 0)
+
+
+@op(category="elementwise")
+def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0) -> Body:
+    kept = math.ceil(p * DRAWS)
+    return lambda *i: select(random_bits(seed, step[()], *i) >= kept, x[i] * (1 / (1 - p)), 0)
+
+
+@op
+def bernoulli(step: Operand, *, p: float, rank: int, seed: int = 0) -> Lambda:
+    dropped = math.ceil((1 - p) * DRAWS)
+    return tensor(lambda *i: select(random_bits(seed, step[()], *i) >= dropped, 1.0, 0.0), rank=rank)
+
+
+@op
+def rand(step: Operand, *, rank: int, seed: int = 0) -> Lambda:
+    return tensor(lambda *i: random_bits(seed, step[()], *i) / DRAWS, rank=rank)
+
+
+@op
+def randn(step: Operand, *, rank: int, seed: int = 0) -> Lambda:
+    def normal(*i: Expr) -> Expr:
+        radius = sqrt(-2 * log((random_bits(seed, step[()], *i, 0) + 1) / DRAWS))
+        return radius * cos(random_bits(seed, step[()], *i, 1) * (2 * math.pi / DRAWS))
+
+    return tensor(normal, rank=rank)

@@ -1,0 +1,273 @@
+"""Element-wise functions from tables: one row per operator, its function of elements and its slope, if it has one.
+
+A row `name: (f, slope)` makes the operators `name(x)` and `name_backward(grad, x)`, which is grad * slope(x). A binary
+row has two slopes and makes `name(a, b, *, dims)` and `name_backward(grad, a, b, *, dims)`, the gradients of a and b,
+both in the shape of a. Dimension j of b is dimension dims[j] of a. A scalar row has the second operand as `value`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from itertools import zip_longest
+from typing import Any
+
+from tdl.catalog.elementwise import Dims, pointwise
+from tdl.expr import Expr
+from tdl.language import (
+    Body,
+    Operand,
+    absolute,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    cbrt,
+    ceil,
+    cos,
+    cosh,
+    erf,
+    exp,
+    expm1,
+    floor,
+    fmod,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    log2,
+    log10,
+    logical_xor,
+    maximum,
+    minimum,
+    power,
+    round_,
+    sigmoid,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    tan,
+    tanh,
+    trunc,
+    where,
+)
+from tdl.operator import Operator, op
+
+Function = Callable[..., Any]
+
+ROOT_HALF, ROOT_TWO_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
+TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu(x: Expr, *, approximate: str = "none") -> Expr:
+    if approximate == "none":
+        return x * (0.5 + 0.5 * erf(x * ROOT_HALF))
+    return x * (0.5 + 0.5 * tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x)))
+
+
+def gelu_slope(x: Expr, *, approximate: str = "none") -> Expr:
+    if approximate == "none":
+        return 0.5 + 0.5 * erf(x * ROOT_HALF) + x * exp(-0.5 * x * x) / ROOT_TWO_PI
+    inner = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
+    return 0.5 + 0.5 * inner + 0.5 * x * (1 - inner * inner) * TANH_SCALE * (1 + 3 * TANH_CUBE * x * x)
+
+
+def elu(x: Expr, *, alpha: float = 1.0, scale: float = 1.0) -> Expr:
+    return where(x > 0, scale * x, scale * alpha * expm1(x))
+
+
+def clamp(x: Expr, *, min: float = -math.inf, max: float = math.inf) -> Expr:
+    return minimum(maximum(x, min), max)
+
+
+def hard(x: Expr) -> Expr:
+    """Approximate the sigmoid by straight lines."""
+    return minimum(maximum(x + 3, 0), 6) / 6
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + exp(x)), in which nothing overflows."""
+    return maximum(x, 0) + log1p(exp(-absolute(x)))
+
+
+def ahead(a: Expr, b: Expr) -> Expr:
+    """Share of the greater's gradient that is a's: all, none, or half at a tie."""
+    return where(a > b, 1, where(a == b, 0.5, 0))
+
+
+def behind(a: Expr, b: Expr) -> Expr:
+    """Share of the lesser's gradient that is a's."""
+    return ahead(b, a)
+
+
+UNARY: Mapping[str, tuple[Function, Function | None]] = {
+    "abs": (absolute, sign),
+    "acos": (acos, lambda x: -1 / sqrt(1 - x * x)),
+    "acosh": (acosh, lambda x: 1 / sqrt(x * x - 1)),
+    "asin": (asin, lambda x: 1 / sqrt(1 - x * x)),
+    "asinh": (asinh, lambda x: 1 / sqrt(x * x + 1)),
+    "atan": (atan, lambda x: 1 / (x * x + 1)),
+    "atanh": (atanh, lambda x: 1 / (1 - x * x)),
+    "cbrt": (cbrt, lambda x: 1 / (3 * cbrt(x) * cbrt(x))),
+    "ceil": (ceil, None),
+    "clamp": (
+        clamp,
+        lambda x, *, min=-math.inf, max=math.inf: where((x >= min) & (x <= max), 1, 0),
+    ),
+    "clone": (lambda x: x, None),
+    "cos": (cos, lambda x: -sin(x)),
+    "cosh": (cosh, sinh),
+    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: where(x > 0, scale, scale * alpha * exp(x))),
+    "erf": (erf, lambda x: exp(-x * x) * (2 / math.sqrt(math.pi))),
+    "expm1": (expm1, exp),
+    "floor": (floor, None),
+    "gelu": (gelu, gelu_slope),
+    "hardsigmoid": (hard, lambda x: where((x > -3) & (x < 3), 1 / 6, 0)),
+    "hardswish": (lambda x: x * hard(x), lambda x: where(x < -3, 0, where(x > 3, 1, x / 3 + 0.5))),
+    "isinf": (isinf, None),
+    "isnan": (isnan, None),
+    "leaky_relu": (
+        lambda x, *, negative_slope=0.01: where(x > 0, x, negative_slope * x),
+        lambda x, *, negative_slope=0.01: where(x > 0, 1, negative_slope),
+    ),
+    "log10": (log10, lambda x: 1 / (x * math.log(10))),
+    "log1p": (log1p, lambda x: 1 / (1 + x)),
+    "log2": (log2, lambda x: 1 / (x * math.log(2))),
+    "log_sigmoid": (lambda x: -softplus(-x), lambda x: sigmoid(-x)),
+    "reciprocal": (lambda x: 1 / x, lambda x: -1 / (x * x)),
+    "round": (round_, None),
+    "rsqrt": (lambda x: 1 / sqrt(x), lambda x: -0.5 / (x * sqrt(x))),
+    "sign": (sign, None),
+    "silu": (lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x)))),
+    "sin": (sin, cos),
+    "sinh": (sinh, cosh),
+    "softplus": (softplus, sigmoid),
+    "softsign": (lambda x: x / (1 + absolute(x)), lambda x: 1 / ((1 + absolute(x)) * (1 + absolute(x)))),
+    "sqrt": (sqrt, lambda x: 0.5 / sqrt(x)),
+    "square": (lambda x: x * x, lambda x: 2 * x),
+    "tan": (tan, lambda x: 1 + tan(x) * tan(x)),
+    "trunc": (trunc, None),
+}
+
+BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
+    "atan2": (atan2, lambda a, b: b / (a * a + b * b), lambda a, b: -a / (a * a + b * b)),
+    "eq": (lambda a, b: a == b, None, None),
+    "fmod": (fmod, lambda a, b: 1, lambda a, b: -trunc(a / b)),
+    "ge": (lambda a, b: a >= b, None, None),
+    "gt": (lambda a, b: a > b, None, None),
+    "hypot": (
+        lambda a, b: sqrt(a * a + b * b),
+        lambda a, b: a / sqrt(a * a + b * b),
+        lambda a, b: b / sqrt(a * a + b * b),
+    ),
+    "le": (lambda a, b: a <= b, None, None),
+    "lt": (lambda a, b: a < b, None, None),
+    "maximum": (maximum, ahead, behind),
+    "minimum": (minimum, behind, ahead),
+    "ne": (lambda a, b: a != b, None, None),
+    "pow": (power, lambda a, b: b * power(a, b - 1), lambda a, b: power(a, b) * log(a)),
+    "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -floor(a / b)),
+}
+
+SCALAR: Mapping[str, tuple[Function, Function | None]] = {
+    "add_scalar": (lambda a, *, value: a + value, None),
+    "rsub_scalar": (lambda a, *, value: value - a, None),
+    "pow_scalar": (lambda a, *, value: power(a, value), lambda a, *, value: value * power(a, value - 1)),
+    "rpow_scalar": (lambda a, *, value: power(value, a), lambda a, *, value: power(value, a) * math.log(value)),
+    "fmod_scalar": (lambda a, *, value: fmod(a, value), None),
+    "remainder_scalar": (lambda a, *, value: a % value, None),
+    "eq_scalar": (lambda a, *, value: a == value, None),
+    "ne_scalar": (lambda a, *, value: a != value, None),
+    "lt_scalar": (lambda a, *, value: a < value, None),
+    "le_scalar": (lambda a, *, value: a <= value, None),
+    "gt_scalar": (lambda a, *, value: a > value, None),
+    "ge_scalar": (lambda a, *, value: a >= value, None),
+}
+
+MASKS: Mapping[str, Function] = {
+    "logical_and": lambda a, b: (a != 0) & (b != 0),
+    "logical_or": lambda a, b: (a != 0) | (b != 0),
+    "logical_xor": logical_xor,
+    "logical_not": lambda x: x == 0,
+}
+
+BITS: Mapping[str, Function] = {
+    "bitwise_and": bitwise_and,
+    "bitwise_or": bitwise_or,
+    "bitwise_xor": bitwise_xor,
+    "bitwise_not": bitwise_not,
+    "bitwise_and_scalar": lambda x, *, value: bitwise_and(x, value),
+    "bitwise_or_scalar": lambda x, *, value: bitwise_or(x, value),
+    "bitwise_xor_scalar": lambda x, *, value: bitwise_xor(x, value),
+}
+
+
+def named(name: str, function: Function, operands: tuple[str, ...] = ()) -> Function:
+    """Give a function of elements the name of its operator, and its operands names."""
+
+    def renamed(*elements: Expr, **attributes: Any) -> Any:
+        return function(*elements, **attributes)
+
+    own = signature(function)
+    renaming = zip_longest(own.parameters.values(), operands[: len(own.parameters)])
+    parameters = [one if one.kind is Parameter.KEYWORD_ONLY or not to else one.replace(name=to) for one, to in renaming]
+    renamed.__name__ = name
+    renamed.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return renamed
+
+
+def backward(name: str, *slopes: Function) -> Function:
+    """Return the function of (grad, operands) that is grad times each slope."""
+
+    def products(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
+        found = tuple(grad * slope(*elements, **attributes) for slope in slopes)
+        return found if len(found) > 1 else found[0]
+
+    parameters = signature(slopes[0]).parameters.values()
+    grad = Parameter("grad", Parameter.POSITIONAL_OR_KEYWORD)
+    products.__name__ = f"{name}_backward"
+    products.__signature__ = signature(slopes[0]).replace(parameters=[grad, *parameters])  # type: ignore[attr-defined]
+    return products
+
+
+def spread(function: Function) -> Operator:
+    """Describe an operator whose last operand's dimension j is dimension dims[j] of the others."""
+    names = list(signature(function).parameters)
+
+    def description(*operands: Operand, dims: Dims = None) -> Body:
+        *full, last = operands
+        return lambda *i: function(*(x[i] for x in full), last[i if dims is None else tuple(i[dim] for dim in dims)])
+
+    positional = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    keyword = Parameter("dims", Parameter.KEYWORD_ONLY, default=None)
+    description.__name__ = function.__name__
+    description.__signature__ = signature(description).replace(parameters=[*positional, keyword])  # type: ignore[attr-defined]
+    return op(category="elementwise")(description)
+
+
+def _operators() -> list[Operator]:
+    """Make the operators of every row, and those of the rows' slopes."""
+    found = []
+    for name, (function, slope) in {**UNARY, **SCALAR}.items():
+        found.append(pointwise(named(name, function)))
+        if slope is not None:
+            found.append(pointwise(backward(name, slope)))
+    for name, (function, first, second) in BINARY.items():
+        found.append(spread(named(name, function)))
+        if first is not None and second is not None:
+            found.append(spread(backward(name, first, second)))
+    found += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
+    found += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
+    return found
+
+
+OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _operators()}
