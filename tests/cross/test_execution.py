@@ -3,12 +3,6 @@
 Every distinct plan runs for real: one `mpirun` per number of ranks runs all its plans, each checked against one worker.
 """
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,15 +11,11 @@ from planner.program.lower import lower
 from planner.report import read_reports
 from simulator import simulate
 from tests.cross.cases import cases, distinct
+from tests.cross.launch import execute
 from topologies import load_topology
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-BIN = Path(sys.executable).parent
 CASES = cases()
-
-
-def mpirun():
-    return shutil.which("mpirun") or str(BIN / "mpirun")
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +35,7 @@ def reports(representatives, tmp_path_factory):
     found = {}
     for ranks, paths in sorted(by_ranks.items()):
         written = folder / f"{ranks}.report"
-        command = [mpirun(), "-n", str(ranks), str(BIN / "execute"), *paths]
-        command += ["--steps", "3", "--check", "--backend", "numpy", "--json", str(written)]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        execute(ranks, *paths, "--steps", 3, "--check", "--json", written)
         found |= {report.plan.removesuffix(".json"): report for report in read_reports(written)}
     return found
 

@@ -27,5 +27,7 @@ def test_an_unreplicated_mlp_takes_its_share(ways, capsys):
     worst = max(lower(plan).workers, key=lambda worker: worker.arena_bytes - peak_in_flight(worker))
     rest = worst.arena_bytes - peak_in_flight(worst)
     with capsys.disabled():
-        print(f"\nMLP, ways {ways}: arena {worst.arena_bytes}, without transfers {rest}, share {alone / plan.workers:.0f}")
+        print(
+            f"\nMLP, ways {ways}: arena {worst.arena_bytes}, without transfers {rest}, share {alone / plan.workers:.0f}"
+        )
     assert rest <= 1.1 * alone / plan.workers
