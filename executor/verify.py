@@ -145,7 +145,7 @@ def check_case(
         yield "shapes", "description", Failure(operator.name, "shapes", "description", shown, str(error))
         return
     subject = Subject(options.kernels[operator.name], description, case, extents, options.xp)
-    application = Application(operator.name, subject, expected, options.rules, options.pairs)
+    application = Application(operator, subject, expected, options.rules, options.pairs)
     for kind in options.kinds:
         for check in _guarded(KINDS[kind](application, draw)):
             found = _finding(check)

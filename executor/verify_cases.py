@@ -88,7 +88,8 @@ def _windows(draw: Draw, pooling: bool = False) -> Windows:
 
 def _convolution(draw: Draw) -> Case:
     w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
-    return Case((draw.array(n, ci, *w.image), draw.array(co, ci, *w.kernel)), w.attributes)
+    operands = (draw.array(n, ci, *w.image), draw.array(co, ci, *w.kernel))
+    return Case(operands, w.attributes, shapes=((n, co, *w.result),))
 
 
 def _convolution_backward_input(draw: Draw) -> Case:
@@ -103,10 +104,10 @@ def _convolution_backward_weight(draw: Draw) -> Case:
     return Case(operands, w.attributes | w.extents("dy", "dx"))
 
 
-def _pool(draw: Draw) -> Case:
-    w = _windows(draw, pooling=True)
+def _pool(draw: Draw, outputs: int = 1) -> Case:
+    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
     attributes = w.attributes | w.extents("dy", "dx") | {"kernel": w.kernel}
-    return Case((draw.array(*draw.sizes(2, 2, 3), *w.image),), attributes)
+    return Case((draw.array(*outer, *w.image),), attributes, shapes=((*outer, *w.result),) * outputs)
 
 
 def _pool_backward(draw: Draw, indexed: bool) -> Case:
@@ -225,7 +226,7 @@ CASES: dict[str, Generate] = {
     "convolution": _convolution,
     "convolution_backward_input": _convolution_backward_input,
     "convolution_backward_weight": _convolution_backward_weight,
-    "max_pool2d_with_indices": _pool,
+    "max_pool2d_with_indices": partial(_pool, outputs=2),
     "max_pool2d_with_indices_backward": partial(_pool_backward, indexed=True),
     "avg_pool2d": _pool,
     "avg_pool2d_backward": partial(_pool_backward, indexed=False),

@@ -18,10 +18,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes."""
+    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes.
+
+    `shapes` are those of the outputs, where they are known from elsewhere than the description.
+    """
 
     operands: tuple[Array, ...]
     attributes: Mapping[str, Value] = field(default_factory=dict)
+    shapes: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
+
 from executor.verify_cases_base import Array, Case, Draw, Generate
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
@@ -42,11 +44,18 @@ def off_zero(draw: Draw, *shape: int) -> Array:
     return draw.positive(*shape) * (2 * draw.generator.integers(0, 2, shape) - 1)
 
 
+def not_finite(draw: Draw, *shape: int) -> Array:
+    """Values of which half are infinite or no numbers."""
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0, -1.0])
+    return special[draw.generator.integers(0, len(special), shape)]
+
+
 DOMAINS: Mapping[str, Domain] = {
     **dict.fromkeys(("acos", "asin", "atanh"), within_one),
     **dict.fromkeys(("log10", "log1p", "log2", "rsqrt", "sqrt", "pow_scalar"), above_zero),
     **dict.fromkeys(("hardsigmoid", "hardswish", "softplus", "log_sigmoid", "elu", "gelu", "clamp"), wide),
     **dict.fromkeys(("reciprocal", "cbrt"), off_zero),
+    **dict.fromkeys(("isinf", "isnan"), not_finite),
     "acosh": above_one,
 }
 """Where functions of one operand are defined (and differentiable), unless everywhere."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import tdl
 from executor.verify_cases import Array
 from executor.verify_parts import Subject
 from planner.graph.rules import Rule
@@ -25,7 +26,7 @@ class Application:
     `pairs` says how many pairs of strategies to try together.
     """
 
-    operator: str
+    operator: tdl.Operator
     subject: Subject
     expected: tuple[Array, ...]
     rules: Mapping[str, Rule]
@@ -54,16 +55,22 @@ def difference(found: Sequence[Array], expected: Sequence[Array], tolerance: flo
     for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
         if array.shape != np.shape(wanted):
             return f"output {number} has shape {array.shape}, expected {np.shape(wanted)}"
-        scale = max(1.0, float(np.max(np.abs(wanted), initial=0)))
-        error = np.max(np.abs(array.astype(np.float64) - wanted), initial=0)
-        # Written so that NaN, an element that was never written, counts as a difference.
-        if not error <= tolerance * scale:
-            where = _worst(array, np.asarray(wanted))
+        for where in _worst(array.astype(np.float64), np.asarray(wanted, np.float64), tolerance):
             return f"output {number} is {array[where]!s} at {list(where)}, expected {np.asarray(wanted)[where]!s}"
     return None
 
 
-def _worst(array: Array, wanted: Array) -> tuple[int, ...]:
-    """Return the coordinates of the greatest difference."""
-    distance = np.nan_to_num(np.abs(array.astype(np.float64) - wanted), nan=np.inf)
-    return tuple(int(place) for place in np.unravel_index(int(np.argmax(distance)), distance.shape))
+def _worst(found: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...]]:
+    """Return the coordinates of the greatest difference, if that is beyond the tolerance.
+
+    What is expected to be infinite, or not a number, must be exactly that; NaN elsewhere, as in an element that was
+    never written, is a difference.
+    """
+    finite = np.isfinite(wanted)
+    scale = max(1.0, float(np.max(np.abs(wanted), initial=0, where=finite)))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(finite, np.nan_to_num(np.abs(found - wanted), nan=np.inf), np.inf)
+    distance[~finite & ((found == wanted) | (np.isnan(found) & np.isnan(wanted)))] = 0
+    if not distance.size or np.max(distance) <= tolerance * scale:
+        return []
+    return [tuple(int(place) for place in np.unravel_index(int(np.argmax(distance)), distance.shape))]

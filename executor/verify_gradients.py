@@ -56,13 +56,14 @@ DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
 
 def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
     """Yield, for every floating-point operand, the check of its gradient; none for an operator without a rule."""
-    rule = application.rules.get(application.operator)
+    name = application.operator.name
+    rule = application.rules.get(name)
     if rule is None:
         return
     case = application.subject.case
-    derived = DERIVED[application.operator](case) if application.operator in DERIVED else {}
+    derived = DERIVED[name](case) if name in DERIVED else {}
     free = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f" and number not in derived]
-    problem = _Problem(application.operator, case, derived, draw)
+    problem = _Problem(name, case, derived, draw)
     outputs = [number for number, array in enumerate(application.expected) if array.dtype.kind == "f"]
     ways = {"": outputs}
     if len(outputs) > 1:

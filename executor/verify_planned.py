@@ -34,7 +34,7 @@ def planned_checks(application: Application, draw: Draw) -> Iterator[Check]:
     shapes = tuple(operand.shape for operand in subject.case.operands)
     outputs = subject.description.output_shapes(subject.extents)
     signature = Signature(
-        application.operator, subject.case.attributes, shapes, subject.description, subject.extents, outputs
+        application.operator.name, subject.case.attributes, shapes, subject.description, subject.extents, outputs
     )
     for variable in subject.description.strategies:
         ways = WAYS[draw.size(0, len(WAYS) - 1)]

@@ -1,20 +1,23 @@
 """Split an operator along every strategy by enumeration, and compare with the unsplit result.
 
-Parts are uneven, contiguous or scattered over several runs; strategies are taken alone and in pairs. What strategies
-say of halos must cover what parts read.
+Parts are uneven, contiguous or scattered over several runs; strategies are taken alone and in pairs. Besides the kernel
+the description itself is evaluated in parts: a kernel may hide what a strategy gets wrong, by ignoring its variable.
+What strategies say of halos must cover what parts read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations
-from math import ceil, floor
+from math import ceil, floor, prod
 
-from executor.verify_cases import Draw
+import numpy as np
+
+from executor.verify_cases import Array, Draw
 from executor.verify_check import Application, Check, compared
-from executor.verify_parts import Subject, deal, run_in_parts
-from tdl import Affine, Halo, Strategy
+from executor.verify_parts import PartError, Subject, deal, run_in_parts
+from tdl import REDUCERS, Affine, Halo, Output, Strategy
 from tdl.index import Rational
 
 
@@ -31,9 +34,37 @@ def split_checks(application: Application, draw: Draw) -> Iterator[Check]:
             yield compared(f"split {','.join(together)}", compute, application.expected)
     for name in names:
         strategy = subject.description.strategies[name]
+        cut = draw.size(1, subject.extents[name] - 1)
+        yield compared(f"meaning of {name}", partial(evaluate_in_parts, subject, strategy, cut), application.expected)
         if strategy.halos:
             stop = draw.size(1, subject.extents[name])
             yield Check(f"halo of {name}", partial(uncovered, subject, strategy, (draw.size(0, stop - 1), stop)))
+
+
+def evaluate_in_parts(subject: Subject, strategy: Strategy, cut: int) -> list[Array]:
+    """Evaluate the description below and from `cut`, and put the two together as the strategy says: no kernel runs."""
+    description, variable, operands = subject.description, strategy.variable, subject.case.operands
+    parts = [
+        description.evaluate(operands, subject.case.attributes, subject.extents, {variable: bounds})
+        for bounds in ((0, cut), (cut, subject.extents[variable]))
+    ]
+    if strategy.reducer is not None:
+        combine = REDUCERS[strategy.reducer].numpy
+        return [np.asarray(combine(*pair)) for pair in zip(*parts, strict=True)]
+    return [
+        _joined(subject, variable, output, pair)
+        for output, pair in zip(description.outputs, zip(*parts, strict=True), strict=True)
+    ]
+
+
+def _joined(subject: Subject, variable: str, output: Output, parts: Sequence[Array]) -> Array:
+    """Concatenate along a variable's own axis: a mixed-radix dimension is taken apart and merged again."""
+    names = [name for index in output.index for name in index.variables]
+    if variable not in names:
+        raise PartError(f"parts of {variable} are to be concatenated, but no output dimension runs over it")
+    sizes = [-1 if name == variable else subject.extents[name] for name in names]
+    whole = np.concatenate([part.reshape(sizes) for part in parts], names.index(variable))
+    return whole.reshape([prod(subject.extents[name] for name in index.variables) for index in output.index])
 
 
 def uncovered(subject: Subject, strategy: Strategy, part: tuple[int, int]) -> str | None:
