@@ -82,7 +82,8 @@ def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
         click.echo(json.dumps([asdict(found) for found in entries], indent=1))
         return
     table = Table(title=f"{len(entries)} operators")
-    for heading in ("operator", "operands", "variables", "strategies", "element-wise", "kernel", "gradient"):
+    table.add_column("operator", no_wrap=True)
+    for heading in ("operands", "variables", "strategies", "element-wise", "kernel", "gradient"):
         table.add_column(heading)
     for found in entries:
         table.add_row(
@@ -147,7 +148,8 @@ def _known(name: str) -> str:
 def _operators_table(results: list[Verification]) -> Table:
     """One line per operator: how many checks of every kind, and how many failed."""
     table = Table(title=f"{sum(result.checks for result in results)} checks")
-    for heading in ("operator", *KINDS, "result"):
+    table.add_column("operator", no_wrap=True)
+    for heading in (*KINDS, "result"):
         table.add_column(heading)
     for result in results:
         counts = (str(result.kinds.get(kind, "-")) for kind in KINDS)
