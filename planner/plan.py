@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.layout import EVERYWHERE, Layout, Shard, Signature, Strategy, eligible, signatures
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, Strategy, eligible, signatures
 from planner.traffic import Traffic
 
 
@@ -83,6 +83,7 @@ def check_plan(plan: Plan) -> None:
         _check_layout(plan, name, layout)
     for name, strategy in plan.strategies.items():
         _check_strategy(plan, name, strategy, found[name])
+    _check_partial(plan, found)
     for old, new in plan.graph.updates.items():
         for step, (before, after) in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)):
             if before != after:
@@ -116,11 +117,49 @@ def _check_strategy(plan: Plan, name: str, strategy: Strategy, signature: Signat
         where = f"$.steps[{step}].nodes.{name}"
         if choice == EVERYWHERE:
             continue
+        if choice == TERMS:
+            _check_terms(plan, name, step, signature)
+            continue
         if choice not in description.strategies:
             why = description.refusals.get(choice, "no such index variable")
-            known = ", ".join([*description.strategies, EVERYWHERE])
+            known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
             raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
         _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+
+
+def _check_terms(plan: Plan, name: str, step: int, signature: Signature) -> None:
+    """Partial operands pass through a node whose result is linear in them, taken together."""
+    (node,) = [node for node in plan.graph.nodes if node.name == name]
+    partial = frozenset(n for n, operand in enumerate(node.inputs) if plan.layouts[operand][step] == PARTIAL)
+    if not partial or not signature.description.linear(partial):
+        found = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
+        raise PlanError(
+            f"$.steps[{step}].nodes.{name}: {TERMS} expected partial operands in which {signature.op} is linear, "
+            f"found {found}"
+        )
+
+
+def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
+    """Only a result that is summed at a step can be stored partial there, and nothing that others look at."""
+    partial = {name: layout for name, layout in plan.layouts.items() if PARTIAL in layout}
+    if not partial:
+        return
+    makers = Traffic(plan).makers()
+    shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
+    for name, layout in partial.items():
+        steps = [step for step, placement in enumerate(layout) if placement == PARTIAL]
+        maker = None if name in shown else makers.get(name)
+        for step in steps:
+            if maker is None or not _sums(found[maker], plan.strategies[maker][step]):
+                raise PlanError(
+                    f"$.steps[{step}].tensors.{name}: expected S<dimension> or R, found {PARTIAL}, which is only for "
+                    f"results that their node sums at this step, and not for updated tensors or metrics"
+                )
+
+
+def _sums(signature: Signature, choice: str) -> bool:
+    strategy = signature.description.strategies.get(choice)
+    return choice == TERMS or (strategy is not None and strategy.reducer == "Sum")
 
 
 def _check_extent(extent: int, ways: Sequence[int], step: int, what: str) -> None:

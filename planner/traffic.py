@@ -6,7 +6,7 @@ Both the plan's byte count and the lowering start here, so who exchanges what wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import (
+    TERMS,
     Exchange,
     Production,
     Region,
     Signature,
     fetch,
     needed,
-    owned_by_all,
     production,
     signatures,
     store,
@@ -86,7 +86,7 @@ class Traffic:
         self.plan = plan
         self.signatures = signatures(plan.graph)
         self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
-        self._earlier: dict[tuple[str, bool, str], list[Read]] = {}
+        self._earlier: dict[tuple[str, bool, str, frozenset[int]], list[Read]] = {}
         self._sums = self._active_sums()
         self._summand = {name: total for total, names in self._sums.items() for name in names}
 
@@ -104,6 +104,11 @@ class Traffic:
             for write in work.writes:
                 for hop in write.hops:
                     yield write.tensor, hop
+
+    def makers(self) -> dict[str, str]:
+        """Return which node computes each result; of a sum that accumulates locally, one that adds to it."""
+        found = {name: work.node.name for work in self.work for name in work.node.outputs}
+        return found | {write.tensor: work.node.name for work in self.work for write in work.writes}
 
     def bytes(self) -> NDArray[np.int64]:
         """Return the k x k matrix of bytes that go from worker (row) to worker (column)."""
@@ -152,20 +157,24 @@ class Traffic:
         return tuple(self._read(node, name, need, tuple(at)) for (name, need), at in needs.items())
 
     def _read(self, node: Node, tensor: str, need: tuple[Region, ...], operands: tuple[int, ...]) -> Read:
-        """Nodes of one backward group share one fetch of the union of what they need of a tensor."""
+        """Nodes of one backward group share one fetch of the union of what they need of a tensor.
+
+        Those that compute with their own terms of a partial one share nothing with those that need the sum.
+        """
         plan, shape = self.plan, self.plan.graph.tensors[tensor].shape
         layout = plan.layouts[tensor]
-        if need == owned_by_all(shape, layout, plan.ways):
+        terms = frozenset(step for step, choice in enumerate(plan.strategies[node.name]) if choice == TERMS)
+        exchange = fetch(shape, layout, need, plan.ways, terms)
+        if need == exchange.sources and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        group = (node.forward or node.name, node.forward is not None, tensor)
+        group = (node.forward or node.name, node.forward is not None, tensor, exchange.fixed)
         earlier = self._earlier.setdefault(group, [])
         for read in earlier:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
-        exchange = fetch(shape, layout, need, plan.ways)
         already = tuple(read.need for read in earlier)
         if already:
-            exchange = Exchange(plan.ways, exchange.sources, need, exchange.fixed, already=already)
+            exchange = replace(exchange, already=already)
         read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
         earlier.append(read)
         return read

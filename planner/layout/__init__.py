@@ -3,6 +3,7 @@
 from planner.layout.exchange import Exchange, count
 from planner.layout.geometry import (
     EVERYWHERE,
+    TERMS,
     Production,
     Strategy,
     fetch,
@@ -13,8 +14,10 @@ from planner.layout.geometry import (
     store,
 )
 from planner.layout.placement import (
+    PARTIAL,
     REPLICATE,
     Layout,
+    Partial,
     Placement,
     Replicate,
     Shard,
@@ -28,9 +31,12 @@ from planner.layout.split import Runs, digits, eligible, iteration_runs, part
 
 __all__ = [
     "EVERYWHERE",
+    "PARTIAL",
     "REPLICATE",
+    "TERMS",
     "Exchange",
     "Layout",
+    "Partial",
     "Placement",
     "Production",
     "Region",

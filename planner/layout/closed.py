@@ -104,9 +104,7 @@ def _store_factors(steps: Sequence[StoreStep]) -> tuple[list[Fraction], list[Fra
 
 
 def _levels(common: Factors, reach: Factors) -> list[Fraction]:
-    return [
-        math.prod(common[:i]) * (reach[i] - common[i]) * math.prod(reach[i + 1 :]) for i in range(len(common))
-    ]
+    return [math.prod(common[:i]) * (reach[i] - common[i]) * math.prod(reach[i + 1 :]) for i in range(len(common))]
 
 
 def _copies(steps: Sequence[StoreStep]) -> int:

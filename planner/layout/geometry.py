@@ -10,15 +10,17 @@ from math import prod
 
 import tdl
 from planner.layout.exchange import Exchange
-from planner.layout.placement import REPLICATE, Layout, Placement, Replicate, Shard, Single
+from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
 from planner.layout.split import Runs, digits, first_eligible, iteration_runs, normalise
 
 Strategy = tuple[str, ...]
-"""One choice per step: an index variable, or `*` (every part computes the same)."""
+"""One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
+terms of partial operands, and gets a term of the result)."""
 
 EVERYWHERE = "*"
+TERMS = "+"
 Holding = tuple[Placement | Single, ...]
 
 
@@ -46,7 +48,7 @@ def split_runs(signature: Signature, strategy: Strategy, ways: tuple[int, ...], 
             signature.extents[name], [s for s, choice in enumerate(strategy) if choice == name], ways, worker
         )
         for name in dict.fromkeys(strategy)
-        if name != EVERYWHERE
+        if name not in (EVERYWHERE, TERMS)
     }
 
 
@@ -114,13 +116,27 @@ def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[
     return tuple(region(worker) for worker in range(prod(ways)))
 
 
-def fetch(shape: tuple[int, ...], layout: Layout, targets: tuple[Region, ...], ways: tuple[int, ...]) -> Exchange:
+def fetch(
+    shape: tuple[int, ...],
+    layout: Layout,
+    targets: tuple[Region, ...],
+    ways: tuple[int, ...],
+    terms: frozenset[int] = frozenset(),
+) -> Exchange:
     """Return the exchange by which workers fetch what they need of a stored tensor.
 
-    A replicated operand is read from the replica that shares the reader's digits at the replicated steps.
+    A replicated operand is read from the replica that shares the reader's digits at the replicated steps. Terms of a
+    partial one are added up on the way, but at the steps `terms` where the reader computes with its own.
     """
-    fixed = frozenset(step for step, placement in enumerate(layout) if isinstance(placement, Replicate))
-    return Exchange(ways, owned_by_all(shape, layout, ways), targets, fixed)
+    partial = steps_with(layout, Partial)
+    fixed = steps_with(layout, Replicate) | (partial & terms)
+    reducer = "Sum" if partial - terms else None
+    return Exchange(ways, owned_by_all(shape, layout, ways), targets, fixed, reducer)
+
+
+def steps_with(layout: Holding, kind: type[Placement | Single]) -> frozenset[int]:
+    """Return the steps at which a layout has a placement of a kind."""
+    return frozenset(step for step, placement in enumerate(layout) if isinstance(placement, kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,9 +160,9 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: tupl
     return Production(
         signature.outputs[output],
         produced(signature, output, strategy, ways),
-        frozenset(step for step, choice in enumerate(strategy) if choice in summed),
+        frozenset(step for step, choice in enumerate(strategy) if choice in summed or choice == TERMS),
         frozenset(step for step, choice in enumerate(strategy) if choice == EVERYWHERE),
-        signature.description.outputs[output].reducer,
+        "Sum" if TERMS in strategy else signature.description.outputs[output].reducer,
     )
 
 
@@ -155,18 +171,21 @@ def store(made: Production, layout: Layout, ways: tuple[int, ...]) -> tuple[Exch
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
     None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
-    otherwise partial results are reduced to shares, then the shares are fetched.
+    otherwise partial results are reduced to shares, then the shares are fetched. At a step that is stored partial
+    every worker keeps to its own term.
     """
     stored = owned_by_all(made.shape, layout, ways)
-    if not made.reducing:
-        return () if made.regions == stored else (Exchange(ways, made.regions, stored, made.same),)
-    if not any(isinstance(placement, Replicate) for placement in layout):
-        return (Exchange(ways, made.regions, stored, made.same, made.reducer),)
+    partial = steps_with(layout, Partial)
+    reducing, same = made.reducing - partial, made.same | partial
+    if not reducing:
+        return () if made.regions == stored else (Exchange(ways, made.regions, stored, same),)
+    if not steps_with(layout, Replicate):
+        return (Exchange(ways, made.regions, stored, same, made.reducer),)
     cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
     shares = tuple(map(intersect, made.regions, cuts))
-    kept = frozenset(range(len(ways))) - made.reducing
+    kept = frozenset(range(len(ways))) - reducing
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
-    return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, made.same))
+    return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
 
 
 def share_layout(made: Production, layout: Layout, ways: tuple[int, ...]) -> Holding:

@@ -27,6 +27,14 @@ class Replicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Partial:
+    """At this step every part holds a term of a sum: the tensor is the sum over the parts."""
+
+    def __str__(self) -> str:
+        return "P+"
+
+
+@dataclass(frozen=True, slots=True)
 class Single:
     """At this step only the part with digit 0 holds anything.
 
@@ -37,18 +45,21 @@ class Single:
         return "0"
 
 
-Placement = Shard | Replicate
+Placement = Shard | Replicate | Partial
 Layout = tuple[Placement, ...]
 REPLICATE = Replicate()
+PARTIAL = Partial()
 
 
 def parse_placement(text: str) -> Placement:
-    """Read `S<dim>` or `R`; a PlanError names anything else."""
+    """Read `S<dim>`, `R` or `P+`; a PlanError names anything else."""
     if text == "R":
         return REPLICATE
+    if text == "P+":
+        return PARTIAL
     if match := re.fullmatch(r"S(\d+)", text):
         return Shard(int(match[1]))
-    raise PlanError(f"expected a placement S<dimension> or R, found {text!r}")
+    raise PlanError(f"expected a placement S<dimension>, R or P+, found {text!r}")
 
 
 def parse_layout(text: str) -> Layout:

@@ -49,9 +49,9 @@ class Recount:
             self.reads(node)
             if node.name not in summands:
                 self.stores(node, node.outputs)
-        for (_, _, name), masks in self.fetches.items():
+        for (_, _, name, terms), masks in self.fetches.items():
             tensor, layout = self.plan.graph.tensors[name], self.plan.layouts[name]
-            fixed = [i for i, placement in enumerate(layout) if str(placement) == "R"]
+            fixed = [i for i, p in enumerate(layout) if str(p) == "R" or (str(p) == "P+" and i in terms)]
             owned = [self.mask(tensor.shape, list(map(str, layout)), worker) for worker in self.workers]
             self.move(owned, masks, fixed, ITEM[tensor.dtype])
         return self.matrix
@@ -67,7 +67,7 @@ class Recount:
         for step, placement in enumerate(placements):
             if placement == "0":
                 found &= worker[step] == 0
-            elif placement != "R":
+            elif placement not in ("R", "P+"):
                 dim = int(placement[1:])
                 mine = self.along(shape[dim], step) == worker[step]
                 found &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
@@ -81,7 +81,7 @@ class Recount:
     def iterations(self, node, extents, worker):
         """The iterations of each split variable, as lists of contiguous runs of indices."""
         found = {}
-        for name in set(self.plan.strategies[node.name]) - {"*"}:
+        for name in set(self.plan.strategies[node.name]) - {"*", "+"}:
             mine = [
                 x
                 for x in range(extents[name])
@@ -135,7 +135,9 @@ class Recount:
                             line |= self.reach(access.index[dim], extents, runs, extent)
                     mask &= line.reshape([-1 if d == dim else 1 for d in range(len(shape))])
                 masks.append(mask)
-            key = (node.forward or node.name, node.forward is None, name)
+            partial = [i for i, p in enumerate(self.plan.layouts[name]) if str(p) == "P+"]
+            terms = tuple(i for i in partial if self.plan.strategies[node.name][i] == "+")
+            key = (node.forward or node.name, node.forward is None, name, terms)
             if key in self.fetches:
                 masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
             self.fetches[key] = masks
@@ -143,11 +145,12 @@ class Recount:
     def stores(self, node, names):
         description, extents = self.described(node)
         strategy = self.plan.strategies[node.name]
-        reducing = [i for i, choice in enumerate(strategy) if choice in description.reduction_variables]
-        same = [i for i, choice in enumerate(strategy) if choice == "*"]
         for output, name in zip(description.outputs, names, strict=True):
             tensor = self.plan.graph.tensors[name]
             layout = list(map(str, self.plan.layouts[name]))
+            summed = [i for i, choice in enumerate(strategy) if choice in (*description.reduction_variables, "+")]
+            reducing = [i for i in summed if layout[i] != "P+"]
+            same = [i for i, choice in enumerate(strategy) if choice == "*" or layout[i] == "P+"]
             made = []
             for worker in self.workers:
                 runs = self.iterations(node, extents, worker)
