@@ -7,17 +7,18 @@ import pytest
 
 
 def pytest_addoption(parser):
-    parser.addoption("--require-gpu", action="store_true", help="run tests marked gpu even where there is no GPU")
+    parser.addoption("--require-gpu", action="store_true", help="fail where tests marked gpu cannot run")
 
 
 def pytest_collection_modifyitems(config, items):
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked or config.getoption("--require-gpu"):
+    reason = _gpu_missing() if marked else ""
+    if not reason:
         return
-    reason = _gpu_missing()
-    if reason:
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    if config.getoption("--require-gpu"):
+        pytest.exit(f"{reason}; {len(marked)} tests need it (pip install -e '.[cuda12]' or '.[cuda13]')", returncode=1)
+    for item in marked:
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _gpu_missing():
