@@ -84,6 +84,24 @@ def global_pool(b: GraphBuilder, x: str, name: str) -> str:
     return b.apply("mean", x, name=name, dims=(2, 3), count=height * width)
 
 
+def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
+    """Layer norm over the last dimension of x, from its parts: two reductions and an element-wise normalisation."""
+    *rest, width = b.shape(x)
+    rows, last = tuple(range(len(rest))), (len(rest),)
+    weight = b.weight(f"{name}.w", (width,), ONES)
+    bias = b.weight(f"{name}.b", (width,), ZEROS)
+    mean = b.apply("mean", x, name=f"{name}.mean", dims=last, count=width)
+    var = b.apply("var", x, mean, name=f"{name}.var", dims=last, count=width)
+    return b.apply("normalize", x, mean, var, weight, bias, name=name, statistics=rows, weights=last, eps=EPSILON)
+
+
+def softmax(b: GraphBuilder, x: str, name: str) -> str:
+    """Softmax over the last dimension of x, from its parts: two reductions and an element-wise quotient."""
+    maximum = b.apply("amax", x, name=f"{name}.maximum", dims=(len(b.shape(x)) - 1,))
+    total = b.apply("sum_exp", x, maximum, name=f"{name}.total")
+    return b.apply("softmax", x, maximum, total, name=name)
+
+
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
     """Softmax cross entropy of logits [n, c] against int32 labels [n], summed over the batch and divided by `count`."""
     maximum = b.apply("amax", logits, name=f"{name}.maximum", dims=(1,))

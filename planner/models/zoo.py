@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
-from planner.models import alexnet, cnn, face, mlp, rnn, vgg, wresnet
+from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
 from planner.models.options import ModelOptions
 
 
@@ -32,6 +32,10 @@ ZOO: dict[str, Family] = {
     "alexnet": Family("alexnet", "alexnet", alexnet.build),
     "vgg-16": Family("vgg-16", "vgg-16", vgg.build),
     "classifier-C": Family(rf"classifier-({_NUMBER})", "classifier-85742", face.build),
+    "transformer-L-D": Family(rf"transformer-({_NUMBER})-({_WIDTH})", "transformer-24-2048", transformer.build),
+    "encoder-decoder-L-D": Family(
+        rf"encoder-decoder-({_NUMBER})-({_WIDTH})", "encoder-decoder-6-1024", encoder_decoder.build
+    ),
 }
 """From a family's spelling to the family. `build` takes the numbers of the name as they are written, then options."""
 

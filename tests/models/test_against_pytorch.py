@@ -21,6 +21,10 @@ MODELS = {
     "alexnet": {"batch": 4, "image": 71, "width": 1 / 16, "classes": 6},
     "vgg-16": {"batch": 3, "image": 37, "width": 1 / 16, "classes": 6},
     "classifier-11": {"batch": 5, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 7},
+    "transformer-2-12": {"batch": 2, "sequence": 5, "vocabulary": 11, "heads": 3},
+    "transformer-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "heads": 2, "tied": False},
+    "encoder-decoder-2-8": {"batch": 2, "sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2},
+    "encoder-decoder-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "tied": False},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 

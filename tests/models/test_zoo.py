@@ -78,6 +78,41 @@ def test_wresnet_on_small_images_has_a_small_stem():
     assert [shape(graph, f"stage{stage}.unit1.relu3")[2] for stage in (1, 2, 3, 4)] == [8, 4, 2, 1]
 
 
+def test_alexnet():
+    graph = build("alexnet", ModelOptions(batch=2))
+    assert shape(graph, "conv1.w") == (64, 3, 11, 11)
+    assert [shape(graph, f"pool{layer}.0") for layer in (1, 2, 5)] == [
+        (2, 64, 27, 27),
+        (2, 192, 13, 13),
+        (2, 256, 6, 6),
+    ]
+    assert shape(graph, "flat") == (2, 9216)
+    assert shape(graph, "conv3.b") == (384,)
+    assert shape(graph, "fc3.w") == (4096, 1000)
+    small = build("alexnet", ModelOptions(batch=2, image=63, width=1 / 16, classes=10))
+    assert shape(small, "flat") == (2, 16)
+    assert dict(small.metrics) == {"loss": "loss", "logits": "fc3.bias", "labels": "labels"}
+
+
+def test_vgg():
+    graph = build("vgg-16", ModelOptions(batch=2))
+    assert count(graph, "convolution") == 13
+    assert [shape(graph, f"pool{stage}.0") for stage in (1, 5)] == [(2, 64, 112, 112), (2, 512, 7, 7)]
+    assert [shape(graph, f"fc{layer}.w") for layer in (1, 2, 3)] == [(25088, 4096), (4096, 4096), (4096, 1000)]
+    assert shape(build("vgg-16", ModelOptions(batch=2, image=32, width=0.25)), "flat") == (2, 128)
+
+
+def test_classifier():
+    graph = build("classifier-85742", ModelOptions(batch=2))
+    assert count(graph, "convolution") == 53
+    assert shape(graph, "pool") == (2, 2048)
+    assert shape(graph, "embedding.w") == (2048, 512)
+    assert shape(graph, "fc.w") == (512, 85742)
+    small = build("classifier-9", ModelOptions(batch=2, image=8, backbone="wresnet-14-0.25", embedding=6))
+    assert shape(small, "embedding") == (2, 6)
+    assert shape(small, "fc") == (2, 9)
+
+
 def test_batch_norm_is_an_option():
     assert count(build("wresnet-14-0.25", ModelOptions(image=8, batch_norm=False)), "batch_norm") == 0
     assert count(build("cnn-5-4", ModelOptions(image=8, batch_norm=True)), "batch_norm") == 5
@@ -130,7 +165,20 @@ def test_dtypes(dtype):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "mlp", "mlp-4", "mlp-0-8", "mlp-4-8-2", "mlp-4-8kk", "MLP-4-8", "wresnet-50-x", "rnn-2--4", "vgg", "mlp-²-4"],
+    [
+        "",
+        "mlp",
+        "mlp-4",
+        "mlp-0-8",
+        "mlp-4-8-2",
+        "mlp-4-8kk",
+        "MLP-4-8",
+        "wresnet-50-x",
+        "rnn-2--4",
+        "vgg",
+        "mlp-²-4",
+        "transformer-2",
+    ],
 )
 def test_unknown_names_list_the_zoo(name):
     known = "the zoo has mlp-L-H (such as mlp-4-8192), cnn-L-C (such as cnn-5-2048), wresnet-L-W"
@@ -152,12 +200,31 @@ def test_wresnet_numbers_out_of_range(name, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("alexnet", {"width": 0.01}, "option width must make 64 units a positive integer, found 0.01"),
+        ("vgg-16", {"width": 0}, "option width must make 64 units a positive integer, found 0"),
+        ("alexnet", {"image": 62}, "node 'pool5' (max_pool2d_with_indices): no extent of 'y'"),
+        ("classifier-4", {"backbone": "rnn-2-4"}, "option backbone must name a model wresnet-L-W, found 'rnn-2-4'"),
+        ("transformer-2-12", {"heads": 5}, "option heads must divide the width 12, found 5"),
+        ("encoder-decoder-2-100", {"heads": 3}, "option heads must divide the width 100, found 3"),
+    ],
+)
+def test_options_that_do_not_fit(name, options, message):
+    with pytest.raises(GraphError, match=re.escape(message)):
+        build(name, ModelOptions(**options))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"batch": 0}, "option batch must be a positive integer, found 0"),
         ({"batch": True}, "option batch must be a positive integer, found True"),
         ({"image": 2.5}, "option image must be a positive integer, found 2.5"),
         ({"unroll": None}, "option unroll must be a positive integer, found None"),
+        ({"sequence": 0}, "option sequence must be a positive integer, found 0"),
+        ({"heads": "4"}, "option heads must be a positive integer, found '4'"),
+        ({"width": float("inf")}, "option width must be a finite number from 0, found inf"),
         ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
         ({"dtype": "int32"}, "option dtype must be one of float32, float64, found 'int32'"),
         ({"optimizer": "lion"}, "option optimizer must be one of momentum, sgd, adam, none, found 'lion'"),

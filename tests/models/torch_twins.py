@@ -112,6 +112,74 @@ def rnn(weights, inputs):
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits[-1]
 
 
+def layer_norm(x, weights, name):
+    return functional.layer_norm(x, x.shape[-1:], weights[f"{name}.w"], weights[f"{name}.b"], eps=1e-5)
+
+
+def projected(x, weights, name):
+    """To heads: the weight [parts, heads, width of a head, d] as one matrix; returns the parts [b, heads, s, e]."""
+    weight, bias = weights[f"{name}.w"], weights[f"{name}.b"]
+    if weight.ndim == 3:
+        weight, bias = weight[None], bias[None]
+    parts, heads, head, width = weight.shape
+    y = functional.linear(x, weight.reshape(-1, width), bias.reshape(-1))
+    return y.reshape(*x.shape[:2], parts, heads, head).permute(2, 0, 3, 1, 4)
+
+
+def attention(x, weights, name, memory=None, causal=False):
+    y = layer_norm(x, weights, f"{name}.norm")
+    if memory is None:
+        q, k, v = projected(y, weights, f"{name}.qkv")
+    else:
+        (q,), (k, v) = projected(y, weights, f"{name}.q"), projected(memory, weights, f"{name}.kv")
+    y = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    weight = weights[f"{name}.out.w"]
+    y = y.transpose(1, 2).flatten(2)
+    return x + functional.linear(y, weight.flatten(1), weights[f"{name}.out.b"])
+
+
+def feed_forward(x, weights, name):
+    y = functional.gelu(affine(layer_norm(x, weights, f"{name}.norm"), weights, f"{name}.up"))
+    return x + affine(y, weights, f"{name}.down")
+
+
+def embedded(words, weights, name, table):
+    return functional.embedding(words.long(), weights[f"{table}.w"]) + weights[f"{name}.positions.w"]
+
+
+def all_positions(x, weights, inputs, table):
+    x = x.flatten(0, 1)
+    logits = x @ weights["logits.w"] if "logits.w" in weights else x @ weights[f"{table}.w"].T
+    return functional.cross_entropy(logits, inputs["labels"].long()), logits
+
+
+def depth(weights, prefix):
+    return sum(name.startswith(prefix) and name.endswith("mlp.up.w") for name in weights)
+
+
+def transformer(weights, inputs):
+    x = embedded(inputs["tokens"], weights, "embedding", "embedding")
+    for layer in range(depth(weights, "l")):
+        x = attention(x, weights, f"l{layer}.attention", causal=True)
+        x = feed_forward(x, weights, f"l{layer}.mlp")
+    return all_positions(layer_norm(x, weights, "norm"), weights, inputs, "embedding")
+
+
+def encoder_decoder(weights, inputs):
+    tied = "embedding.w" in weights
+    x = embedded(inputs["source"], weights, "encoder.embedding", "embedding" if tied else "encoder.embedding")
+    for layer in range(depth(weights, "encoder.l")):
+        x = attention(x, weights, f"encoder.l{layer}.attention")
+        x = feed_forward(x, weights, f"encoder.l{layer}.mlp")
+    memory = layer_norm(x, weights, "encoder.norm")
+    x = embedded(inputs["target"], weights, "decoder.embedding", "embedding" if tied else "decoder.embedding")
+    for layer in range(depth(weights, "decoder.l")):
+        x = attention(x, weights, f"decoder.l{layer}.attention", causal=True)
+        x = attention(x, weights, f"decoder.l{layer}.cross", memory=memory)
+        x = feed_forward(x, weights, f"decoder.l{layer}.mlp")
+    return all_positions(layer_norm(x, weights, "decoder.norm"), weights, inputs, "embedding")
+
+
 TWINS = {
     "mlp": mlp,
     "cnn": cnn,
@@ -120,6 +188,8 @@ TWINS = {
     "alexnet": alexnet,
     "vgg": vgg,
     "classifier": classifier,
+    "transformer": transformer,
+    "encoder": encoder_decoder,
 }
 
 

@@ -1,0 +1,135 @@
+"""The parts of transformers, on sequences of tokens [b, s, d]: embeddings, attention, fully connected layers.
+
+Projections to and from heads have weights with a dimension of their own for the heads, `[3, heads, d/heads, d]` and
+`[d, heads, d/heads]`, so that sharding the heads keeps a head's queries, keys and values on one worker.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.errors import GraphError
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Init, Value
+from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, linear, softmax, uniform
+from planner.models.options import ModelOptions
+
+TO_HEADS = "bsd,thed->tbhse"
+HEAD_WIDTH = 64
+EXPANSION = 4
+
+
+def heads_of(width: int, options: ModelOptions) -> int:
+    """Return how many heads share `width`: the option, or one per 64; GraphError unless they divide it."""
+    heads = options.heads or max(1, width // HEAD_WIDTH)
+    if width % heads:
+        raise GraphError(f"option heads must divide the width {width}, found {heads}")
+    return heads
+
+
+def tokens(b: GraphBuilder, name: str, shape: tuple[int, int], vocabulary: int) -> str:
+    """Add an int32 input of shape [batch, sequence] holding numbers below `vocabulary`; return its name."""
+    return b.input(name, shape, Init("data", below=vocabulary), "int32")
+
+
+def table(b: GraphBuilder, name: str, vocabulary: int, width: int) -> str:
+    """Add the embeddings "name.w" [vocabulary, width], fit to be the weight of an output layer too."""
+    return b.weight(f"{name}.w", (vocabulary, width), uniform(width))
+
+
+def embed(b: GraphBuilder, words: str, weight: str, name: str) -> str:
+    """Embed tokens [b, s] by a table [v, d] and add the learned embeddings "name.positions.w" [s, d]."""
+    _, width = b.shape(weight)
+    positions = b.weight(f"{name}.positions.w", (b.shape(words)[1], width), uniform(width))
+    found = b.apply("embedding", weight, words, name=f"{name}.tokens")
+    return b.apply("add", found, positions, name=name, dims=(1, 2))
+
+
+def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int) -> dict[str, str]:
+    """End in the logits [b s, v] of all positions and their mean loss; return the metrics.
+
+    `weight` is the table [v, d] of tied embeddings; without it the output layer has its own, "logits.w" [d, v].
+    """
+    batch, sequence, width = b.shape(x)
+    source, target = (("b",), ("s",), ("d",)), (("b", "s"), ("d",))
+    extents: dict[str, Value] = {"b": batch, "s": sequence, "d": width}
+    x = b.apply("reshape", x, name="flat", source=source, target=target, extents=extents)
+    if weight is None:
+        return classify(b, linear(b, x, vocabulary, "logits"))
+    return classify(b, b.apply("mm", x, weight, name="logits", transpose_b=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A contraction with a weight of the given shape, the equation's second operand, whose values have this gain."""
+
+    equation: str
+    shape: tuple[int, ...]
+    gain: float = 1.0
+
+
+def project(b: GraphBuilder, x: str, name: str, by: Projection) -> str:
+    """Contract x with the weight "name.w" and add "name.b" over the dimensions that the weight brings."""
+    left, right, target = by.equation.replace("->", ",").split(",")
+    fan_in = math.prod(extent for letter, extent in zip(right, by.shape, strict=True) if letter in left)
+    weight = b.weight(f"{name}.w", by.shape, uniform(fan_in, by.gain))
+    y = b.apply("einsum", x, weight, name=name, equation=by.equation)
+    return add_bias(b, y, name, *(dim for dim, letter in enumerate(target) if letter in right))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Pre-norm blocks of one network: its builder, heads per attention, and how many residual sums there are."""
+
+    b: GraphBuilder
+    heads: int
+    residuals: int
+
+    def attention(self, x: str, name: str, causal: bool = False) -> str:
+        """Add to x [b, s, d] what its positions attend to in its norm; each only to itself and before if `causal`."""
+        b, (_, _, width) = self.b, self.b.shape(x)
+        shape = (3, self.heads, width // self.heads, width)
+        norm = layer_norm(b, x, f"{name}.norm")
+        fused = project(b, norm, f"{name}.qkv", Projection(TO_HEADS, shape))
+        parts = tuple(f"{name}.{part}" for part in "qkv")
+        q, k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=3)
+        return self._attend(x, (q, k, v), name, causal)
+
+    def cross_attention(self, x: str, memory: str, name: str) -> str:
+        """Add to x [b, s, d] what the positions of its norm attend to in `memory` [b, t, d]."""
+        b, (_, _, width) = self.b, self.b.shape(x)
+        head = (self.heads, width // self.heads, width)
+        q = project(b, layer_norm(b, x, f"{name}.norm"), f"{name}.q", Projection("bsd,hed->bhse", head))
+        fused = project(b, memory, f"{name}.kv", Projection(TO_HEADS, (2, *head)))
+        parts = tuple(f"{name}.{part}" for part in "kv")
+        k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=2)
+        return self._attend(x, (q, k, v), name, causal=False)
+
+    def mlp(self, x: str, name: str) -> str:
+        """Add to x [b, s, d] two fully connected layers of its norm, 4 d wide between, with a GELU."""
+        b, (_, _, width) = self.b, self.b.shape(x)
+        wide = EXPANSION * width
+        y = layer_norm(b, x, f"{name}.norm")
+        y = project(b, y, f"{name}.up", Projection("bsd,df->bsf", (width, wide), RELU_GAIN))
+        y = b.apply("gelu", y, name=f"{name}.gelu")
+        y = project(b, y, f"{name}.down", Projection("bsf,fd->bsd", (wide, width), self._gain))
+        return b.apply("add", x, y, name=f"{name}.sum")
+
+    @property
+    def _gain(self) -> float:
+        """Keeps the residual sums' variance from growing with depth."""
+        return 1.0 / math.sqrt(self.residuals)
+
+    def _attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
+        b, (q, k, v), (_, _, width) = self.b, heads, self.b.shape(x)
+        head = width // self.heads
+        q = b.apply("scale", q, name=f"{name}.q_scaled", factor=1.0 / math.sqrt(head))
+        scores = b.apply("einsum", q, k, name=f"{name}.scores", equation="bhqe,bhke->bhqk")
+        if causal:
+            scores = b.apply("causal_mask", scores, name=f"{name}.mask")
+        probabilities = softmax(b, scores, f"{name}.softmax")
+        mixed = b.apply("einsum", probabilities, v, name=f"{name}.mixed", equation="bhqk,bhke->bhqe")
+        back = Projection("bhse,dhe->bsd", (width, self.heads, head), self._gain)
+        y = project(b, mixed, f"{name}.out", back)
+        return b.apply("add", x, y, name=f"{name}.sum")

@@ -1,0 +1,43 @@
+"""Encoder-decoder-L-D: L pre-norm encoder blocks, and L decoder blocks that attend to the encoder's result too.
+
+The structure is that of Vaswani et al., "Attention is all you need", with pre-norm blocks, GELU and learned positions,
+and without dropout. Every decoder block reads the same encoder result, so the graph is no chain.
+"""
+
+from __future__ import annotations
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph
+from planner.graph.training import training_graph
+from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
+from planner.models.layers import layer_norm
+from planner.models.names import width as read_width
+from planner.models.options import ModelOptions
+
+
+def build(layers: str, width: str, options: ModelOptions) -> Graph:
+    """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch sequence].
+
+    Source, target and output layer share one table of embeddings unless `options.tied` is off. Raises GraphError for
+    heads that do not divide D.
+    """
+    b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
+    heads = heads_of(units, options)
+    encoder, decoder = Blocks(b, heads, 2 * count), Blocks(b, heads, 3 * count)
+    source = tokens(b, "source", (options.batch, options.source_sequence or options.sequence), options.vocabulary)
+    target = tokens(b, "target", (options.batch, options.sequence), options.vocabulary)
+    names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")
+    weights = {name: table(b, name, options.vocabulary, units) for name in dict.fromkeys(names)}
+    x = embed(b, source, weights[names[0]], "encoder.embedding")
+    for layer in range(count):
+        x = encoder.attention(x, f"encoder.l{layer}.attention")
+        x = encoder.mlp(x, f"encoder.l{layer}.mlp")
+    memory = layer_norm(b, x, "encoder.norm")
+    x = embed(b, target, weights[names[1]], "decoder.embedding")
+    for layer in range(count):
+        x = decoder.attention(x, f"decoder.l{layer}.attention", causal=True)
+        x = decoder.cross_attention(x, memory, f"decoder.l{layer}.cross")
+        x = decoder.mlp(x, f"decoder.l{layer}.mlp")
+    x = layer_norm(b, x, "decoder.norm")
+    metrics = classify_tokens(b, x, weights[names[1]] if options.tied else None, options.vocabulary)
+    return training_graph(b, metrics, options.optimizer_settings)

@@ -1,0 +1,70 @@
+"""Parameter counts of the zoo's models against published ones, and how long full-size graphs take to build."""
+
+import time
+
+import pytest
+
+from planner.graph import check
+from planner.models import ModelOptions, build
+
+GPT = {"vocabulary": 50257, "sequence": 1024, "batch": 1}
+
+
+def parameters(graph):
+    return sum(tensor.elements for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        ("alexnet", {}, 61_100_840),
+        # 138 357 544 with the convolutions' 4224 biases
+        ("vgg-16", {}, 138_353_320),
+        # 25 557 032 with the last layer's 1000 biases
+        ("wresnet-50-1", {}, 25_556_032),
+        ("transformer-12-768", GPT, 124_439_808),
+        ("transformer-24-1024", GPT, 354_823_168),
+        ("transformer-36-1280", GPT, 774_030_080),
+        ("transformer-48-1600", GPT, 1_557_611_200),
+    ],
+)
+def test_published_counts(name, options, count):
+    assert parameters(build(name, ModelOptions(**options))) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "published", "tolerance"),
+    [
+        # "GPT-3 175B"; its heads are 128 wide, which changes no weight's size
+        ("transformer-96-12288", {"vocabulary": 50257, "sequence": 2048, "batch": 1, "heads": 96}, 175e9, 0.003),
+        # Attention is all you need, Table 3, big: 213 million with fixed positions and 37000 tokens
+        ("encoder-decoder-6-1024", {"vocabulary": 37000, "sequence": 256, "batch": 1}, 213e6, 0.01),
+    ],
+)
+def test_rounded_counts(name, options, published, tolerance):
+    assert parameters(build(name, ModelOptions(**options))) == pytest.approx(published, rel=tolerance)
+
+
+def test_a_classifier_is_its_backbone_embedding_and_classes():
+    convolutions = parameters(build("wresnet-50-1")) - 2048 * 1000
+    assert parameters(build("classifier-360232")) == convolutions + 2048 * 512 + 512 * 360_232
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "seconds"),
+    [
+        ("alexnet", {"batch": 512}, 1.0),
+        ("vgg-16", {"batch": 64}, 1.0),
+        ("classifier-360232", {"batch": 256}, 1.0),
+        ("transformer-24-2048", {"batch": 8, "sequence": 1024, "vocabulary": 32000}, 1.0),
+        ("transformer-96-12288", {"batch": 8, "sequence": 2048, "vocabulary": 50257}, 3.0),
+        ("encoder-decoder-6-1024", {"batch": 64, "sequence": 256, "vocabulary": 37000}, 1.0),
+    ],
+)
+def test_full_size_graphs_build_quickly(name, options, seconds):
+    start = time.process_time()
+    graph = build(name, ModelOptions(**options))
+    built = time.process_time()
+    check(graph)
+    assert built - start < seconds
+    assert time.process_time() - built < 1.0
