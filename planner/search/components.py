@@ -18,9 +18,8 @@ HUB_NEIGHBOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A problem over some variables of another: `kept` are their numbers there, `stands_for[v]` is who acts for v."""
+    """What leads back to the problem before merging: `kept` are the variables left, `stands_for[v]` acts for v."""
 
-    problem: Problem
     kept: tuple[int, ...]
     stands_for: tuple[int, ...]
 
@@ -29,12 +28,8 @@ class Merged:
         of = dict(zip(self.kept, states, strict=True))
         return [of[v] for v in self.stands_for]
 
-    def reduce(self, states: Sequence[int]) -> list[int]:
-        """Return the kept variables' states."""
-        return [states[v] for v in self.kept]
 
-
-def merge(problem: Problem) -> Merged:
+def merge(problem: Problem) -> tuple[Problem, Merged]:
     """Return the problem with one of each group of identical components, its tables multiplied."""
     hubs = _hubs(problem)
     owner, members = _components(problem, hubs)
@@ -62,7 +57,7 @@ def merge(problem: Problem) -> Merged:
     renamed = tuple((tuple(place[v] for v in scope), number) for scope, number in result)
     sizes = tuple(problem.sizes[v] for v in kept)
     merged = simplified(Problem(problem.tables, sizes, renamed, problem.constant))
-    return Merged(merged, kept, tuple(stands_for))
+    return merged, Merged(kept, tuple(stands_for))
 
 
 def _hubs(problem: Problem) -> set[int]:

@@ -21,18 +21,19 @@ ITEM_BYTES = 8
 class Order:
     """An elimination order and what following it takes.
 
-    `width` is the largest number of variables in one table made on the way, `largest_entries` its size, and
-    `operations` the additions, both without counting that equal tables are made once.
+    `width` is the largest number of variables in one table made on the way, `largest_entries` the largest size,
+    `entries` that of all together and `operations` the additions, not counting that equal tables are made once.
     """
 
     variables: tuple[int, ...]
     width: int
     largest_entries: float
+    entries: float
     operations: float
 
     def fits(self, memory_bytes: int, operations: float) -> bool:
-        """Whether the largest table and the work stay within limits."""
-        return self.largest_entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
+        """Whether the tables and the work stay within limits."""
+        return self.entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
 
 
 def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf) -> Order:
@@ -50,7 +51,7 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: fl
     score = {v: left_by(v) for v in range(len(sizes))}
     heap = [(entries, v) for v, entries in score.items()]
     heapq.heapify(heap)
-    order, width, largest, operations = [], 0, 1.0, 0.0
+    order, width, largest, total, operations = [], 0, 1.0, 0.0, 0.0
     while heap:
         entries, v = heapq.heappop(heap)
         if entries > most_entries:
@@ -60,6 +61,7 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: fl
         del score[v]
         order.append(v)
         width, largest = max(width, len(adjacent[v])), max(largest, entries)
+        total += entries
         operations += entries * sizes[v]
         for u in adjacent[v]:
             adjacent[u] |= adjacent[v]
@@ -68,7 +70,7 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: fl
             if u in score and (now := left_by(u)) != score[u]:
                 score[u] = now
                 heapq.heappush(heap, (now, u))
-    return Order(tuple(order), width, largest, operations)
+    return Order(tuple(order), width, largest, total, operations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,13 @@ def restricted(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem
     return Problem(problem.tables, sizes, terms, problem.constant)
 
 
+def compacted(problem: Problem) -> Problem:
+    """Return the same problem over a store of its own, so that the memory of what led to it can be freed."""
+    tables = Tables()
+    terms = tuple((scope, tables.intern(problem.tables[number])) for scope, number in problem.terms)
+    return Problem(tables, problem.sizes, terms, problem.constant)
+
+
 def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     """Return, per variable, the positions in `terms` of those that mention it."""
     found: list[list[int]] = [[] for _ in range(variables)]

@@ -13,7 +13,7 @@ from planner.search.bounds import Bound
 from planner.search.components import merge
 from planner.search.deadends import DeadEnds, Kept
 from planner.search.elimination import Order, contract, greedy_order, solve
-from planner.search.problem import Problem, restricted, simplified
+from planner.search.problem import Problem, compacted, restricted, simplified
 from planner.search.relaxation import relax
 from planner.search.space import Limits
 from planner.search.tables import Table
@@ -87,14 +87,14 @@ class _Search:
 
     def merge(self) -> Order:
         """Merge identical components; return an elimination order of what is left."""
-        merged = merge(self.current)
+        self.current, merged = merge(self.current)
         self.reductions.append(merged)
-        self.current = merged.problem
         return _order(self.current)
 
     def drop_dead_ends(self) -> Order:
         """Drop states that are never better than another; return an elimination order of what is left."""
-        self.current, kept = DeadEnds(self.current.tables).prune(self.current)
+        pruned, kept = DeadEnds(self.current.tables).prune(self.current)
+        self.current = compacted(pruned)
         self.reductions.append(_Restriction(kept))
         return _order(self.current)
 
@@ -131,7 +131,7 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
     if order.operations > SMALL_OPERATIONS:
         order = search.merge()
     if order.operations > RELAXED_OPERATIONS and any(len(scope) > 2 for scope, _ in search.current.terms):
-        relaxed = minimise(relax(search.current), limits)
+        relaxed = minimise(compacted(relax(search.current)), limits)
         search.offer(relaxed.states)
         search.lower = relaxed.bound
         if search.proved:
@@ -141,7 +141,7 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
     if not _fits(order, limits):
         order = _bounded(search)
     if _fits(order, limits) and not search.proved:
-        search.offer(solve(search.current, order))
+        search.offer(solve(compacted(search.current), order))
         search.lower = search.upper
     return search.solution(order)
 
@@ -157,7 +157,7 @@ def _bounded(search: _Search) -> Order:
     """
     deadline = time.monotonic() + search.limits.seconds
     while True:
-        contracted = contract(relax(search.current), BOUNDED_ENTRIES)
+        contracted = contract(compacted(relax(search.current)), BOUNDED_ENTRIES)
         bound = Bound(contracted.problem)
         for _ in range(SWEEPS):
             bound.sweep()
@@ -187,5 +187,5 @@ def _try_few_states(search: _Search, of_states: Mapping[int, Table]) -> None:
         few = simplified(restricted(search.current, kept))
         order = _order(few)
         if _fits(order, search.limits):
-            search.offer(_restriction(search.current, kept).expand(solve(few, order)))
+            search.offer(_restriction(search.current, kept).expand(solve(compacted(few), order)))
             return

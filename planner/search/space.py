@@ -24,9 +24,9 @@ State = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a search may use: bytes of the largest table, operations of an elimination, seconds of a bounded search."""
+    """What a search may use: bytes of an elimination's tables, its additions, seconds of a bounded search."""
 
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = 3 << 30
     operations: float = 5e10
     seconds: float = 60.0
 
