@@ -1,0 +1,96 @@
+"""What is known of one operator of another framework: how it is described here, or why it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tdl.coverage.composition import Composition, composition
+from tdl.expr import OpaqueElement, walk
+from tdl.operator import Description
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operator's composition (one application: described directly; several: from parts) or the reason for none."""
+
+    text: str | None = None
+    note: str = ""
+    reason: str = ""
+
+    @property
+    def composition(self) -> Composition | None:
+        """The parsed composition."""
+        return None if self.text is None else composition(self.text)
+
+    @property
+    def described(self) -> str:
+        """Say "directly", "from parts", or "no"."""
+        found = self.composition
+        return "no" if found is None else "directly" if len(found.applications) == 1 else "from parts"
+
+    @property
+    def kind(self) -> str | None:
+        """Class of the operator, from what the analysis finds of its parts: the first of these that holds.
+
+        "opaque": a part calls a function the analysis does not look into; "element-wise": every part is;
+        "output reduction": a part may be split along an index that is reduced; else "other".
+        """
+        if self.composition is None:
+            return None
+        found = self.composition.descriptions()
+        if any(calls_opaque(description) for description in found):
+            return "opaque"
+        if all(description.is_elementwise for description in found):
+            return "element-wise"
+        reduced = (strategy.reducer for description in found for strategy in description.strategies.values())
+        return "output reduction" if any(reduced) else "other"
+
+
+def calls_opaque(description: Description) -> bool:
+    """Whether an output is computed by a function that the analysis does not look into."""
+    return any(isinstance(node, OpaqueElement) for output in description.outputs for node in walk(output.value))
+
+
+KINDS = ("element-wise", "output reduction", "opaque", "other")
+
+
+def described(text: str, note: str = "") -> Entry:
+    """Describe an operator by a composition."""
+    return Entry(text, note)
+
+
+def each(names: str, text: str, note: str = "") -> dict[str, Entry]:
+    """Describe many operators by one text; `{}` in it stands for the operator's name.
+
+    A name may be written `theirs=ours`; `{}` is then ours.
+    """
+    pairs = [name.partition("=")[::2] for name in names.split()]
+    return {theirs: Entry(text.replace("{}", ours or theirs), note) for theirs, ours in pairs}
+
+
+def left_out(names: str, reason: str) -> dict[str, Entry]:
+    """Leave operators out, for one reason."""
+    return {name: Entry(reason=reason) for name in names.split()}
+
+
+def table(*families: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    """Join families in order; ValueError where a name occurs twice."""
+    joined: dict[str, Entry] = {}
+    for family in families:
+        twice = joined.keys() & family.keys()
+        if twice:
+            raise ValueError(f"in two families: {', '.join(sorted(twice))}")
+        joined.update(family)
+    return MappingProxyType(joined)
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, int]:
+    """Count entries: all, described, how, and by class."""
+    found = list(entries)
+    own = [entry for entry in found if entry.described != "no"]
+    result = {"operators": len(found), "described": len(own)}
+    result |= {how: sum(entry.described == how for entry in own) for how in ("directly", "from parts")}
+    kinds = [entry.kind for entry in own]
+    return result | {kind: kinds.count(kind) for kind in KINDS}

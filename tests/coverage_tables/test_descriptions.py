@@ -1,0 +1,139 @@
+"""Compositions compute what the operators they stand for compute, and every strategy of every part is sound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tdl import REDUCERS
+from tdl.coverage import aten, mxnet, mxnet_backward, onnx
+from tdl.coverage.operators import OPERATORS, operator
+from tests.coverage_tables import oracles_aten, oracles_backward, oracles_mxnet, oracles_onnx
+from tests.tdl.test_split_soundness import concatenate, parts
+
+TABLES = {
+    "MXNet": ({**mxnet.FORWARD, **mxnet.IMPERATIVE}, oracles_mxnet.ORACLES),
+    "MXNet backward": (mxnet_backward.BACKWARD, oracles_backward.ORACLES),
+    "ATen": (aten.ATEN, oracles_aten.ORACLES),
+    "ONNX": ({**onnx.DEFAULT, **onnx.PREVIEW, **onnx.CLASSICAL}, oracles_onnx.ORACLES),
+}
+CASES = [(table, name) for table, (_, oracles) in TABLES.items() for name in oracles]
+RANDOM = {"rand", "randn", "dropout", "random_exponential", "random_rejection", "random_bernoulli"} | {
+    "sample_uniform", "sample_normal", "sample_exponential", "sample_rejection", "sample_choice",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "name"), CASES, ids=lambda part: part)
+def test_compositions_compute_what_they_stand_for(table, name):
+    entries, oracles = TABLES[table]
+    found, oracle = entries[name].composition, oracles[name]
+    arrays = dict(zip(found.operands, oracle.operands, strict=True))
+    expected = oracle.function(*oracle.operands)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    results = found.evaluate(arrays)
+    assert len(results) == len(expected)
+    tolerance = 1e-5 if table == "MXNet backward" else 1e-9  # the former are central differences
+    for result, right in zip(results, expected, strict=True):
+        assert result.shape == np.shape(right)
+        np.testing.assert_allclose(result, right, rtol=tolerance, atol=tolerance)
+
+
+def test_every_composition_has_an_oracle_or_is_random():
+    known = {TABLES[table][0][name].text for table, name in CASES}
+    for entries, _ in TABLES.values():
+        for name, entry in entries.items():
+            if entry.text is not None and entry.text not in known:
+                assert RANDOM & set(entry.composition.parts), name
+
+
+def applications():
+    """Yield one application of every operator that is described here, with its operands, from the oracles."""
+    for table, name in CASES:
+        entries, oracles = TABLES[table]
+        found = entries[name].composition
+        if set(found.parts) & set(OPERATORS):
+            values = dict(zip(found.operands, oracles[name].operands, strict=True))
+            for application in found.applications:
+                inputs = [values[given] for given in application.inputs]
+                described = operator(application.operator).describe([x.ndim for x in inputs], application.attributes)
+                results = described.evaluate(inputs, application.attributes)
+                values.update(zip(application.outputs, results, strict=False))
+                yield application, described, inputs, results
+
+
+def test_every_strategy_of_an_operator_without_a_kernel_is_sound():
+    """Evaluate parts of the range, concatenate or reduce, compare."""
+    seen = set()
+    for application, described, inputs, whole in applications():
+        if application.operator in OPERATORS and (application.operator, str(application.attributes)) not in seen:
+            seen.add((application.operator, str(application.attributes)))
+            check_strategies(described, inputs, whole, application.attributes)
+    missing = OPERATORS.keys() - {name for name, _ in seen}
+    assert missing <= RANDOM | {"warp_grid"}
+
+
+def check_strategies(described, inputs, whole, attributes):
+    extents = described.extents([x.shape for x in inputs], attributes)
+    for name, strategy in described.strategies.items():
+        ranges = list(parts(extents[name]))
+        pieces = [described.evaluate(inputs, attributes, extents, {name: bounds}) for bounds in ranges]
+        for number, output in enumerate(described.outputs):
+            own = [piece[number] for piece in pieces]
+            if strategy.reducer:
+                joined = REDUCERS[strategy.reducer].numpy.reduce(own, axis=0)
+            else:
+                joined = concatenate(own, output, name, extents, pieces=ranges)
+            message = f"{described.operator} split along {name}"
+            np.testing.assert_allclose(joined, whole[number], rtol=1e-9, atol=1e-9, err_msg=message)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "mean", "variance"),
+    [
+        ("random_exponential", {"rate": 2.0}, 0.5, 0.25),
+        ("random_rejection", {"distribution": "gamma", "parameters": (2.0, 0.5)}, 1.0, 0.5),
+        ("random_rejection", {"distribution": "poisson", "parameters": (2.0,)}, 2.0, 2.0),
+        ("random_rejection", {"distribution": "negative_binomial", "parameters": (3, 0.5)}, 3.0, 6.0),
+        ("random_rejection", {"distribution": "generalized_negative_binomial", "parameters": (2.0, 0.5)}, 2.0, 4.0),
+    ],
+)
+def test_random_tensors_have_their_distribution(name, attributes, mean, variance):
+    described = OPERATORS[name].describe((), {**attributes, "rank": 2})
+    extents = {"i0": 40, "i1": 60}
+    (values,) = described.evaluate([], None, extents)
+    assert_moments(values, mean, variance)
+    (part,) = described.evaluate([], None, extents, {"i0": (7, 9), "i1": (3, 60)})
+    np.testing.assert_array_equal(part, values[7:9, 3:])
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "parameters", "mean", "variance"),
+    [
+        ("sample_uniform", {}, (-1.0, 2.0), 0.5, 0.75),
+        ("sample_normal", {}, (1.0, 2.0), 1.0, 4.0),
+        ("sample_exponential", {}, (2.0,), 0.5, 0.25),
+        ("sample_rejection", {"distribution": "gamma"}, (2.0, 0.5), 1.0, 0.5),
+        ("sample_rejection", {"distribution": "poisson"}, (2.0,), 2.0, 2.0),
+    ],
+)
+def test_random_rows_have_their_distribution(name, attributes, parameters, mean, variance):
+    given = [np.full(2, value) for value in parameters]
+    described = OPERATORS[name].describe([1] * len(given), {**attributes, "draws": 1000})
+    (values,) = described.evaluate(given)
+    assert values.shape == (2, 1000)
+    assert_moments(values, mean, variance)
+
+
+def test_choices_have_their_chances():
+    weights = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
+    (chosen,) = OPERATORS["sample_choice"].describe((2,), {"draws": 800}).evaluate([weights])
+    shares = [(chosen == k).mean(1) for k in range(3)]
+    np.testing.assert_allclose(np.stack(shares, 1), weights, atol=0.06)
+    (ones,) = OPERATORS["random_bernoulli"].describe((2,)).evaluate([np.full((30, 40), 0.3)])
+    assert_moments(ones, 0.3, 0.21)
+
+
+def assert_moments(values, mean, variance):
+    error = np.sqrt(variance / values.size)
+    assert abs(values.mean() - mean) < 5 * error
+    assert abs(values.var() / variance - 1) < 0.25
