@@ -116,7 +116,7 @@ def run_worker(
         runs = dict(iterations) | {variable: (run,) for variable, run in zip(separate, chosen, strict=True)}
         slices, origins = [], []
         for number, rows in enumerate(local):
-            wanted = _needed(subject, number, runs, None if tight else split)
+            wanted = _needed(subject, number, runs, None if tight else split) if separate else rows
             placed = [_slice(have, want) for have, want in zip(rows, wanted, strict=True)]
             slices.append(held[number][(..., *placed)])
             origins.append(
@@ -162,6 +162,8 @@ def _length(index: Index, runs: Iterations) -> int:
 
 
 def _values(runs: Runs) -> Array:
+    if len(runs) == 1:
+        return np.arange(*runs[0])
     return np.concatenate([np.arange(start, stop) for start, stop in runs])
 
 
@@ -172,6 +174,8 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
         for variable in index.variables:
             points = (points[:, None] * extents[variable] + _values(runs[variable])).reshape(-1)
         return points
+    if index.is_plain:
+        return _values(runs[index.variables[0]])
     affine = cast(Affine, index)
     scale = affine.denominator
     points = np.full(1, int(affine.constant * scale))
@@ -199,6 +203,10 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
                 continue
             if isinstance(index, Digits):
                 marked[_positions(index, runs, subject.extents)] = True
+                continue
+            if index.is_plain:
+                for start, stop in runs[index.variables[0]]:
+                    marked[start:stop] = True
                 continue
             for chosen in product(*(runs[variable] for variable in index.variables)):
                 single = {variable: (run,) for variable, run in zip(index.variables, chosen, strict=True)}
