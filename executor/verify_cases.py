@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 
 import numpy as np
 
-from executor import verify_cases_pointwise
+from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape
 from executor.verify_cases_base import Array, Case, Draw, Generate, binary, positive_shape, same_shape
 from planner.graph.ir import Value
 
@@ -42,6 +41,14 @@ EQUATIONS = (
     "bi,ghi->bgh", "bgh,ghi->bi", "bi,bgh->ghi", "bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", "bhqk,bhqd->bhkd",
     "ij->ji", "ijk->j", "i,j->ij", "i,j->ji", "abc,ab->c", "abd,cb->adc", "ijk,k->ji", "ab,ab->a",
 )  # fmt: skip
+
+
+def _bmm(draw: Draw) -> Case:
+    n, i, j, k = draw.sizes(4)
+    transpose_a, transpose_b = draw.flag(), draw.flag()
+    a = draw.array(n, k, i) if transpose_a else draw.array(n, i, k)
+    b = draw.array(n, j, k) if transpose_b else draw.array(n, k, j)
+    return Case((a, b), {"transpose_a": transpose_a, "transpose_b": transpose_b})
 
 
 def _einsum(draw: Draw) -> Case:
@@ -119,81 +126,6 @@ def _pool_backward(draw: Draw, indexed: bool) -> Case:
     return Case((grad, draw.below(w.kernel[0] * w.kernel[1], *outer, *w.result)), attributes)
 
 
-def _reduction(draw: Draw, counted: bool = False) -> Case:
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
-    dims = tuple(sorted(draw.subset(len(shape), 1)))
-    attributes: dict[str, Value] = {"dims": dims}
-    if counted:
-        attributes["count"] = int(np.prod([shape[dim] for dim in dims]))
-    return Case((draw.array(*shape),), attributes)
-
-
-def _expand(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
-    dims = tuple(sorted(draw.subset(len(shape), 1)))
-    kept = [extent for dim, extent in enumerate(shape) if dim not in dims]
-    extents: dict[str, Value] = {f"e{place}": shape[dim] for place, dim in enumerate(dims)}
-    return Case((draw.array(*kept),), {"dims": dims, "factor": 0.25, "extents": extents})
-
-
-def _batch_norm(draw: Draw, name: str) -> Case:
-    shape = draw.sizes(4, 2, 4)
-    full, channels, count = draw.array(*shape), shape[1], shape[0] * shape[2] * shape[3]
-    grad, mean, bias = draw.array(*shape), draw.array(channels), draw.array(channels)
-    variance, weight, other = draw.positive(channels), draw.array(channels), draw.array(channels)
-    return {
-        "var": Case((full, mean), {"count": count}),
-        "forward": Case((full, mean, variance, weight, bias), {"eps": 1e-3}),
-        "reduce": Case((grad, full, mean, variance), {"eps": 1e-3}),
-        "backward": Case((grad, full, mean, variance, weight, other, bias), {"eps": 1e-3, "count": count}),
-    }[name]
-
-
-def _loss(draw: Draw, name: str) -> Case:
-    batch, classes = draw.sizes(2, 2, 6)
-    x, labels = draw.array(batch, classes), draw.below(classes, batch)
-    maximum = x.max(axis=1)
-    total = np.exp(x - maximum[:, None]).sum(axis=1)
-    return {
-        "sum": Case((x, maximum)),
-        "forward": Case((x, maximum, total, labels), {"count": batch}),
-        "backward": Case((x, maximum, total, labels), {"factor": 1 / batch}),
-    }[name]
-
-
-RESHAPES = (
-    "b s h -> (bs) h", "(bs) h -> b s h", "n (cyx) -> n c y x", "n c y x -> n (cyx)",
-    "a b (cd) -> a c b d", "(ab) c -> a (bc)",
-)  # fmt: skip
-
-
-def _reshape(draw: Draw) -> Case:
-    source, target = (_groups(side) for side in RESHAPES[draw.size(0, len(RESHAPES) - 1)].split("->"))
-    extents: dict[str, Value] = {}
-    shape = []
-    for group in source:
-        sizes = draw.sizes(len(group), 2, 4)
-        # The first extent of a dimension follows from the others and from the operand's shape.
-        extents.update(zip(group[1:], sizes[1:], strict=True))
-        shape.append(prod(sizes))
-    return Case((draw.array(*shape),), {"source": source, "target": target, "extents": extents})
-
-
-def _groups(side: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(group.strip("()")) for group in side.split())
-
-
-def _unbind(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 3), 2, 4)
-    dim = draw.size(0, len(shape) - 1)
-    return Case((draw.array(*shape),), {"dim": dim, "n": shape[dim]})
-
-
-def _stack(draw: Draw) -> Case:
-    shape, count = draw.sizes(draw.size(1, 3), 2, 4), draw.size(1, 4)
-    return Case(tuple(draw.array(*shape) for _ in range(count)), {"dim": draw.size(0, len(shape))})
-
-
 def _shift_two(draw: Draw) -> Case:
     return Case((draw.array(draw.size(4, 8)),))
 
@@ -211,6 +143,8 @@ def _batch_cholesky(draw: Draw) -> Case:
 
 CASES: dict[str, Generate] = {
     **verify_cases_pointwise.CASES,
+    **verify_cases_reduction.CASES,
+    **verify_cases_shape.CASES,
     **{name: partial(same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
     "log": positive_shape,
     **{name: partial(same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
@@ -222,6 +156,7 @@ CASES: dict[str, Generate] = {
     "increment": _increment,
     "adam": _adam,
     "mm": _mm,
+    "bmm": _bmm,
     "einsum": _einsum,
     "convolution": _convolution,
     "convolution_backward_input": _convolution_backward_input,
@@ -230,20 +165,6 @@ CASES: dict[str, Generate] = {
     "max_pool2d_with_indices_backward": partial(_pool_backward, indexed=True),
     "avg_pool2d": _pool,
     "avg_pool2d_backward": partial(_pool_backward, indexed=False),
-    "sum": _reduction,
-    "mean": partial(_reduction, counted=True),
-    "amax": _reduction,
-    "expand": _expand,
-    "batch_norm_var": partial(_batch_norm, name="var"),
-    "batch_norm": partial(_batch_norm, name="forward"),
-    "batch_norm_backward_reduce": partial(_batch_norm, name="reduce"),
-    "batch_norm_backward": partial(_batch_norm, name="backward"),
-    "sum_exp": partial(_loss, name="sum"),
-    "cross_entropy": partial(_loss, name="forward"),
-    "cross_entropy_backward": partial(_loss, name="backward"),
-    "reshape": _reshape,
-    "unbind": _unbind,
-    "stack": _stack,
     "shift_two": _shift_two,
     "conv1d": _conv1d,
     "batch_cholesky": _batch_cholesky,

@@ -85,3 +85,8 @@ def binary(draw: Draw) -> Case:
         return Case((a, draw.positive(*shape)))
     dims = draw.subset(len(shape))
     return Case((a, draw.positive(*(shape[dim] for dim in dims))), {"dims": dims})
+
+
+def groups(side: str) -> tuple[tuple[str, ...], ...]:
+    """Read dimensions such as "n (cyx)" as groups of variables."""
+    return tuple(tuple(group.strip("()")) for group in side.split())

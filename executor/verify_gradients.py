@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -43,12 +45,27 @@ def _batch_statistics(case: Case) -> dict[int, Derived]:
     }
 
 
-def _softmax_statistics(_case: Case) -> dict[int, Derived]:
-    return {1: Derived("amax", (0,), {"dims": (1,)}), 2: Derived("sum_exp", (0, 1))}
+def _statistics(case: Case) -> dict[int, Derived]:
+    kept = cast("tuple[int, ...]", case.attributes["statistics"])
+    shape = case.operands[0].shape
+    dims = tuple(dim for dim in range(len(shape)) if dim not in kept)
+    count = prod(shape[dim] for dim in dims)
+    return {
+        1: Derived("mean", (0,), {"dims": dims, "count": count}),
+        2: Derived("var", (0, 1), {"dims": dims, "count": count}),
+    }
+
+
+def _softmax_statistics(case: Case) -> dict[int, Derived]:
+    dim = int(cast("int", case.attributes.get("dim", -1))) % case.operands[0].ndim
+    return {1: Derived("amax", (0,), {"dims": (dim,)}), 2: Derived("sum_exp", (0, 1), {"dim": dim})}
 
 
 DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
     "batch_norm": _batch_statistics,
+    "normalize": _statistics,
+    "softmax": _softmax_statistics,
+    "log_softmax": _softmax_statistics,
     "cross_entropy": _softmax_statistics,
 }
 """Operators whose rule gives the total derivative through operands that are computed from others."""

@@ -12,7 +12,9 @@ from executor.kernels import (
     pointwise,
     pooling,
     reduction,
+    selection,
     shape,
+    softmax,
 )
 from executor.kernels.call import Array, Kernel, KernelCall
 
@@ -26,7 +28,9 @@ KERNELS: dict[str, Kernel] = {
     **pooling.KERNELS,
     **reduction.KERNELS,
     **normalization.KERNELS,
+    **softmax.KERNELS,
     **loss.KERNELS,
+    **selection.KERNELS,
     **shape.KERNELS,
     **examples.KERNELS,
 }

@@ -1,46 +1,108 @@
-"""The softmax cross entropy in parts: every sample's maximum comes from `amax`, the sum and the loss from here."""
+"""Losses over whole batches, and their gradients; a run sums its part and divides by the whole tensor's `count`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from executor.kernels.call import Array, Kernel, KernelCall
 
-
-def _exponentials(call: KernelCall, x: Array, maximum: Array) -> Array:
-    """exp(x - maximum), a new array."""
-    shifted = x - maximum[:, None]
-    call.xp.exp(shifted, out=shifted)
-    return shifted
+Row = Callable[..., Array]
 
 
-def sum_exp(call: KernelCall) -> None:
-    """Sum of exp(x - maximum) over the classes of this run."""
-    x, maximum = call.inputs
-    call.xp.sum(_exponentials(call, x, maximum), axis=1, out=call.outputs[0])
+def _chosen(call: KernelCall, scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Where labels are among this run's classes, and the scores of the labels (anything where they are not)."""
+    start, stop = call.ranges["c"]
+    inside = (labels >= start) & (labels < stop)
+    return inside, scores[call.xp.arange(len(labels)), (labels - start) * inside]
+
+
+def _mean(call: KernelCall, losses: Array) -> None:
+    """Write the sum of losses over `count`."""
+    (out,) = call.outputs
+    call.xp.sum(losses, out=out)
+    call.xp.divide(out, call.number("count"), out=out)
+
+
+def nll_loss(call: KernelCall) -> None:
+    """Minus the labels' log-probabilities."""
+    inside, chosen = _chosen(call, *call.inputs)
+    _mean(call, call.xp.where(inside, -chosen, 0))
+
+
+def nll_loss_backward(call: KernelCall) -> None:
+    """Minus the gradient over `count` at the labels, else zero."""
+    grad, labels = call.inputs
+    hit = labels[:, None] == call.xp.arange(*call.ranges["c"])
+    call.xp.multiply(hit, -grad / call.number("count"), out=call.outputs[0])
 
 
 def cross_entropy(call: KernelCall) -> None:
-    """Negative log-likelihood of the labels that are among this run's classes, over the whole batch's `count`."""
-    xp, (x, maximum, total, labels), (out,) = call.xp, call.inputs, call.outputs
-    start, stop = call.ranges["c"]
-    inside = (labels >= start) & (labels < stop)
-    column = xp.where(inside, labels - start, 0)
-    chosen = x[xp.arange(len(labels)), column]
-    losses = xp.where(inside, xp.log(total) + maximum - chosen, xp.zeros_like(total))
-    xp.sum(losses, out=out)
-    xp.divide(out, call.number("count"), out=out)
+    """Negative log-likelihood of the labels that are among this run's classes."""
+    x, maximum, total, labels = call.inputs
+    inside, chosen = _chosen(call, x, labels)
+    losses = call.xp.log(total) + maximum - chosen
+    _mean(call, call.xp.where(inside, losses, call.xp.zeros_like(total)))
 
 
 def cross_entropy_backward(call: KernelCall) -> None:
     """(softmax - one-hot label) * factor."""
-    xp, (x, maximum, total, labels), (out,) = call.xp, call.inputs, call.outputs
-    gradient = _exponentials(call, x, maximum)
+    x, maximum, total, labels = call.inputs
+    gradient = x - maximum[:, None]
+    call.xp.exp(gradient, out=gradient)
     gradient /= total[:, None]
-    gradient -= labels[:, None] == xp.arange(*call.ranges["c"])
-    xp.multiply(gradient, call.number("factor"), out=out)
+    gradient -= labels[:, None] == call.xp.arange(*call.ranges["c"])
+    call.xp.multiply(gradient, call.number("factor"), out=call.outputs[0])
+
+
+LOSSES: dict[str, Row] = {
+    "mse_loss": lambda xp, x, t: xp.square(x - t),
+    "l1_loss": lambda xp, x, t: xp.abs(x - t),
+    "smooth_l1_loss": lambda xp, x, t: _smooth(xp.minimum(xp.abs(x - t), 1), xp.abs(x - t)),
+    "binary_cross_entropy": lambda xp, x, t: -(t * xp.log(x) + (1 - t) * xp.log1p(-x)),
+    "binary_cross_entropy_with_logits": lambda xp, x, t: xp.logaddexp(0, x) - x * t,
+    "kl_div": lambda xp, x, t: t * xp.log(t) - t * x,
+}
+"""Loss of every element, from the array module, x and target."""
+
+SLOPES: dict[str, Row] = {
+    "mse_loss": lambda xp, x, t: (2 * (x - t), 2 * (t - x)),
+    "l1_loss": lambda xp, x, t: (xp.sign(x - t), xp.sign(t - x)),
+    "smooth_l1_loss": lambda xp, x, t: (xp.clip(x - t, -1, 1), xp.clip(t - x, -1, 1)),
+    "binary_cross_entropy": lambda xp, x, t: ((1 - t) / (1 - x) - t / x, xp.log((1 - x) / x)),
+    "binary_cross_entropy_with_logits": lambda xp, x, t: (0.5 + 0.5 * xp.tanh(0.5 * x) - t, -x),
+    "kl_div": lambda xp, x, t: (-t, xp.log(t) - x + 1),
+}
+"""Its derivatives by x and by target."""
+
+
+def _smooth(near: Array, distance: Array) -> Array:
+    """Half the square up to distance 1, from there on a straight line."""
+    return near * (distance - 0.5 * near)
+
+
+def _loss(row: Row) -> Kernel:
+    def kernel(call: KernelCall) -> None:
+        _mean(call, row(call.xp, *call.inputs))
+
+    return kernel
+
+
+def _loss_backward(row: Row) -> Kernel:
+    def kernel(call: KernelCall) -> None:
+        grad, x, target = call.inputs
+        factor = grad / call.number("count")
+        slopes = [slope * factor for slope in row(call.xp, x, target)]
+        for out, slope in zip(call.outputs, slopes, strict=True):
+            call.xp.copyto(out, slope)
+
+    return kernel
 
 
 KERNELS: dict[str, Kernel] = {
-    "sum_exp": sum_exp,
+    "nll_loss": nll_loss,
+    "nll_loss_backward": nll_loss_backward,
     "cross_entropy": cross_entropy,
     "cross_entropy_backward": cross_entropy_backward,
+    **{name: _loss(row) for name, row in LOSSES.items()},
+    **{f"{name}_backward": _loss_backward(row) for name, row in SLOPES.items()},
 }

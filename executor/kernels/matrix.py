@@ -16,6 +16,14 @@ def mm(call: KernelCall) -> None:
     call.xp.matmul(a, b, out=call.outputs[0])
 
 
+def bmm(call: KernelCall) -> None:
+    """Matrix products of two batches of matrices, either one transposed."""
+    a, b = call.inputs
+    a = a.transpose(0, 2, 1) if call.flag("transpose_a") else a
+    b = b.transpose(0, 2, 1) if call.flag("transpose_b") else b
+    call.xp.matmul(a, b, out=call.outputs[0])
+
+
 def einsum(call: KernelCall) -> None:
     """Einstein sum of one or two operands in explicit form; no letter occurs twice in an operand."""
     sources, target = str(call.attributes["equation"]).replace(" ", "").split("->")
@@ -62,4 +70,4 @@ def _contract(xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str],
     xp.copyto(out, _arranged(product, produced, target))
 
 
-KERNELS: dict[str, Kernel] = {"mm": mm, "einsum": einsum}
+KERNELS: dict[str, Kernel] = {"mm": mm, "bmm": bmm, "einsum": einsum}

@@ -1,10 +1,11 @@
-"""Batch normalization over all dimensions but the second (the channels), its statistics and gradients."""
+"""Normalization: over all dimensions but the second (batch norm), and over any (layer, group, instance norm)."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.elementwise import spread
 
 
 def _channels(vector: Array, like: Array) -> Array:
@@ -61,9 +62,70 @@ def batch_norm_backward(call: KernelCall) -> None:
     xp.multiply(out, _channels(inverse * weight, x), out=out)
 
 
+def _spread(call: KernelCall, operand: int, dims: str) -> Array:
+    """View an operand whose dimensions are the dimensions `dims` (an attribute) of x so that it broadcasts."""
+    rank = max(array.ndim for array in call.inputs)
+    return spread(call.inputs[operand], call.integers(dims), rank)
+
+
+def _normal(call: KernelCall, first: int) -> Array:
+    """(x - mean) / sqrt(var + eps), where x, mean and var are operands number `first` and on; a new array."""
+    normal = call.inputs[first] - _spread(call, first + 1, "statistics")
+    normal *= _inverse_deviation(call.xp, _spread(call, first + 2, "statistics"), call.number("eps"))
+    return normal
+
+
+def normalize(call: KernelCall) -> None:
+    """Compute (x - mean) / sqrt(var + eps) * weight + bias."""
+    normal = _normal(call, 0)
+    normal *= _spread(call, 3, "weights")
+    call.xp.add(normal, _spread(call, 4, "weights"), out=call.outputs[0])
+
+
+def _summed(call: KernelCall, array: Array, dims: str) -> Array:
+    """Sum an array over all but the dimensions `dims` (an attribute), put in that order; a new array."""
+    kept = call.integers(dims)
+    summed = array.sum(axis=tuple(dim for dim in range(array.ndim) if dim not in kept))
+    return summed.transpose([sorted(kept).index(dim) for dim in kept])
+
+
+def _write(call: KernelCall, *results: Array) -> None:
+    for out, result in zip(call.outputs, results, strict=True):
+        call.xp.copyto(out, result)
+
+
+def normalize_backward_weights(call: KernelCall) -> None:
+    """Gradients of weight and bias: sums of grad * normalized x and of grad."""
+    grad, normal = call.inputs[0], _normal(call, 1)
+    normal *= grad
+    _write(call, _summed(call, normal, "weights"), _summed(call, grad, "weights"))
+
+
+def normalize_backward_statistics(call: KernelCall) -> None:
+    """Sum grad * weight * normalized x, and grad * weight, for each mean and variance."""
+    weighted = call.inputs[0] * _spread(call, 4, "weights")
+    _write(call, _summed(call, weighted * _normal(call, 1), "statistics"), _summed(call, weighted, "statistics"))
+
+
+def normalize_backward(call: KernelCall) -> None:
+    """Gradient of the input, through the mean and the variance as well."""
+    count, inverse = call.number("count"), _spread(call, 3, "statistics")
+    inverse = _inverse_deviation(call.xp, inverse, call.number("eps"))
+    through = _normal(call, 1)
+    through *= _spread(call, 5, "statistics") / count
+    through += _spread(call, 6, "statistics") / count
+    weighted = call.inputs[0] * _spread(call, 4, "weights")
+    weighted -= through
+    call.xp.multiply(weighted, inverse, out=call.outputs[0])
+
+
 KERNELS: dict[str, Kernel] = {
     "batch_norm_var": batch_norm_var,
     "batch_norm": batch_norm,
     "batch_norm_backward_reduce": batch_norm_backward_reduce,
     "batch_norm_backward": batch_norm_backward,
+    "normalize": normalize,
+    "normalize_backward_weights": normalize_backward_weights,
+    "normalize_backward_statistics": normalize_backward_statistics,
+    "normalize_backward": normalize_backward,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall
 
 
 def reduce_sum(call: KernelCall) -> None:
@@ -22,10 +22,87 @@ def amax(call: KernelCall) -> None:
     call.xp.amax(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
 
 
+def amin(call: KernelCall) -> None:
+    """Minimum over the dimensions `dims`."""
+    call.xp.amin(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
+
+
+def prod(call: KernelCall) -> None:
+    """Product over the dimensions `dims`."""
+    call.xp.prod(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
+
+
+def any_(call: KernelCall) -> None:
+    """1 where some element over the dimensions `dims` is not zero."""
+    call.xp.copyto(call.outputs[0], call.xp.any(call.inputs[0], axis=call.integers("dims")))
+
+
+def all_(call: KernelCall) -> None:
+    """1 where no element over the dimensions `dims` is zero."""
+    call.xp.copyto(call.outputs[0], call.xp.all(call.inputs[0], axis=call.integers("dims")))
+
+
+def _wide(call: KernelCall, operand: int) -> Array:
+    """View a reduced operand so that it broadcasts along the reduced dimensions."""
+    return call.xp.expand_dims(call.inputs[operand], call.integers("dims"))
+
+
+def var(call: KernelCall) -> None:
+    """Sum of squared distances from the mean, over the whole tensor's `count`."""
+    (x, _), (out,) = call.inputs, call.outputs
+    distance = x - _wide(call, 1)
+    call.xp.multiply(distance, distance, out=distance)
+    call.xp.sum(distance, axis=call.integers("dims"), out=out)
+    call.xp.divide(out, call.number("count"), out=out)
+
+
+def var_backward(call: KernelCall) -> None:
+    """Gradient times twice the distance from the mean, over `count`."""
+    distance = call.inputs[1] - _wide(call, 2)
+    call.xp.multiply(distance, _wide(call, 0) * (2 / call.number("count")), out=call.outputs[0])
+
+
+def count_extremes(call: KernelCall) -> None:
+    """How many elements equal the extreme."""
+    call.xp.copyto(call.outputs[0], (call.inputs[0] == _wide(call, 1)).sum(axis=call.integers("dims")))
+
+
+def extreme_backward(call: KernelCall) -> None:
+    """Give the gradient to the elements that equal the extreme."""
+    call.xp.multiply(call.inputs[1] == _wide(call, 2), _wide(call, 0), out=call.outputs[0])
+
+
+def cumsum(call: KernelCall) -> None:
+    """Sum of the elements up to each place (in reverse: from it on), of those that this run has."""
+    xp, (x,), (out,), dim = call.xp, call.inputs, call.outputs, call.integer("dim")
+    (start, stop), places = call.ranges["r"], xp.arange(*call.ranges[f"i{dim}"])
+    if call.flag("reverse"):
+        x = xp.flip(x, dim)
+        count = stop - xp.clip(places, start, stop)
+    else:
+        count = xp.clip(places + 1, start, stop) - start
+    sums = xp.concatenate([xp.zeros_like(x[(slice(None),) * dim + (slice(0, 1),)]), xp.cumsum(x, axis=dim)], axis=dim)
+    xp.copyto(out, xp.take(sums, count, axis=dim))
+
+
 def expand(call: KernelCall) -> None:
     """Insert dimensions at the output positions `dims`, repeating the operand times `factor`."""
     x = call.xp.expand_dims(call.inputs[0], call.integers("dims"))
     call.xp.multiply(x, call.number("factor", 1.0), out=call.outputs[0])
 
 
-KERNELS: dict[str, Kernel] = {"sum": reduce_sum, "mean": mean, "amax": amax, "expand": expand}
+KERNELS: dict[str, Kernel] = {
+    "sum": reduce_sum,
+    "mean": mean,
+    "amax": amax,
+    "amin": amin,
+    "prod": prod,
+    "any": any_,
+    "all": all_,
+    "var": var,
+    "var_backward": var_backward,
+    "count_extremes": count_extremes,
+    "extreme_backward": extreme_backward,
+    "cumsum": cumsum,
+    "expand": expand,
+}

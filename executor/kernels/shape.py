@@ -1,4 +1,4 @@
-"""Kernels that only move elements: reshape, unbind, stack."""
+"""Kernels that only move elements."""
 
 from __future__ import annotations
 
@@ -39,4 +39,132 @@ def stack(call: KernelCall) -> None:
         call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start,)], call.inputs[index])
 
 
-KERNELS: dict[str, Kernel] = {"reshape": reshape, "unbind": unbind, "stack": stack}
+def permute(call: KernelCall) -> None:
+    """Put the operand's dimensions in the order `dims`."""
+    call.xp.copyto(call.outputs[0], call.inputs[0].transpose(call.integers("dims")))
+
+
+def _along(dim: int, start: int, stop: int | None = None, step: int = 1) -> tuple[slice, ...]:
+    """Index a range of one dimension."""
+    return (slice(None),) * dim + (slice(start, stop, step),)
+
+
+def cat(call: KernelCall) -> None:
+    """Place operands one after another along a dimension."""
+    (out,), dim, low = call.outputs, call.integer("dim"), 0
+    # One operand alone is read at plain indices, whose place is not known.
+    start, stop = call.ranges[f"i{dim}"] if len(call.inputs) > 1 else (0, out.shape[dim])
+    for number, (x, size) in enumerate(zip(call.inputs, call.integers("sizes"), strict=True)):
+        first, last = max(start, low), min(stop, low + size)
+        if first < last:
+            origin = low + call.origins[number][dim] if len(call.inputs) > 1 else 0
+            call.xp.copyto(out[_along(dim, first - start, last - start)], x[_along(dim, first - origin, last - origin)])
+        low += size
+
+
+def select(call: KernelCall) -> None:
+    """Take the operand at one index of a dimension."""
+    dim = call.integer("dim")
+    at = call.integer("index") - call.origins[0][dim]
+    call.xp.copyto(call.outputs[0], call.inputs[0][(slice(None),) * dim + (at,)])
+
+
+def select_backward(call: KernelCall) -> None:
+    """Place the gradient at one index of a dimension of zeros."""
+    (out,), dim = call.outputs, call.integer("dim")
+    out[...] = 0
+    start, stop = call.ranges[f"i{dim}"]
+    if start <= call.integer("index") < stop:
+        out[(slice(None),) * dim + (call.integer("index") - start,)] = call.inputs[0]
+
+
+def _window(call: KernelCall) -> tuple[int, int, int]:
+    """Return a slice's dimension, start and step."""
+    attributes = call.attributes
+    start = call.integer("start") if "start" in attributes else 0
+    return call.integer("dim"), start, call.integer("step") if "step" in attributes else 1
+
+
+def slice_(call: KernelCall) -> None:
+    """Read every `step`th element of a dimension, from `start`."""
+    (out,), (dim, start, step) = call.outputs, _window(call)
+    first = 0
+    # Read whole, it is read at plain indices, whose place is not known.
+    if start or step > 1 or call.attributes.get("skip"):
+        first = call.ranges[f"i{dim}"][0] * step + start - call.origins[0][dim]
+    call.xp.copyto(out, call.inputs[0][_along(dim, first, first + (out.shape[dim] - 1) * step + 1, step)])
+
+
+def slice_backward(call: KernelCall) -> None:
+    """Write a slice's gradient where its elements came from; elsewhere zero."""
+    (grad,), (out,), (dim, start, step) = call.inputs, call.outputs, _window(call)
+    out[...] = 0
+    low, high = call.ranges[f"i{dim}"]
+    origin = call.origins[0][dim]
+    first = max(origin, -((start - low) // step))
+    last = min(origin + grad.shape[dim] - 1, (high - 1 - start) // step)
+    if first <= last:
+        place = first * step + start - low
+        target = _along(dim, place, place + (last - first) * step + 1, step)
+        call.xp.copyto(out[target], grad[_along(dim, first - origin, last + 1 - origin)])
+
+
+def constant_pad_nd(call: KernelCall) -> None:
+    """Surround the operand by `low` and `high` elements of `value` along each dimension."""
+    (x,), (out,) = call.inputs, call.outputs
+    out[...] = call.number("value", 0.0)
+    source, target = [], []
+    for dim, (low, high) in enumerate(zip(call.integers("low"), call.integers("high"), strict=True)):
+        if not (low or high):
+            source.append(slice(None))
+            target.append(slice(None))
+            continue
+        start, origin = call.ranges[f"i{dim}"][0], call.origins[0][dim]
+        first = max(0, start - low - origin)
+        count = min(x.shape[dim] - first, start + out.shape[dim] - low - origin - first)
+        place = first + origin + low - start
+        source.append(slice(first, first + max(0, count)))
+        target.append(slice(place, place + max(0, count)))
+    call.xp.copyto(out[tuple(target)], x[tuple(source)])
+
+
+def flip(call: KernelCall) -> None:
+    """Reverse dimensions."""
+    call.xp.copyto(call.outputs[0], call.xp.flip(call.inputs[0], call.integers("dims")))
+
+
+def _diagonal_dims(call: KernelCall) -> tuple[int, int]:
+    dim1 = call.integer("dim1") if "dim1" in call.attributes else 0
+    return dim1, call.integer("dim2") if "dim2" in call.attributes else 1
+
+
+def diagonal(call: KernelCall) -> None:
+    """Elements whose coordinates in two dimensions agree, as the last dimension."""
+    dim1, dim2 = _diagonal_dims(call)
+    call.xp.copyto(call.outputs[0], call.xp.diagonal(call.inputs[0], axis1=dim1, axis2=dim2))
+
+
+def diagonal_backward(call: KernelCall) -> None:
+    """Place the gradient on the diagonal of zeros."""
+    (out,), (dim1, dim2) = call.outputs, _diagonal_dims(call)
+    rows, columns = (call.xp.arange(*call.ranges[f"i{dim}"]) for dim in (dim1, dim2))
+    hit = (rows[:, None] == columns).astype(out.dtype)
+    placed = call.inputs[0][..., None] * hit
+    call.xp.copyto(out, call.xp.moveaxis(placed, (-2, -1), (dim1, dim2)))
+
+
+KERNELS: dict[str, Kernel] = {
+    "reshape": reshape,
+    "unbind": unbind,
+    "stack": stack,
+    "permute": permute,
+    "cat": cat,
+    "select": select,
+    "select_backward": select_backward,
+    "slice": slice_,
+    "slice_backward": slice_backward,
+    "constant_pad_nd": constant_pad_nd,
+    "flip": flip,
+    "diagonal": diagonal,
+    "diagonal_backward": diagonal_backward,
+}

@@ -15,17 +15,21 @@ from tdl.catalog import (
     normalisation,
     pointwise,
     reduction,
+    selection,
     shape,
+    softmax,
 )
 from tdl.errors import TDLError
 from tdl.operator import Operator
 
-_FAMILIES = (elementwise, matrix, convolution, reduction, normalisation, loss, shape, masking, examples)
+_FAMILIES = (
+    elementwise, matrix, convolution, reduction, normalisation, softmax, loss, selection, shape, masking, examples,
+)  # fmt: skip
 
 _operators = {
     found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)
 }
-_operators |= pointwise.OPERATORS
+_operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
 
 catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 

@@ -1,17 +1,76 @@
-"""Softmax cross entropy in parts, so that each splits over the batch or the classes.
+"""Losses: sums over all elements over `count`, of classes by their labels, or of a table's function of (x, target).
 
-`maximum` is `amax(dims=(1,))` of the logits x, `total` is `sum_exp`; the gradient is the total derivative through both.
+A row `name: (f, slope of x, slope of target)` makes `name(x, target, *, count)`, a scalar, and the gradients of both by
+`name_backward(grad, x, target, *, count)`. Of softmax cross entropy, `maximum` is `amax(dims=(1,))` of the logits x,
+`total` is `sum_exp`; the gradient is the total derivative through both.
 """
 
 from __future__ import annotations
 
-from tdl.language import Body, Operand, Sum, exp, log, where
-from tdl.operator import op
+from collections.abc import Callable, Mapping
+
+from tdl.expr import Expr
+from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, log1p, maximum, sigmoid, sign, tensor, where
+from tdl.operator import Operator, op
+
+Function = Callable[[Expr, Expr], Expr]
+
+LOSSES: Mapping[str, tuple[Function, Function, Function]] = {
+    "mse_loss": (lambda x, t: (x - t) * (x - t), lambda x, t: 2 * (x - t), lambda x, t: 2 * (t - x)),
+    "l1_loss": (lambda x, t: absolute(x - t), lambda x, t: sign(x - t), lambda x, t: sign(t - x)),
+    "smooth_l1_loss": (
+        lambda x, t: where(absolute(x - t) < 1, 0.5 * (x - t) * (x - t), absolute(x - t) - 0.5),
+        lambda x, t: where(absolute(x - t) < 1, x - t, sign(x - t)),
+        lambda x, t: where(absolute(x - t) < 1, t - x, sign(t - x)),
+    ),
+    "binary_cross_entropy": (
+        lambda x, t: -t * log(x) - (1 - t) * log(1 - x),
+        lambda x, t: (x - t) / (x * (1 - x)),
+        lambda x, t: log(1 - x) - log(x),
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda x, t: maximum(x, 0) - x * t + log1p(exp(-absolute(x))),
+        lambda x, t: sigmoid(x) - t,
+        lambda x, t: -x,
+    ),
+    "kl_div": (lambda x, t: t * (log(t) - x), lambda x, t: -t, lambda x, t: log(t) + 1 - x),
+}
+
+
+def _loss(name: str, element: Function) -> Operator:
+    def description(x: Operand, target: Operand, *, count: float) -> Body:
+        return lambda: Sum(lambda *r: element(x[r], target[r]), rank=x.rank) / count
+
+    description.__name__ = name
+    return op(category="reduction")(description)
+
+
+def _loss_backward(name: str, *slopes: Function) -> Operator:
+    def description(grad: Operand, x: Operand, target: Operand, *, count: float) -> Lambda:
+        return tensor(lambda *i: tuple(grad[()] * slope(x[i], target[i]) / count for slope in slopes), rank=x.rank)
+
+    description.__name__ = f"{name}_backward"
+    return op(category="elementwise")(description)
+
+
+def _operators() -> dict[str, Operator]:
+    found: dict[str, Operator] = {}
+    for name, (element, *slopes) in LOSSES.items():
+        found |= {name: _loss(name, element), f"{name}_backward": _loss_backward(name, *slopes)}
+    return found
+
+
+OPERATORS: Mapping[str, Operator] = _operators()
 
 
 @op(category="reduction")
-def sum_exp(x: Operand, maximum: Operand) -> Body:
-    return lambda b: Sum(lambda c: exp(x[b, c] - maximum[b]))
+def nll_loss(x: Operand, labels: Operand, *, count: float) -> Body:
+    return lambda: Sum(lambda b, c: where(labels[b] == c, -x[b, c], 0)) / count
+
+
+@op(category="elementwise")
+def nll_loss_backward(grad: Operand, labels: Operand, *, count: float) -> Body:
+    return lambda b, c: where(labels[b] == c, -grad[()] / count, 0)
 
 
 @op(category="reduction")

@@ -14,6 +14,13 @@ def mm(a: Operand, b: Operand, *, transpose_a: bool = False, transpose_b: bool =
 
 
 @op(category="matmul")
+def bmm(a: Operand, b: Operand, *, transpose_a: bool = False, transpose_b: bool = False) -> Body:
+    return lambda n, i, j: Sum(
+        lambda k: (a[n, k, i] if transpose_a else a[n, i, k]) * (b[n, j, k] if transpose_b else b[n, k, j])
+    )
+
+
+@op(category="matmul")
 def einsum(*operands: Operand, equation: str) -> Lambda:
     inputs, output = _letters(equation, [x.rank for x in operands])
     summed = tuple(dict.fromkeys(letter for letters in inputs for letter in letters if letter not in output))

@@ -1,10 +1,18 @@
-"""Batch normalisation of NCHW images, with the statistics as operands; their mean is `mean(dims=(0, 2, 3))`."""
+"""Normalisation, with the statistics as operands.
+
+`batch_norm` is for NCHW images; their mean is `mean(dims=(0, 2, 3))`. `normalize` is layer, group and instance norm:
+mean and variance (`mean`, `var`) have the dimensions `statistics` of x, weight and bias the dimensions `weights`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tdl.expr import Expr
-from tdl.language import Body, Operand, Sum, sqrt
+from tdl.language import Body, Lambda, Operand, Sum, sqrt, tensor
 from tdl.operator import op
+
+Dims = tuple[int, ...]
 
 
 @op(category="reduction")
@@ -45,3 +53,97 @@ def batch_norm_backward(  # noqa: PLR0917
         return weight[c] * deviation * (grad[n, c, y, x] - through_statistics)
 
     return output
+
+
+@op(category="elementwise")
+def normalize(
+    x: Operand,
+    mean: Operand,
+    var: Operand,
+    weight: Operand,
+    bias: Operand,
+    *,
+    statistics: Dims,
+    weights: Dims,
+    eps: float,
+) -> Body:
+    def output(*i: Expr) -> Expr:
+        s, w = _at(i, statistics), _at(i, weights)
+        return (x[i] - mean[s]) / sqrt(var[s] + eps) * weight[w] + bias[w]
+
+    return output
+
+
+@op(category="reduction")
+def normalize_backward_weights(
+    grad: Operand, x: Operand, mean: Operand, var: Operand, *, statistics: Dims, weights: Dims, eps: float
+) -> Lambda:
+    def normal(*i: Expr) -> Expr:
+        s = _at(i, statistics)
+        return grad[i] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
+
+    return _sums(x.rank, weights, normal, lambda *i: grad[i])
+
+
+@op(category="reduction")
+def normalize_backward_statistics(
+    grad: Operand,
+    x: Operand,
+    mean: Operand,
+    var: Operand,
+    weight: Operand,
+    *,
+    statistics: Dims,
+    weights: Dims,
+    eps: float,
+) -> Lambda:
+    def normal(*i: Expr) -> Expr:
+        s = _at(i, statistics)
+        return grad[i] * weight[_at(i, weights)] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
+
+    return _sums(x.rank, statistics, normal, lambda *i: grad[i] * weight[_at(i, weights)])
+
+
+@op(category="elementwise")
+def normalize_backward(  # noqa: PLR0917
+    grad: Operand,
+    x: Operand,
+    mean: Operand,
+    var: Operand,
+    weight: Operand,
+    products: Operand,
+    sums: Operand,
+    *,
+    statistics: Dims,
+    weights: Dims,
+    eps: float,
+    count: float,
+) -> Body:
+    def output(*i: Expr) -> Expr:
+        s = _at(i, statistics)
+        deviation = 1 / sqrt(var[s] + eps)
+        through_statistics = (sums[s] + (x[i] - mean[s]) * deviation * products[s]) / count
+        return deviation * (grad[i] * weight[_at(i, weights)] - through_statistics)
+
+    return output
+
+
+def _at(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
+    return tuple(i[dim] for dim in dims)
+
+
+def _sums(rank: int, kept: Dims, *elements: Callable[..., Expr]) -> Lambda:
+    """Sum functions of all coordinates over those that are not kept (r0, r1, ...)."""
+    order = [*kept, *(dim for dim in range(rank) if dim not in kept)]
+
+    def outputs(*i: Expr) -> tuple[Expr, ...]:
+        def total(element: Callable[..., Expr]) -> Expr:
+            def body(*r: Expr) -> Expr:
+                every = (*i, *r)
+                return element(*(every[order.index(dim)] for dim in range(rank)))
+
+            return Sum(body, rank=rank - len(kept)) if rank > len(kept) else body()
+
+        return tuple(total(element) for element in elements)
+
+    return tensor(outputs, rank=len(kept))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tdl.errors import TDLError
 from tdl.expr import Expr
-from tdl.language import Lambda, Max, Operand, Sum, tensor
+from tdl.language import Lambda, Max, Min, Operand, Prod, Sum, tensor, where
 from tdl.operator import op
 
 Dims = tuple[int, ...]
+Read = Callable[..., Expr]
 
 
-def _along(x: Operand, dims: Dims, element: Callable[[Callable[..., Expr]], Expr]) -> Lambda:
+def _at(i: tuple[Expr, ...], dims: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(i[dim] for dim in dims)
+
+
+def _along(x: Operand, dims: Dims, element: Callable[[Read, tuple[Expr, ...]], Expr]) -> Lambda:
     """Reduce dimensions `dims` (variables r0, r1, ...), keep the others in order (i0, i1, ...)."""
     if len(set(dims)) != len(dims) or not set(dims) <= set(range(x.rank)):
         raise TDLError(f"dims {tuple(dims)} are not distinct dimensions of '{x.name}', which has {x.rank}")
@@ -22,24 +27,83 @@ def _along(x: Operand, dims: Dims, element: Callable[[Callable[..., Expr]], Expr
             over, kept = iter(r), iter(i)
             return x[tuple(next(over if dim in dims else kept) for dim in range(x.rank))]
 
-        return element(read)
+        return element(read, i)
 
     return tensor(lambda *i: reduced(i), rank=x.rank - len(dims))
 
 
 @op(category="reduction")
 def sum_(x: Operand, *, dims: Dims) -> Lambda:
-    return _along(x, dims, lambda read: Sum(read, rank=len(dims)))
+    return _along(x, dims, lambda read, i: Sum(read, rank=len(dims)))
 
 
 @op(category="reduction")
 def mean(x: Operand, *, dims: Dims, count: float) -> Lambda:
-    return _along(x, dims, lambda read: Sum(read, rank=len(dims)) / count)
+    return _along(x, dims, lambda read, i: Sum(read, rank=len(dims)) / count)
 
 
 @op(category="reduction")
 def amax(x: Operand, *, dims: Dims) -> Lambda:
-    return _along(x, dims, lambda read: Max(read, rank=len(dims)))
+    return _along(x, dims, lambda read, i: Max(read, rank=len(dims)))
+
+
+@op(category="reduction")
+def amin(x: Operand, *, dims: Dims) -> Lambda:
+    return _along(x, dims, lambda read, i: Min(read, rank=len(dims)))
+
+
+@op(category="reduction")
+def prod(x: Operand, *, dims: Dims) -> Lambda:
+    return _along(x, dims, lambda read, i: Prod(read, rank=len(dims)))
+
+
+@op(category="reduction")
+def any_(mask: Operand, *, dims: Dims) -> Lambda:
+    return _along(mask, dims, lambda read, i: Max(lambda *r: where(read(*r) != 0, 1, 0), rank=len(dims)))
+
+
+@op(category="reduction")
+def all_(mask: Operand, *, dims: Dims) -> Lambda:
+    return _along(mask, dims, lambda read, i: Min(lambda *r: where(read(*r) != 0, 1, 0), rank=len(dims)))
+
+
+@op(category="reduction")
+def var(x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
+    def element(read: Read, i: tuple[Expr, ...]) -> Expr:
+        return Sum(lambda *r: (read(*r) - mean[i]) ** 2, rank=len(dims)) / count
+
+    return _along(x, dims, element)
+
+
+@op(category="elementwise")
+def var_backward(grad: Operand, x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
+    kept = [dim for dim in range(x.rank) if dim not in dims]
+    return tensor(lambda *i: grad[_at(i, kept)] * (x[i] - mean[_at(i, kept)]) * (2 / count), rank=x.rank)
+
+
+@op(category="reduction")
+def count_extremes(x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
+    def element(read: Read, i: tuple[Expr, ...]) -> Expr:
+        return Sum(lambda *r: where(read(*r) == extreme[i], 1.0, 0.0), rank=len(dims))
+
+    return _along(x, dims, element)
+
+
+@op(category="elementwise")
+def extreme_backward(grad: Operand, x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
+    kept = [dim for dim in range(x.rank) if dim not in dims]
+    return tensor(lambda *i: where(x[i] == extreme[_at(i, kept)], grad[_at(i, kept)], 0), rank=x.rank)
+
+
+@op(category="reduction")
+def cumsum(x: Operand, *, dim: int, reverse: bool = False) -> Lambda:
+    def element(*i: Expr) -> Expr:
+        def term(r: Expr) -> Expr:
+            return where(r >= i[dim] if reverse else r <= i[dim], x[*i[:dim], r, *i[dim + 1 :]], 0)
+
+        return Sum(term)
+
+    return tensor(element, rank=x.rank)
 
 
 @op(category="elementwise")

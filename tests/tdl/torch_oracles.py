@@ -1,4 +1,7 @@
 """What PyTorch computes for operators of the catalog: one row per operator, a function of tensors and attributes."""
+# ruff: noqa: PLW0108, PLR0917 (attributes come by name, so lambdas say which there are)
+
+from functools import wraps
 
 import torch
 from torch.nn import functional
@@ -24,7 +27,7 @@ def spreading(function):
 def scalar(name):
     """The function `name` of a tensor and the attribute `value`."""
     function = getattr(torch, name)
-    return lambda x, value: function(x, value)  # noqa: PLW0108 (attributes come by name)
+    return lambda x, value: function(x, value)
 
 
 def gradient_of(forward, places):
@@ -70,7 +73,149 @@ SCALAR_ORACLES = {
 }
 BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY}
 
+
+def normalize(x, mean, var, weight, bias, statistics, weights, eps):
+    mean, var = (spread(own, x, statistics) for own in (mean, var))
+    weight, bias = (spread(own, x, weights) for own in (weight, bias))
+    return (x - mean) / torch.sqrt(var + eps) * weight + bias
+
+
+def normalize_backward_weights(grad, x, mean, var, statistics, weights, eps):
+    shape = [x.shape[dim] for dim in weights]
+    operands = (x, mean, var, torch.ones(shape, dtype=x.dtype), torch.zeros(shape, dtype=x.dtype))
+    forward = gradient_of(normalize, (3, 4))
+    return forward(grad, *operands, statistics=statistics, weights=weights, eps=eps)
+
+
+def _others(x, dims):
+    return tuple(dim for dim in range(x.ndim) if dim not in dims)
+
+
+def products(x, dims):
+    for dim in sorted(dims, reverse=True):
+        x = x.prod(dim)
+    return x
+
+
+def extreme_backward(grad, x, extreme, dims):
+    grad, extreme = (spread(own, x, tuple(dim for dim in range(x.ndim) if dim not in dims)) for own in (grad, extreme))
+    return grad * (x == extreme)
+
+
+def index_of(x, value, dim):
+    found = x == value.unsqueeze(dim)
+    places = torch.arange(x.shape[dim]).reshape([-1 if own == dim else 1 for own in range(x.ndim)])
+    return torch.where(found, places, 2**31 - 1).amin(dim)
+
+
+def pad(x, low, high, value, sizes):
+    return functional.pad(x, [own for ends in reversed(list(zip(low, high, strict=True))) for own in ends], value=value)
+
+
+def backward_into(forward):
+    """The oracle of a scattering gradient: autograd's of `forward` at an operand with the given extent."""
+
+    def oracle(grad, *operands, extents, **attributes):
+        dim = attributes["dim"]
+        shape = list(grad.shape)
+        shape[dim:dim] = [] if len(shape) > dim and forward is not torch.select else [1]
+        shape[dim] = next(iter(extents.values()))
+        x = torch.zeros(shape, dtype=grad.dtype, requires_grad=True)
+        return torch.autograd.grad(forward(x, *operands, **attributes), x, grad)
+
+    return oracle
+
+
+def sliced(x, dim, start, step, skip=0):
+    return x.narrow(dim, start, x.shape[dim] - start - skip)[(slice(None),) * dim + (slice(None, None, step),)]
+
+
+def slice_backward(grad, dim, start, step, extents):
+    shape, length = list(grad.shape), grad.shape[dim]
+    shape[dim] = extents[f"i{dim}"]
+    zeros = torch.zeros(shape, dtype=grad.dtype)
+    return torch.slice_scatter(zeros, grad, dim, start, start + (length - 1) * step + 1, step)
+
+
+LOSS_ORACLES = {
+    "mse_loss": functional.mse_loss,
+    "l1_loss": functional.l1_loss,
+    "smooth_l1_loss": functional.smooth_l1_loss,
+    "binary_cross_entropy": functional.binary_cross_entropy,
+    "binary_cross_entropy_with_logits": functional.binary_cross_entropy_with_logits,
+    "kl_div": functional.kl_div,
+}
+
+
+def loss(function):
+    return lambda x, target, count: function(x, target, reduction="sum") / count
+
+
+def long(function):
+    """Call with int64 indices, which PyTorch wants."""
+
+    @wraps(function)
+    def call(*operands, **attributes):
+        return function(*(own.long() if own.dtype == torch.int32 else own for own in operands), **attributes)
+
+    return call
+
+
+def embedding_backward(grad, indices, extents):
+    return torch.ops.aten.embedding_dense_backward(grad, indices, extents["v"], -1, False)
+
+
+def diagonal_backward(grad, dim1, dim2, extents):
+    shape = list(grad.shape[:-1])
+    for dim in sorted((dim1, dim2)):
+        shape.insert(dim, grad.shape[-1])
+    return torch.ops.aten.diagonal_backward(grad, shape, 0, dim1, dim2)
+
+
 ORACLES = {
+    "bmm": lambda a, b, transpose_a, transpose_b: torch.bmm(a.mT if transpose_a else a, b.mT if transpose_b else b),
+    "amin": lambda x, dims: torch.amin(x, dims),
+    "prod": products,
+    "any": lambda mask, dims: torch.any(mask, dims),
+    "all": lambda mask, dims: torch.all(mask, dims),
+    "var": lambda x, mean, dims, count: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count,
+    "var_backward": lambda grad, x, mean, dims, count: gradient_of(
+        lambda x, mean: ((x - spread(mean, x, _others(x, dims))) ** 2).sum(dims) / count, (0,)
+    )(grad, x, mean),
+    "count_extremes": lambda x, extreme, dims: (x == spread(extreme, x, _others(x, dims))).sum(dims),
+    "extreme_backward": extreme_backward,
+    "cumsum": lambda x, dim, reverse: x.flip(dim).cumsum(dim).flip(dim) if reverse else x.cumsum(dim),
+    "normalize": normalize,
+    "normalize_backward_weights": normalize_backward_weights,
+    "softmax": lambda x, maximum, total, dim: torch.softmax(x, dim),
+    "log_softmax": lambda x, maximum, total, dim: torch.log_softmax(x, dim),
+    "softmax_backward_sum": lambda grad, result, dim: (grad * result).sum(dim),
+    "softmax_backward": lambda grad, result, inner, dim: result * (grad - inner.unsqueeze(dim)),
+    "log_softmax_backward": lambda grad, result, inner, dim: grad - torch.exp(result) * inner.unsqueeze(dim),
+    "nll_loss": long(lambda x, labels, count: functional.nll_loss(x, labels, reduction="sum") / count),
+    "nll_loss_backward": lambda grad, labels, count, extents: (
+        -grad / count * functional.one_hot(labels.long(), extents["c"])
+    ),
+    **{name: loss(function) for name, function in LOSS_ORACLES.items()},
+    **{f"{name}_backward": gradient_of(loss(function), (0, 1)) for name, function in LOSS_ORACLES.items()},
+    "permute": lambda x, dims: x.permute(dims),
+    "cat": lambda *tensors, dim, sizes: torch.cat(tensors, dim),
+    "select": torch.select,
+    "select_backward": backward_into(torch.select),
+    "slice": sliced,
+    "slice_backward": slice_backward,
+    "constant_pad_nd": pad,
+    "flip": lambda x, dims, sizes: torch.flip(x, dims),
+    "diagonal": lambda x, dim1, dim2: torch.diagonal(x, 0, dim1, dim2),
+    "diagonal_backward": diagonal_backward,
+    "embedding": long(lambda weight, indices: functional.embedding(indices, weight)),
+    "embedding_dense_backward": long(embedding_backward),
+    "index_select": long(lambda x, indices, dim: torch.index_select(x, dim, indices)),
+    "index_select_backward": long(backward_into(lambda x, indices, dim: torch.index_select(x, dim, indices))),
+    "gather": long(lambda x, indices, dim: torch.gather(x, dim, indices)),
+    "gather_backward": long(backward_into(lambda x, indices, dim: torch.gather(x, dim, indices))),
+    "index_of": index_of,
+    "arange": lambda start, step, extents: start + step * torch.arange(extents["i"]),
     **UNARY_ORACLES,
     **SCALAR_ORACLES,
     **{name: spreading(function) for name, function in BINARY_ORACLES.items()},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from planner.errors import GraphError
 from planner.graph.ir import Node
 from planner.graph.rules.base import Backward, Gradients, Rule, number
+from tdl.catalog.loss import LOSSES
 
 
 def _produced_by(b: Backward, operand: int, op: str, *operands: int) -> Node:
@@ -47,4 +50,53 @@ def _cross_entropy(b: Backward) -> Gradients:
     return b.emit("mul", (unscaled, b.gradient), 0, dims=()), None, None, None
 
 
-RULES: dict[str, Rule] = {"batch_norm": _batch_norm, "cross_entropy": _cross_entropy}
+def _normalize(b: Backward) -> Gradients:
+    x, mean, var, weight, _ = b.node.inputs
+    _produced_by(b, 1, "mean", 0)
+    count = _produced_by(b, 2, "var", 0, 1).attrs["count"]
+    attrs = b.attrs("statistics", "weights", "eps")
+    grad_weight, grad_bias = b.emit_all(
+        "normalize_backward_weights", (b.gradient, x, mean, var), "grad_parameters", **attrs
+    )
+    grad_x = None
+    if b.wanted[0]:
+        inputs = (b.gradient, x, mean, var, weight)
+        sums = b.emit_all("normalize_backward_statistics", inputs, "grad_statistics", **attrs)
+        grad_x = b.emit("normalize_backward", (*inputs, *sums), 0, **attrs, count=count)
+    return grad_x, None, None, grad_weight, grad_bias
+
+
+def _softmax(b: Backward) -> Gradients:
+    _produced_by(b, 1, "amax", 0)
+    _produced_by(b, 2, "sum_exp", 0, 1)
+    inner = b.emit_step("softmax_backward_sum", (b.gradient, b.result), 0, "inner", **b.attrs("dim"))
+    return b.emit("softmax_backward", (b.gradient, b.result, inner), 0, **b.attrs("dim")), None, None
+
+
+def _log_softmax(b: Backward) -> Gradients:
+    _produced_by(b, 1, "amax", 0)
+    _produced_by(b, 2, "sum_exp", 0, 1)
+    dim = int(cast("int", b.node.attrs.get("dim", -1))) % b.rank()
+    inner = b.emit_step("sum", (b.gradient,), 0, "inner", dims=(dim,))
+    return b.emit("log_softmax_backward", (b.gradient, b.result, inner), 0, **b.attrs("dim")), None, None
+
+
+def _nll_loss(b: Backward) -> Gradients:
+    inputs = (b.gradient, b.node.inputs[1])
+    return b.emit("nll_loss_backward", inputs, 0, **b.attrs("count"), extents={"c": b.shape(0)[1]}), None
+
+
+def _loss(b: Backward) -> Gradients:
+    """Gradients of a table's loss, those of x and of the target from one node."""
+    return b.emit_all(f"{b.node.op}_backward", (b.gradient, *b.node.inputs), "grad_operands", **b.attrs("count"))
+
+
+RULES: dict[str, Rule] = {
+    "batch_norm": _batch_norm,
+    "normalize": _normalize,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "cross_entropy": _cross_entropy,
+    "nll_loss": _nll_loss,
+    **dict.fromkeys(LOSSES, _loss),
+}

@@ -8,21 +8,23 @@ from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers
 
 
-def _mm(b: Backward) -> Gradients:
+def _matrix_product(b: Backward) -> Gradients:
+    """Gradients of `mm` or `bmm`: products of the same kind."""
+    op = b.node.op
     left, right = b.node.inputs
     transpose_a = bool(b.node.attrs.get("transpose_a", False))
     transpose_b = bool(b.node.attrs.get("transpose_b", False))
     first = second = None
     if b.wanted[0]:
         if transpose_a:
-            first = b.emit("mm", (right, b.gradient), 0, transpose_a=transpose_b, transpose_b=True)
+            first = b.emit(op, (right, b.gradient), 0, transpose_a=transpose_b, transpose_b=True)
         else:
-            first = b.emit("mm", (b.gradient, right), 0, transpose_a=False, transpose_b=not transpose_b)
+            first = b.emit(op, (b.gradient, right), 0, transpose_a=False, transpose_b=not transpose_b)
     if b.wanted[1]:
         if transpose_b:
-            second = b.emit("mm", (b.gradient, left), 1, transpose_a=True, transpose_b=transpose_a)
+            second = b.emit(op, (b.gradient, left), 1, transpose_a=True, transpose_b=transpose_a)
         else:
-            second = b.emit("mm", (left, b.gradient), 1, transpose_a=not transpose_a, transpose_b=False)
+            second = b.emit(op, (left, b.gradient), 1, transpose_a=not transpose_a, transpose_b=False)
     return first, second
 
 
@@ -83,7 +85,8 @@ def _avg_pool(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
-    "mm": _mm,
+    "mm": _matrix_product,
+    "bmm": _matrix_product,
     "einsum": _einsum,
     "convolution": _convolution,
     "max_pool2d_with_indices": _max_pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers, number
 
 
@@ -25,4 +26,46 @@ def _expand_backward(b: Backward) -> Gradients:
     return (b.emit("scale", (summed,), 0, factor=factor),)
 
 
-RULES: dict[str, Rule] = {"sum": _sum, "mean": _mean, "expand": _expand_backward}
+def _extreme(b: Backward) -> Gradients:
+    """Share the gradient among the elements that are the extreme."""
+    x, dims = b.node.inputs[0], b.attrs("dims")
+    count = b.emit_step("count_extremes", (x, b.result), 0, "count", **dims)
+    share = b.emit_step("div", (b.gradient, count), 0, "share")
+    return (b.emit("extreme_backward", (share, x, b.result), 0, **dims),)
+
+
+def _prod(b: Backward) -> Gradients:
+    """Divide the product by each factor; where one is zero the gradient is not defined."""
+    dims = _dims(b)
+    extents: dict[str, Value] = {f"e{place}": b.shape(0)[dim] for place, dim in enumerate(dims)}
+    product = b.emit_step("mul", (b.gradient, b.result), 0, "product")
+    wide = b.emit_step("expand", (product,), 0, "wide", dims=dims, extents=extents)
+    return (b.emit("div", (wide, b.node.inputs[0]), 0),)
+
+
+def _var(b: Backward) -> Gradients:
+    """Gradients of x and of the mean; where the mean is that of x, the second is zero."""
+    x, mean = b.node.inputs
+    gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("dims", "count"))
+    producer = b.producers.get(mean)
+    if not b.wanted[1] or (producer is not None and producer.op == "mean" and producer.inputs == (x,)):
+        return gradient, None
+    summed = b.emit_step("sum", (gradient,), 1, "sum", dims=_dims(b))
+    return gradient, b.emit("neg", (summed,), 1)
+
+
+def _cumsum(b: Backward) -> Gradients:
+    reverse = not b.node.attrs.get("reverse", False)
+    return (b.emit("cumsum", (b.gradient,), 0, **b.attrs("dim", "extents"), reverse=reverse),)
+
+
+RULES: dict[str, Rule] = {
+    "sum": _sum,
+    "mean": _mean,
+    "amax": _extreme,
+    "amin": _extreme,
+    "prod": _prod,
+    "var": _var,
+    "cumsum": _cumsum,
+    "expand": _expand_backward,
+}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import tdl
-from planner.graph.rules.base import Backward, Gradients, Rule, materialise
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialise, number
 
 
 def _reshape(b: Backward) -> Gradients:
@@ -16,9 +18,9 @@ def _reshape(b: Backward) -> Gradients:
 def _unbind(b: Backward) -> Gradients:
     """Stack the outputs' gradients; an output that nobody reads contributes zeros."""
     parts = []
-    for number, (output, gradient) in enumerate(zip(b.node.outputs, b.arriving, strict=True)):
+    for place, (output, gradient) in enumerate(zip(b.node.outputs, b.arriving, strict=True)):
         if gradient is None:
-            parts.append(b.emit_step("scale", (output,), 0, f"zeros.{number}", factor=0.0))
+            parts.append(b.emit_step("scale", (output,), 0, f"zeros.{place}", factor=0.0))
         else:
             parts.append(materialise(b.builder, gradient))
     return (b.emit("stack", tuple(parts), 0, **b.attrs("dim")),)
@@ -29,4 +31,85 @@ def _stack(b: Backward) -> Gradients:
     return b.emit_all("unbind", (b.gradient,), "grad_tensors", **b.attrs("dim"), n=count)
 
 
-RULES: dict[str, Rule] = {"reshape": _reshape, "unbind": _unbind, "stack": _stack}
+def _permute(b: Backward) -> Gradients:
+    dims = integers(b, "dims")
+    return (b.emit("permute", (b.gradient,), 0, dims=tuple(dims.index(dim) for dim in range(len(dims)))),)
+
+
+def _cat(b: Backward) -> Gradients:
+    """Cut the gradient into the operands' parts."""
+    sizes, total = integers(b, "sizes"), sum(integers(b, "sizes"))
+    if len(sizes) == 1:
+        return b.arriving
+    starts = [sum(sizes[:operand]) for operand in range(len(sizes))]
+    return tuple(
+        b.emit("slice", (b.gradient,), operand, **b.attrs("dim"), start=start, skip=total - start - size)
+        if b.wanted[operand]
+        else None
+        for operand, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    )
+
+
+def _scattered(b: Backward, op: str, dim: int, *names: str, inputs: tuple[str, ...] = ()) -> Gradients:
+    """Apply `op`, which gives the gradient the operand's extent along a dimension."""
+    extents = {f"i{dim}": b.shape(0)[dim]}
+    return b.emit(op, (b.gradient, *inputs), 0, **b.attrs(*names), extents=extents), *(None for _ in inputs)
+
+
+def _select(b: Backward) -> Gradients:
+    return _scattered(b, "select_backward", int(number(b, "dim")), "dim", "index")
+
+
+def _slice(b: Backward) -> Gradients:
+    """Surround the gradient by zeros; with steps, put them in between too."""
+    dim = int(number(b, "dim"))
+    if b.node.attrs.get("step", 1) != 1:
+        return _scattered(b, "slice_backward", dim, "dim", "start", "step")
+    low, high = ([0] * b.rank() for _ in range(2))
+    low[dim], high[dim] = (int(cast("int", b.node.attrs.get(name, 0))) for name in ("start", "skip"))
+    return (b.emit("constant_pad_nd", (b.gradient,), 0, low=tuple(low), high=tuple(high)),)
+
+
+def _pad(b: Backward) -> Gradients:
+    """Cut off the padding, dimension by dimension."""
+    gradient: Gradient | None = b.arriving[0]
+    padded = [(dim, *ends) for dim, ends in enumerate(zip(integers(b, "low"), integers(b, "high"), strict=True))]
+    for dim, low, high in padded:
+        if low or high:
+            gradient = b.emit_step("slice", (str(gradient),), 0, f"cut{dim}", dim=dim, start=low, skip=high)
+    return (gradient,)
+
+
+def _flip(b: Backward) -> Gradients:
+    return (b.emit("flip", (b.gradient,), 0, **b.attrs("dims", "sizes")),)
+
+
+def _diagonal(b: Backward) -> Gradients:
+    dim2 = int(cast("int", b.node.attrs.get("dim2", 1)))
+    return _scattered(b, "diagonal_backward", dim2, "dim1", "dim2")
+
+
+def _embedding(b: Backward) -> Gradients:
+    inputs = (b.gradient, b.node.inputs[1])
+    return b.emit("embedding_dense_backward", inputs, 0, extents={"v": b.shape(0)[0]}), None
+
+
+def _by_indices(b: Backward) -> Gradients:
+    return _scattered(b, f"{b.node.op}_backward", int(number(b, "dim")), "dim", inputs=b.node.inputs[1:])
+
+
+RULES: dict[str, Rule] = {
+    "reshape": _reshape,
+    "unbind": _unbind,
+    "stack": _stack,
+    "permute": _permute,
+    "cat": _cat,
+    "select": _select,
+    "slice": _slice,
+    "constant_pad_nd": _pad,
+    "flip": _flip,
+    "diagonal": _diagonal,
+    "embedding": _embedding,
+    "index_select": _by_indices,
+    "gather": _by_indices,
+}

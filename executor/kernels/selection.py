@@ -1,0 +1,112 @@
+"""Selection by a tensor's values, by gathering and by sums of sorted segments instead of the descriptions' sums.
+
+A run covers a range of the selected variable: what lies outside it is left to the workers that have it, and adds zero.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from types import ModuleType
+
+from executor.kernels.call import Array, Kernel, KernelCall, Range
+
+
+def _inside(indices: Array, within: Range) -> tuple[Array, Array]:
+    """Where indices lie in a range, and their places in it (zero where they do not)."""
+    inside = (indices >= within[0]) & (indices < within[1])
+    return inside, (indices - within[0]) * inside
+
+
+def embedding(call: KernelCall) -> None:
+    """Row number indices[...] of the weight."""
+    weight, indices = call.inputs
+    inside, rows = _inside(indices, call.ranges["v"])
+    call.xp.multiply(weight[rows], inside[..., None], out=call.outputs[0])
+
+
+def index_select(call: KernelCall) -> None:
+    """Slices of x at the indices along a dimension."""
+    (x, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    inside, rows = _inside(indices, call.ranges["v"])
+    shape = [-1 if other == dim else 1 for other in range(x.ndim)]
+    call.xp.multiply(call.xp.take(x, rows, axis=dim), inside.reshape(shape), out=out)
+
+
+def gather(call: KernelCall) -> None:
+    """Elements of x whose coordinate along a dimension is the index that stands at their place."""
+    (x, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    inside, rows = _inside(indices, call.ranges["v"])
+    call.xp.multiply(call.xp.take_along_axis(x, rows, axis=dim), inside, out=out)
+
+
+def embedding_dense_backward(call: KernelCall) -> None:
+    """Sum of the gradients of every row's uses."""
+    (grad, indices), (out,) = call.inputs, call.outputs
+    inside, rows = _inside(indices.reshape(-1), call.ranges["v"])
+    values = grad.reshape(indices.size, grad.shape[-1])
+    call.xp.copyto(out, segment_sums(call.xp, rows[inside], values[inside], out.shape[0]))
+
+
+def index_select_backward(call: KernelCall) -> None:
+    """Sum of the gradients of every slice's uses."""
+    (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    xp = call.xp
+    inside, rows = _inside(indices, call.ranges[f"i{dim}"])
+    values = xp.moveaxis(grad, dim, 0)[inside]
+    rest = values.shape[1:]
+    sums = segment_sums(xp, rows[inside], values.reshape(len(values), prod(rest)), out.shape[dim])
+    xp.copyto(out, xp.moveaxis(sums.reshape(out.shape[dim], *rest), 0, dim))
+
+
+def gather_backward(call: KernelCall) -> None:
+    """Sum of the gradients of every element's uses."""
+    (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    xp = call.xp
+    inside, rows = _inside(indices, call.ranges[f"i{dim}"])
+    strides = [1] * out.ndim
+    for axis in reversed(range(out.ndim - 1)):
+        strides[axis] = strides[axis + 1] * out.shape[axis + 1]
+    places = rows * strides[dim]
+    for axis in range(out.ndim):
+        if axis != dim:
+            shape = [-1 if other == axis else 1 for other in range(out.ndim)]
+            places = places + (xp.arange(out.shape[axis]) * strides[axis]).reshape(shape)
+    xp.copyto(out, segment_sums(xp, places[inside], grad[inside][:, None], out.size).reshape(out.shape))
+
+
+def segment_sums(xp: ModuleType, rows: Array, values: Array, count: int) -> Array:
+    """Sum values[n, :] over equal rows[n], into `count` rows; always in the order in which they come."""
+    result = xp.zeros((count, values.shape[1]), dtype=values.dtype)
+    if rows.size and values.shape[1]:
+        order = xp.argsort(rows, kind="stable")
+        rows = rows[order]
+        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), rows[1:] != rows[:-1]]))
+        result[rows[starts]] = xp.add.reduceat(values[order], starts, axis=0)
+    return result
+
+
+def index_of(call: KernelCall) -> None:
+    """Find the first place along a dimension at which x has a value."""
+    (x, value), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    found = x == call.xp.expand_dims(value, dim)
+    first = call.xp.argmax(found, axis=dim) + call.ranges["r"][0]
+    call.xp.copyto(out, call.xp.where(found.any(axis=dim), first, 2**31 - 1), casting="unsafe")
+
+
+def arange(call: KernelCall) -> None:
+    """Integers from `start` in steps."""
+    start = call.integer("start") if "start" in call.attributes else 0
+    step = call.integer("step") if "step" in call.attributes else 1
+    call.xp.copyto(call.outputs[0], call.xp.arange(*call.ranges["i"]) * step + start, casting="unsafe")
+
+
+KERNELS: dict[str, Kernel] = {
+    "embedding": embedding,
+    "embedding_dense_backward": embedding_dense_backward,
+    "index_select": index_select,
+    "index_select_backward": index_select_backward,
+    "gather": gather,
+    "gather_backward": gather_backward,
+    "index_of": index_of,
+    "arange": arange,
+}

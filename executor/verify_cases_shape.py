@@ -1,0 +1,169 @@
+"""Cases of operators that move elements, or select them by a tensor's values."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from executor.verify_cases_base import Case, Draw, Generate, groups
+from planner.graph.ir import Value
+
+RESHAPES = (
+    "b s h -> (bs) h", "(bs) h -> b s h", "n (cyx) -> n c y x", "n c y x -> n (cyx)",
+    "a b (cd) -> a c b d", "(ab) c -> a (bc)",
+)  # fmt: skip
+
+
+def _shape(draw: Draw, least: int = 1) -> tuple[int, ...]:
+    return draw.sizes(draw.size(least, 4), 2, 4)
+
+
+def _reshape(draw: Draw) -> Case:
+    source, target = (groups(side) for side in RESHAPES[draw.size(0, len(RESHAPES) - 1)].split("->"))
+    extents: dict[str, Value] = {}
+    shape = []
+    for group in source:
+        sizes = draw.sizes(len(group), 2, 4)
+        # The first extent of a dimension follows from the others and from the operand's shape.
+        extents.update(zip(group[1:], sizes[1:], strict=True))
+        shape.append(prod(sizes))
+    return Case((draw.array(*shape),), {"source": source, "target": target, "extents": extents})
+
+
+def _unbind(draw: Draw) -> Case:
+    shape = draw.sizes(draw.size(1, 3), 2, 4)
+    dim = draw.size(0, len(shape) - 1)
+    return Case((draw.array(*shape),), {"dim": dim, "n": shape[dim]})
+
+
+def _stack(draw: Draw) -> Case:
+    shape, count = draw.sizes(draw.size(1, 3), 2, 4), draw.size(1, 4)
+    return Case(tuple(draw.array(*shape) for _ in range(count)), {"dim": draw.size(0, len(shape))})
+
+
+def _permute(draw: Draw) -> Case:
+    shape = _shape(draw)
+    return Case((draw.array(*shape),), {"dims": draw.subset(len(shape), len(shape))})
+
+
+def _cat(draw: Draw) -> Case:
+    shape, sizes = list(_shape(draw)), draw.sizes(draw.size(1, 4), 1, 4)
+    dim = draw.size(0, len(shape) - 1)
+    arrays = tuple(draw.array(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes)
+    return Case(arrays, {"dim": dim, "sizes": sizes})
+
+
+def _select(draw: Draw, *, backward: bool) -> Case:
+    shape = _shape(draw)
+    dim = draw.size(0, len(shape) - 1)
+    attributes: dict[str, Value] = {"dim": dim, "index": draw.size(0, shape[dim] - 1)}
+    if not backward:
+        return Case((draw.array(*shape),), attributes)
+    rest = shape[:dim] + shape[dim + 1 :]
+    return Case((draw.array(*rest),), {**attributes, "extents": {f"i{dim}": shape[dim]}})
+
+
+def _slice(draw: Draw, *, backward: bool) -> Case:
+    shape, (length, step, start, skip) = (
+        list(_shape(draw)),
+        (draw.size(1, 4), *draw.sizes(1, 1, 3), *draw.sizes(2, 0, 3)),
+    )
+    dim = draw.size(0, len(shape) - 1)
+    whole = start + (length - 1) * step + 1 + skip
+    attributes: dict[str, Value] = {"dim": dim, "start": start, "step": step}
+    shape[dim] = length if backward else whole
+    attributes |= {"extents": {f"i{dim}": whole}} if backward else {"skip": skip}
+    return Case((draw.array(*shape),), attributes)
+
+
+def _pad(draw: Draw) -> Case:
+    shape = _shape(draw)
+    low, high = (tuple(draw.size(0, 2) for _ in shape) for _ in range(2))
+    value = (0.0, -1.5)[draw.size(0, 1)]
+    return Case((draw.array(*shape),), {"low": low, "high": high, "value": value, "sizes": shape})
+
+
+def _flip(draw: Draw) -> Case:
+    shape = _shape(draw)
+    dims = draw.subset(len(shape), 1)
+    return Case((draw.array(*shape),), {"dims": dims, "sizes": tuple(shape[dim] for dim in dims)})
+
+
+def _diagonal(draw: Draw, *, backward: bool) -> Case:
+    rank, size = draw.size(2, 4), draw.size(2, 4)
+    dim1, dim2 = draw.subset(rank, rank)[:2]
+    shape = [size if dim in (dim1, dim2) else draw.size(2, 4) for dim in range(rank)]
+    attributes: dict[str, Value] = {"dim1": dim1, "dim2": dim2}
+    if not backward:
+        return Case((draw.array(*shape),), attributes)
+    rest = [extent for dim, extent in enumerate(shape) if dim not in (dim1, dim2)]
+    return Case((draw.array(*rest, size),), {**attributes, "extents": {f"i{dim2}": size}})
+
+
+def _embedding(draw: Draw) -> Case:
+    (rows, width), shape = draw.sizes(2, 2, 6), draw.sizes(draw.size(1, 2), 2, 4)
+    return Case((draw.array(rows, width), draw.below(rows, *shape)))
+
+
+def _embedding_backward(draw: Draw) -> Case:
+    (rows, width), shape = draw.sizes(2, 2, 6), draw.sizes(draw.size(1, 2), 2, 4)
+    return Case((draw.array(*shape, width), draw.below(rows, *shape)), {"extents": {"v": rows}})
+
+
+def _index_select(draw: Draw, *, backward: bool) -> Case:
+    shape, count = list(_shape(draw)), draw.size(2, 5)
+    dim = draw.size(0, len(shape) - 1)
+    indices, rows = draw.below(shape[dim], count), shape[dim]
+    if not backward:
+        return Case((draw.array(*shape), indices), {"dim": dim})
+    shape[dim] = count
+    return Case((draw.array(*shape), indices), {"dim": dim, "extents": {f"i{dim}": rows}})
+
+
+def _gather(draw: Draw, *, backward: bool) -> Case:
+    shape = list(_shape(draw))
+    dim = draw.size(0, len(shape) - 1)
+    index_shape = [*shape[:dim], draw.size(2, 4), *shape[dim + 1 :]]
+    indices = draw.below(shape[dim], *index_shape)
+    if not backward:
+        return Case((draw.array(*shape), indices), {"dim": dim})
+    return Case((draw.array(*index_shape), indices), {"dim": dim, "extents": {f"i{dim}": shape[dim]}})
+
+
+def _index_of(draw: Draw) -> Case:
+    shape = _shape(draw)
+    dim = draw.size(0, len(shape) - 1)
+    x = draw.array(*shape)
+    # Some values occur nowhere.
+    value = x.max(axis=dim) + draw.below(2, *shape[:dim], *shape[dim + 1 :])
+    return Case((x, value), {"dim": dim})
+
+
+def _arange(draw: Draw) -> Case:
+    extents: dict[str, Value] = {"i": draw.size(2, 6)}
+    return Case((), {"start": draw.size(-3, 3), "step": draw.size(1, 3), "extents": extents})
+
+
+CASES: dict[str, Generate] = {
+    "reshape": _reshape,
+    "unbind": _unbind,
+    "stack": _stack,
+    "permute": _permute,
+    "cat": _cat,
+    "select": partial(_select, backward=False),
+    "select_backward": partial(_select, backward=True),
+    "slice": partial(_slice, backward=False),
+    "slice_backward": partial(_slice, backward=True),
+    "constant_pad_nd": _pad,
+    "flip": _flip,
+    "diagonal": partial(_diagonal, backward=False),
+    "diagonal_backward": partial(_diagonal, backward=True),
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "index_select": partial(_index_select, backward=False),
+    "index_select_backward": partial(_index_select, backward=True),
+    "gather": partial(_gather, backward=False),
+    "gather_backward": partial(_gather, backward=True),
+    "index_of": _index_of,
+    "arange": _arange,
+}
