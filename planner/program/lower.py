@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,20 +49,44 @@ def lower(plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence
     wanted = None if nodes is None else frozenset(nodes)
     traffic = Traffic(plan, [node for node in plan.graph.nodes if wanted is None or node.name in wanted])
     drafting = Drafting(plan, prefetch, traffic)
-    workers = tuple(_Emitter(drafting, worker).program() for worker in range(plan.workers))
     regions = {name: drafting.owned(name) for name in drafting.stored}
-    return Program(plan.ways, workers, drafting.stored, regions, sent_bytes(workers))
+    return Program(plan.ways, _Workers(drafting), drafting.stored, regions, sent_bytes(drafting))
 
 
-def sent_bytes(workers: Sequence[WorkerProgram]) -> NDArray[np.int64]:
-    """Return the k x k matrix of bytes that the workers' messages hold, from worker (row) to worker (column)."""
-    total = np.zeros((len(workers), len(workers)), dtype=np.int64)
-    for program in workers:
-        for task in program.tasks:
-            if isinstance(task, Send):
-                for message in task.messages:
-                    total[program.worker, message.peer] += message.nbytes
+def sent_bytes(drafting: Drafting) -> NDArray[np.int64]:
+    """Return the k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
+    total = np.zeros((drafting.plan.workers,) * 2, dtype=np.int64)
+    for transfer in drafting.transfers:
+        item = ITEM_BYTES[drafting.graph.tensors[transfer.tensor].dtype]
+        for worker, share in enumerate(cut(transfer.exchange)):
+            for peer, pieces in share.sends:
+                total[worker, peer] += total_elements(pieces) * item
     return total
+
+
+class _Workers(Sequence[WorkerProgram]):
+    """Every worker's program, each written when first asked for: a rank of the executor asks for its own alone."""
+
+    def __init__(self, drafting: Drafting) -> None:
+        self._drafting = drafting
+        self._written: dict[int, WorkerProgram] = {}
+
+    def __len__(self) -> int:
+        return self._drafting.plan.workers
+
+    @overload
+    def __getitem__(self, worker: int) -> WorkerProgram: ...
+
+    @overload
+    def __getitem__(self, worker: slice) -> list[WorkerProgram]: ...
+
+    def __getitem__(self, worker: int | slice) -> WorkerProgram | list[WorkerProgram]:
+        if isinstance(worker, slice):
+            return [self[number] for number in range(len(self))[worker]]
+        number = range(len(self))[worker]
+        if number not in self._written:
+            self._written[number] = _Emitter(self._drafting, number).program()
+        return self._written[number]
 
 
 class _Emitter:
