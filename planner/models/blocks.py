@@ -67,31 +67,35 @@ class Projection:
     equation: str
     shape: tuple[int, ...]
     gain: float = 1.0
+    bias: bool = True
 
 
 def project(b: GraphBuilder, x: str, name: str, by: Projection) -> str:
-    """Contract x with the weight "name.w" and add "name.b" over the dimensions that the weight brings."""
+    """Contract x with the weight "name.w" and, with a bias, add "name.b" over the dimensions that the weight brings."""
     left, right, target = by.equation.replace("->", ",").split(",")
     fan_in = math.prod(extent for letter, extent in zip(right, by.shape, strict=True) if letter in left)
     weight = b.weight(f"{name}.w", by.shape, uniform(fan_in, by.gain))
     y = b.apply("einsum", x, weight, name=name, equation=by.equation)
+    if not by.bias:
+        return y
     return add_bias(b, y, name, *(dim for dim, letter in enumerate(target) if letter in right))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Pre-norm blocks of one network: its builder, heads per attention, and how many residual sums there are."""
+    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and `qkv_bias`."""
 
     b: GraphBuilder
     heads: int
     residuals: int
+    qkv_bias: bool
 
     def attention(self, x: str, name: str, causal: bool = False) -> str:
         """Add to x [b, s, d] what its positions attend to in its norm; each only to itself and before if `causal`."""
         b, (_, _, width) = self.b, self.b.shape(x)
         shape = (3, self.heads, width // self.heads, width)
         norm = layer_norm(b, x, f"{name}.norm")
-        fused = project(b, norm, f"{name}.qkv", Projection(TO_HEADS, shape))
+        fused = project(b, norm, f"{name}.qkv", Projection(TO_HEADS, shape, bias=self.qkv_bias))
         parts = tuple(f"{name}.{part}" for part in "qkv")
         q, k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=3)
         return self._attend(x, (q, k, v), name, causal)
@@ -100,8 +104,9 @@ class Blocks:
         """Add to x [b, s, d] what the positions of its norm attend to in `memory` [b, t, d]."""
         b, (_, _, width) = self.b, self.b.shape(x)
         head = (self.heads, width // self.heads, width)
-        q = project(b, layer_norm(b, x, f"{name}.norm"), f"{name}.q", Projection("bsd,hed->bhse", head))
-        fused = project(b, memory, f"{name}.kv", Projection(TO_HEADS, (2, *head)))
+        norm = layer_norm(b, x, f"{name}.norm")
+        q = project(b, norm, f"{name}.q", Projection("bsd,hed->bhse", head, bias=self.qkv_bias))
+        fused = project(b, memory, f"{name}.kv", Projection(TO_HEADS, (2, *head), bias=self.qkv_bias))
         parts = tuple(f"{name}.{part}" for part in "kv")
         k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=2)
         return self._attend(x, (q, k, v), name, causal=False)

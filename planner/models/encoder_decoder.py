@@ -23,7 +23,7 @@ def build(layers: str, width: str, options: ModelOptions) -> Graph:
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)
-    encoder, decoder = Blocks(b, heads, 2 * count), Blocks(b, heads, 3 * count)
+    encoder, decoder = (Blocks(b, heads, sums * count, options.qkv_bias) for sums in (2, 3))
     source = tokens(b, "source", (options.batch, options.source_sequence or options.sequence), options.vocabulary)
     target = tokens(b, "target", (options.batch, options.sequence), options.vocabulary)
     names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")

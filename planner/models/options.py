@@ -23,7 +23,9 @@ class ModelOptions:
     `width` multiplies the widths of AlexNet and VGG-16. `backbone` and `embedding`: a Classifier-C's backbone model
     and the width of its embedding. `sequence`: tokens per sample, of an encoder-decoder's target; `source_sequence`:
     of its source, by default as many; `vocabulary`: how many different tokens; `heads` per attention; `tied`: whether
-    tokens' embeddings are the output layer's weights too.
+    tokens' embeddings are the output layer's weights too; `qkv_bias`: whether queries, keys and values have biases.
+    (Attention is blind to the keys' bias. Its gradient is rounding alone, which Adam blows up to full steps, so that
+    with Adam no two ways of computing agree on it.)
     `first_input_gradient`: whether the first layer's data gradient is computed, which training has no use for but
     some published costs include (MLP only). `optimizer` is a name in `OPTIMIZERS`, with its constants; "none" gives
     forward and backward only.
@@ -45,6 +47,7 @@ class ModelOptions:
     vocabulary: int = 32000
     heads: int | None = None
     tied: bool = True
+    qkv_bias: bool = True
     first_input_gradient: bool = False
     optimizer: str = "momentum"
     lr: float = 0.01

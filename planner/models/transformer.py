@@ -18,7 +18,7 @@ def build(layers: str, width: str, options: ModelOptions) -> Graph:
     weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
-    blocks = Blocks(b, heads_of(units, options), 2 * count)
+    blocks = Blocks(b, heads_of(units, options), 2 * count, options.qkv_bias)
     words = tokens(b, "tokens", (options.batch, options.sequence), options.vocabulary)
     weight = table(b, "embedding", options.vocabulary, units)
     x = embed(b, words, weight, "embedding")

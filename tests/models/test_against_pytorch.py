@@ -24,7 +24,7 @@ MODELS = {
     "transformer-2-12": {"batch": 2, "sequence": 5, "vocabulary": 11, "heads": 3},
     "transformer-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "heads": 2, "tied": False},
     "encoder-decoder-2-8": {"batch": 2, "sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2},
-    "encoder-decoder-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "tied": False},
+    "encoder-decoder-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "tied": False, "qkv_bias": False},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 

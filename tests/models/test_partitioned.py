@@ -19,16 +19,24 @@ MODELS = {
     "vgg-16": {"batch": 4, "image": 32, "width": 1 / 32, "classes": 6},
     "classifier-9": {"batch": 4, "image": 8, "channels": 1, "backbone": "wresnet-14-0.0625", "embedding": 6},
     "transformer-1-12": {"batch": 4, "sequence": 6, "vocabulary": 11, "heads": 3},
-    "encoder-decoder-1-8": {"batch": 4, "sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2},
+    "encoder-decoder-1-8": {
+        "batch": 4,
+        "sequence": 3,
+        "source_sequence": 5,
+        "vocabulary": 9,
+        "heads": 2,
+        "qkv_bias": False,
+    },
 }
+# With Adam biases of keys would differ; see ModelOptions.
+OPTIMIZERS = {"transformer-1-12": "momentum"}
 TOLERANCE = 1e-10
 
 
 @cache
 def graph(name):
-    # Not Adam: attention does not change with a bias of the keys, whose gradient is rounding alone, and Adam divides
-    # it by its own size.
-    return build(name, ModelOptions(**MODELS[name], dtype="float64", optimizer="momentum"))
+    optimizer = OPTIMIZERS.get(name, "adam")
+    return build(name, ModelOptions(**MODELS[name], dtype="float64", optimizer=optimizer, lr=0.001))
 
 
 @cache

@@ -118,11 +118,11 @@ def layer_norm(x, weights, name):
 
 def projected(x, weights, name):
     """To heads: the weight [parts, heads, width of a head, d] as one matrix; returns the parts [b, heads, s, e]."""
-    weight, bias = weights[f"{name}.w"], weights[f"{name}.b"]
-    if weight.ndim == 3:
-        weight, bias = weight[None], bias[None]
+    weight = weights[f"{name}.w"]
+    weight = weight[None] if weight.ndim == 3 else weight
     parts, heads, head, width = weight.shape
-    y = functional.linear(x, weight.reshape(-1, width), bias.reshape(-1))
+    bias = weights[f"{name}.b"].flatten() if f"{name}.b" in weights else None
+    y = functional.linear(x, weight.reshape(-1, width), bias)
     return y.reshape(*x.shape[:2], parts, heads, head).permute(2, 0, 3, 1, 4)
 
 
