@@ -14,7 +14,8 @@ MASKS = "of truth values or bits"
 
 UNARY = (
     each(
-        "abs acos acosh asin asinh atan atanh ceil cos cosh elu erf exp expm1 floor gelu isinf isnan leaky_relu log log10 "
+        "abs acos acosh asin asinh atan atanh ceil cos cosh elu erf exp expm1 floor gelu isinf isnan leaky_relu "
+        "log log10 "
         "log1p log2 neg reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc clone",
         "{}(x[2])",
     )

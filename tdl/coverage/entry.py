@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tdl.coverage.composition import Composition, composition
-from tdl.expr import OpaqueElement, walk
+from tdl.expr import Call, Coordinate, Element, Expr, OpaqueElement, walk
 from tdl.operator import Description
 
 
@@ -47,13 +47,37 @@ class Entry:
         reduced = (strategy.reducer for description in found for strategy in description.strategies.values())
         return "output reduction" if any(reduced) else "other"
 
+    @property
+    def selects(self) -> bool:
+        """Whether a part compares an index with a tensor's value."""
+        return self.composition is not None and any(map(selects_by_value, self.composition.descriptions()))
+
 
 def calls_opaque(description: Description) -> bool:
     """Whether an output is computed by a function that the analysis does not look into."""
     return any(isinstance(node, OpaqueElement) for output in description.outputs for node in walk(output.value))
 
 
+COMPARISONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "subtract"}
+
+
+def selects_by_value(description: Description) -> bool:
+    """Whether it compares an index with a tensor's value, which is how an index that is data is described."""
+    calls = (node for output in description.outputs for node in walk(output.value) if isinstance(node, Call))
+    return any(
+        _has(mine, Coordinate) and not _has(mine, Element) and _has(other, Element)
+        for call in calls
+        if call.function in COMPARISONS
+        for mine, other in (call.arguments, call.arguments[::-1])
+    )
+
+
+def _has(expression: Expr, kind: type[Expr]) -> bool:
+    return any(isinstance(node, kind) for node in walk(expression))
+
+
 KINDS = ("element-wise", "output reduction", "opaque", "other")
+"""The classes that `Entry.kind` tells apart."""
 
 
 def described(text: str, note: str = "") -> Entry:
@@ -87,10 +111,12 @@ def table(*families: Mapping[str, Entry]) -> Mapping[str, Entry]:
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:
-    """Count entries: all, described, how, and by class."""
+    """Count entries: all, described, how, by class, and how many of the output reductions are selections by value."""
     found = list(entries)
     own = [entry for entry in found if entry.described != "no"]
     result = {"operators": len(found), "described": len(own)}
     result |= {how: sum(entry.described == how for entry in own) for how in ("directly", "from parts")}
     kinds = [entry.kind for entry in own]
-    return result | {kind: kinds.count(kind) for kind in KINDS}
+    result |= {kind: kinds.count(kind) for kind in KINDS}
+    selections = [entry for entry, kind in zip(own, kinds, strict=True) if kind == "output reduction" and entry.selects]
+    return result | {"selection by value": len(selections)}

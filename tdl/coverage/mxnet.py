@@ -22,7 +22,8 @@ UNARY = each(
     "smooth_l1": described("smooth_l1(x[2], scalar=1.0)"),
     "clip": described("clamp(x[2], min=-1.0, max=1.0)"),
     "Activation": described("relu(x[2])", "or sigmoid, tanh, softplus"),
-    "LeakyReLU": described("leaky_relu(x[2], negative_slope=0.25)", "or elu; rectified with a slope for each channel"),
+    "LeakyReLU": described("leaky_relu(x[2], negative_slope=0.25)", "or elu; "
+    "rectified with a slope for each channel"),
     "Dropout": described("dropout(x[2], step[0], p=0.5)", GENERATOR),
     "LogisticRegressionOutput": described("sigmoid(x[2])"),
     "_identity_with_attr_like_rhs": described("clone(x[2])", "the second operand only lends its shape"),
@@ -41,8 +42,10 @@ BINARY = (
 
 BROADCAST = each(
     "broadcast_add=add broadcast_sub=sub broadcast_mul=mul broadcast_div=div broadcast_mod=remainder "
-    "broadcast_power=pow broadcast_hypot=hypot broadcast_maximum=maximum broadcast_minimum=minimum broadcast_equal=eq "
-    "broadcast_not_equal=ne broadcast_greater=gt broadcast_greater_equal=ge broadcast_lesser=lt broadcast_lesser_equal=le",
+    "broadcast_power=pow broadcast_hypot=hypot broadcast_maximum=maximum broadcast_minimum=minimum "
+    "broadcast_equal=eq "
+    "broadcast_not_equal=ne broadcast_greater=gt broadcast_greater_equal=ge broadcast_lesser=lt "
+    "broadcast_lesser_equal=le",
     "{}(a[3], b[1], dims=(1,))",
     "extents of 1 are dropped from the smaller operand; where both broadcast, one is expanded first",
 )  # fmt: skip
@@ -222,10 +225,12 @@ NORMALISATION = (
             "normalize(x, m, v, weight[1], bias[1], statistics=(0, 1), weights=(1,), eps=1e-3)"
         ),
         "L2Normalization": described(
-            "q = square(x[3]); s = sum(q, dims=(1, 2)); e = add_scalar(s, value=1e-10); r = sqrt(e); div(x, r, dims=(0,))"
+            "q = square(x[3]); s = sum(q, dims=(1, 2)); e = add_scalar(s, value=1e-10); r = sqrt(e); "
+            "div(x, r, dims=(0,))"
         ),
         "LRN": described(
-            "q = square(x[4]); s = channel_window(q, reach=1); t = scale(s, factor=0.5); k = add_scalar(t, value=2.0); "
+            "q = square(x[4]); s = channel_window(q, reach=1); t = scale(s, factor=0.5); "
+            "k = add_scalar(t, value=2.0); "
             "p = pow_scalar(k, value=-0.75); mul(x, p)"
         ),
     }
@@ -295,13 +300,14 @@ SEQUENTIAL = left_out(
 )
 RECURRENT = left_out(
     "RNN",
-    "recurrence: every step of the one fused operator needs the step before; unrolled, a cell is mm, add, sigmoid, tanh",
+    "recurrence: every step of the one fused operator needs the step before; "
+    "unrolled, a cell is mm, add, sigmoid, tanh",
 ) | left_out("_contrib_CTCLoss", "recurrence: a dynamic program over time steps")
 PLACEHOLDER = left_out("_NoGradient", "a placeholder without operands or value, for gradients that do not exist")
 
 FORWARD = table(
-    UNARY, BINARY, BROADCAST, SCALAR, OPTIMIZERS, CREATION, RANDOM, INDEXING, MATRIX, WINDOWS, NORMALISATION, REDUCTIONS,
-    ORDERING, SHAPE, QUANTIZED, CUSTOM, HOST, SEQUENTIAL, RECURRENT, PLACEHOLDER,
+    UNARY, BINARY, BROADCAST, SCALAR, OPTIMIZERS, CREATION, RANDOM, INDEXING, MATRIX, WINDOWS, NORMALISATION,
+    REDUCTIONS, ORDERING, SHAPE, QUANTIZED, CUSTOM, HOST, SEQUENTIAL, RECURRENT, PLACEHOLDER,
 )  # fmt: skip
 """Forward operators registered in `src/`."""
 

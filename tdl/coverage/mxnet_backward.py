@@ -61,9 +61,12 @@ BROADCAST = each(
 ) | {
     "_backward_broadcast_add": described("da = clone(grad[3]); sum(grad, dims=(0, 2))"),
     "_backward_broadcast_sub": described("da = clone(grad[3]); s = sum(grad, dims=(0, 2)); neg(s)"),
-    "_backward_broadcast_mul": described("da = mul(grad[3], b[1], dims=(1,)); p = mul(grad, a[3]); sum(p, dims=(0, 2))"),
+    "_backward_broadcast_mul": described(
+        "da = mul(grad[3], b[1], dims=(1,)); p = mul(grad, a[3]); sum(p, dims=(0, 2))"
+    ),
     "_backward_broadcast_div": described(
-        "da = div(grad[3], b[1], dims=(1,)); p = mul(da, a[3]); q = div(p, b, dims=(1,)); s = sum(q, dims=(0, 2)); neg(s)"
+        "da = div(grad[3], b[1], dims=(1,)); p = mul(da, a[3]); q = div(p, b, dims=(1,)); "
+        "s = sum(q, dims=(0, 2)); neg(s)"
     ),
     "_broadcast_backward": described("sum(grad[3], dims=(0, 2))"),
 }  # fmt: skip
@@ -212,10 +215,12 @@ LAYERS = (
         "_backward_Deconvolution": described(
             "dx = convolution(grad[4], weight[4], stride=(2, 2), padding=(1, 1)); "
             'dw = convolution_backward_weight(x[4], grad, stride=(2, 2), padding=(1, 1), extents={"dy": 3, "dx": 3}); '
+            ''
             "sum(grad, dims=(0, 2, 3))"
         ),
         "_backward_InstanceNorm": described(
-            "dw, db = normalize_backward_weights(grad[4], x[4], m[2], v[2], statistics=(0, 1), weights=(1,), eps=1e-3); "
+            "dw, db = normalize_backward_weights(grad[4], x[4], m[2], v[2], statistics=(0, 1), weights=(1,), "
+            "eps=1e-3); "
             "p, s = normalize_backward_statistics(grad, x, m, v, w[1], statistics=(0, 1), weights=(1,), eps=1e-3); "
             "normalize_backward(grad, x, m, v, w, p, s, statistics=(0, 1), weights=(1,), eps=1e-3, count=20)"
         ),
@@ -230,12 +235,15 @@ LAYERS = (
         "_backward_BilinearSampler": described(SAMPLER),
         "_backward_GridGenerator": described("affine_grid_backward(grad[4], size=(3, 2))"),
         "_backward_SpatialTransformer": described(SAMPLER + "; affine_grid_backward(dg, size=(3, 2))"),
-        "_backward_ROIPooling": described("roi_max_backward(grad[4], winner[4], rois[2], size=(4, 5), extents={\"n\": 2})"),
+        "_backward_ROIPooling": described(
+            'roi_max_backward(grad[4], winner[4], rois[2], size=(4, 5), extents={"n": 2})'
+        ),
         "_backward__contrib_PSROIPooling": described(
             "position_sensitive_roi_backward(grad[4], rois[2], pooled=(2, 2), size=(4, 5), scale=1.0, images=2)"
         ),
         "_backward_Correlation": described(
-            "da = correlation_backward(grad[4], b[4], kernel=3, reach=1, stride=1, count=18.0, first=True, size=(6, 7)); "
+            "da = correlation_backward(grad[4], b[4], kernel=3, reach=1, stride=1, count=18.0, first=True, "
+            "size=(6, 7)); "
             "correlation_backward(grad, a[4], kernel=3, reach=1, stride=1, count=18.0, first=False, size=(6, 7))"
         ),
         "_backward_UpSampling": described(
@@ -249,7 +257,10 @@ LAYERS = (
         "_backward_Crop": described(
             "constant_pad_nd(grad[4], low=(0, 0, 1, 1), high=(0, 0, 1, 2))"
         ),
-        "_backward_Pad": described('a = slice(grad[4], dim=2, start=1, extents={"i2": 2}); slice(a, dim=3, start=1, extents={"i3": 2})', "of zeros"),
+        "_backward_Pad": described(
+            'a = slice(grad[4], dim=2, start=1, extents={"i2": 2}); slice(a, dim=3, start=1, extents={"i3": 2})',
+            "of zeros",
+        ),
         "_backward_SwapAxis": described('permute(grad[3], dims=(0, 2, 1))'),
         "_backward__contrib_count_sketch": described("count_sketch_backward(grad[2], bucket[1], sign[1])"),
         "_backward__contrib_fft": described("ifft_last(grad[2], length=6)"),

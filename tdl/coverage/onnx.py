@@ -1,4 +1,6 @@
-"""The operators of ONNX 1.23 (opset 28, with the preview and classical machine-learning domains), and how each is described.
+"""The operators of ONNX 1.23 (opset 28), and how each is described.
+
+The preview domains and that of classical machine learning are included.
 
 Operators that ONNX itself defines as functions of others are described directly where one description says it.
 """
@@ -22,7 +24,8 @@ UNARY = (
         "Abs=abs Acos=acos Acosh=acosh Asin=asin Asinh=asinh Atan=atan Atanh=atanh Ceil=ceil Cos=cos Cosh=cosh "
         "Elu=elu Erf=erf Exp=exp Floor=floor Gelu=gelu HardSigmoid=hardsigmoid HardSwish=hardswish IsInf=isinf "
         "IsNaN=isnan LeakyRelu=leaky_relu Log=log Neg=neg Reciprocal=reciprocal Relu=relu Round=round "
-        "Sigmoid=sigmoid Sign=sign Sin=sin Sinh=sinh Softplus=softplus Softsign=softsign Sqrt=sqrt Swish=silu Tan=tan "
+        "Sigmoid=sigmoid Sign=sign Sin=sin Sinh=sinh Softplus=softplus Softsign=softsign Sqrt=sqrt Swish=silu "
+        "Tan=tan "
         "Tanh=tanh",
         "{}(x[2])",
     )
@@ -49,7 +52,8 @@ UNARY = (
 
 BINARY = (
     each(
-        "Add=add Sub=sub Mul=mul Div=div Equal=eq Greater=gt GreaterOrEqual=ge Less=lt LessOrEqual=le Mod=remainder Pow=pow",
+        "Add=add Sub=sub Mul=mul Div=div Equal=eq Greater=gt GreaterOrEqual=ge Less=lt LessOrEqual=le "
+        "Mod=remainder Pow=pow",
         "{}(a[3], b[1], dims=(1,))",
         "extents of 1 are dropped from the smaller operand",
     )
@@ -135,7 +139,8 @@ LAYERS = as_in_aten(
 ) | {
     "Attention": described(ATTENTION.replace("{mask}", "u = add(t, mask[2], dims=(2, 3)); ")),
     "RotaryEmbedding": described(
-        "h = rotate_halves(x[4], half=2); c = mul(x, cosine[2], dims=(2, 3)); s = mul(h, sine[2], dims=(2, 3)); add(c, s)"
+        "h = rotate_halves(x[4], half=2); c = mul(x, cosine[2], dims=(2, 3)); s = mul(h, sine[2], dims=(2, 3)); "
+        "add(c, s)"
     ),
     "SoftmaxCrossEntropyLoss": described(SOFTMAX_LOSS),
     "NegativeLogLikelihoodLoss": described(
@@ -188,7 +193,8 @@ WINDOWS = as_in_aten("AveragePool=avg_pool2d MaxPool=max_pool2d_with_indices Col
         'deformable_convolution(x[4], offset[4], weight[4], stride=(1, 1), padding=(1, 1), extents={"y": 4, "x_": 5})'
     ),
     "LpPool": described(
-        "q = square(x[4]); a = avg_pool2d(q, stride=(2, 2), padding=(1, 1), kernel=(3, 3)); s = scale(a, factor=9.0); sqrt(s)",
+        "q = square(x[4]); a = avg_pool2d(q, stride=(2, 2), padding=(1, 1), kernel=(3, 3)); "
+        "s = scale(a, factor=9.0); sqrt(s)",
         "p = 2; others likewise",
     ),
     "Resize": described("bilinear_resize(x[4], size=(4, 5), bins=(6, 7))", "or nearest; cubic is a sum likewise"),
@@ -243,7 +249,8 @@ STRINGS = "strings, which are no numbers"
 
 LEFT_OUT = (
     left_out(
-        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty "
+        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct "
+        "SequenceEmpty "
         "SequenceErase SequenceInsert SequenceLength SplitToSequence SequenceMap",
         CONTAINERS,
     )
@@ -305,7 +312,8 @@ CLASSICAL = table(
         "ArrayFeatureExtractor": described("index_select(x[2], indices[1], dim=1)", SELECTED),
         "FeatureVectorizer": described("cat(a[2], b[2], dim=1, sizes=(4, 3))"),
         "LinearClassifier": described(
-            "p = mm(x[2], w[2], transpose_b=True); s = add(p, bias[1], dims=(1,)); m = amax(s, dims=(1,)); index_of(s, m, dim=1)"
+            "p = mm(x[2], w[2], transpose_b=True); s = add(p, bias[1], dims=(1,)); m = amax(s, dims=(1,)); "
+            "index_of(s, m, dim=1)"
         ),
         "SVMRegressor": described(
             "d = distance(x[2], vectors[2], p=2.0); g = scale(d, factor=-0.5); k = exp(g); "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from math import pi
 
-from tdl.expr import Expr, lift
+from tdl.expr import Expr
 from tdl.language import Lambda, Operand, Placed, Sum, absolute, at, cos, maximum, minimum, pad, tensor, where
 from tdl.operator import op
 
