@@ -132,7 +132,8 @@ def _shift_two(draw: Draw) -> Case:
 
 def _conv1d(draw: Draw) -> Case:
     b, ci, co, dx = draw.sizes(4, 2, 3)
-    return Case((draw.array(b, ci, dx + draw.size(1, 5)), draw.array(ci, co, dx)))
+    x = draw.size(1, 5)
+    return Case((draw.array(b, ci, x + dx - 1), draw.array(ci, co, dx)), shapes=((b, co, x),))
 
 
 def _batch_cholesky(draw: Draw) -> Case:

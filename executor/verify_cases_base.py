@@ -20,12 +20,14 @@ Array = np.ndarray[Any, Any]
 class Case:
     """One application of an operator: operands (float64, or int32 for labels and indices) and attributes.
 
-    `shapes` are those of the outputs, where they are known from elsewhere than the description.
+    `shapes` are those of the outputs and `extents` those of index variables, where they are known from elsewhere than
+    the description.
     """
 
     operands: tuple[Array, ...]
     attributes: Mapping[str, Value] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] | None = None
+    extents: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

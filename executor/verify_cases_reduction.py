@@ -114,9 +114,9 @@ def _cross_entropy(draw: Draw, name: str) -> Case:
     maximum = x.max(axis=1)
     total = np.exp(x - maximum[:, None]).sum(axis=1)
     return {
-        "forward": Case((x, maximum, total, labels), {"count": batch}),
+        "forward": Case((x, maximum, total, labels), {"count": batch}, extents={"c": classes}),
         "backward": Case((x, maximum, total, labels), {"factor": 1 / batch}),
-        "nll": Case((x, labels), {"count": batch}),
+        "nll": Case((x, labels), {"count": batch}, extents={"c": classes}),
         "nll_backward": Case((draw.array(), labels), {"count": batch, "extents": {"c": classes}}),
     }[name]
 
@@ -125,7 +125,8 @@ def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
     shape = draw.sizes(draw.size(1, 3), 2, 4)
     within = name == "binary_cross_entropy"
     x = draw.generator.integers(1, 8, shape) / 8 if within else draw.array(*shape)
-    target = draw.generator.integers(1, 8, shape) / 8
+    probable = name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
+    target = draw.generator.integers(1, 8, shape) / 8 if probable else draw.array(*shape)
     operands = (draw.array(), x, target) if backward else (x, target)
     return Case(operands, {"count": int(np.prod(shape))})
 

@@ -80,7 +80,9 @@ def _pad(draw: Draw) -> Case:
     shape = _shape(draw)
     low, high = (tuple(draw.size(0, 2) for _ in shape) for _ in range(2))
     value = (0.0, -1.5)[draw.size(0, 1)]
-    return Case((draw.array(*shape),), {"low": low, "high": high, "value": value, "sizes": shape})
+    attributes: dict[str, Value] = {"low": low, "high": high, "value": value, "sizes": shape}
+    padded = tuple(map(sum, zip(low, shape, high, strict=True)))
+    return Case((draw.array(*shape),), attributes, shapes=(padded,))
 
 
 def _flip(draw: Draw) -> Case:
@@ -102,7 +104,7 @@ def _diagonal(draw: Draw, *, backward: bool) -> Case:
 
 def _embedding(draw: Draw) -> Case:
     (rows, width), shape = draw.sizes(2, 2, 6), draw.sizes(draw.size(1, 2), 2, 4)
-    return Case((draw.array(rows, width), draw.below(rows, *shape)))
+    return Case((draw.array(rows, width), draw.below(rows, *shape)), extents={"v": rows})
 
 
 def _embedding_backward(draw: Draw) -> Case:
@@ -115,7 +117,7 @@ def _index_select(draw: Draw, *, backward: bool) -> Case:
     dim = draw.size(0, len(shape) - 1)
     indices, rows = draw.below(shape[dim], count), shape[dim]
     if not backward:
-        return Case((draw.array(*shape), indices), {"dim": dim})
+        return Case((draw.array(*shape), indices), {"dim": dim}, extents={"v": rows})
     shape[dim] = count
     return Case((draw.array(*shape), indices), {"dim": dim, "extents": {f"i{dim}": rows}})
 
@@ -126,7 +128,7 @@ def _gather(draw: Draw, *, backward: bool) -> Case:
     index_shape = [*shape[:dim], draw.size(2, 4), *shape[dim + 1 :]]
     indices = draw.below(shape[dim], *index_shape)
     if not backward:
-        return Case((draw.array(*shape), indices), {"dim": dim})
+        return Case((draw.array(*shape), indices), {"dim": dim}, extents={"v": shape[dim]})
     return Case((draw.array(*index_shape), indices), {"dim": dim, "extents": {f"i{dim}": shape[dim]}})
 
 

@@ -23,8 +23,12 @@ ALIASINGS = 24
 
 
 def shape_checks(application: Application, _draw: Draw) -> Iterator[Check]:
-    """Yield the checks that the outputs have the shapes that the case states, and what a graph infers for them."""
+    """Yield the checks of shapes and extents that the case states, and of what a graph infers for the outputs."""
     case, found = application.subject.case, application.expected
+    extents = {name: application.subject.extents.get(name) for name in case.extents}
+    if extents:
+        wrong = f"index variables have extents {extents}, expected {dict(case.extents)}"
+        yield Check("extents", lambda: None if extents == case.extents else wrong)
     shapes = tuple(array.shape for array in found)
     if case.shapes is not None:
         message = f"outputs have shapes {shapes}, expected {case.shapes}"

@@ -187,27 +187,43 @@ def canonical(traced: Traced, swapped: Mapping[int, int] | None = None) -> tuple
 
 
 def _spelled(node: Expr, swapped: Mapping[int, int]) -> str:
-    parts = [_spelled(child, swapped) for child in node.children]
     match node:
         case Call(function):
-            if function in ASSOCIATIVE:
-                parts = [_spelled(term, swapped) for term in _terms(node)]
-            if (
-                function == "absolute"
-                and isinstance(node.arguments[0], Call)
-                and node.arguments[0].function == "negative"
-            ):
-                parts = [_spelled(node.arguments[0].arguments[0], swapped)]
-            return f"{function}({', '.join(sorted(parts) if function in COMMUTATIVE else parts)})"
+            return f"{function}({', '.join(_arguments_spelled(node, swapped))})"
         case Reduce(reducer, variables, extents):
-            return f"{reducer} over {variables}{extents}: {parts[0]}"
+            return f"{reducer} over {variables}{extents}: {_spelled(node.body, swapped)}"
         case Element(operand):
             return f"operand {swapped.get(operand, operand)}{[_index_spelled(i) for i in node.index]}"
         case OpaqueElement():
+            parts = [_spelled(child, swapped) for child in node.children]
             return f"{node.name}({parts}){list(map(str, node.index))}"
         case Coordinate(affine):
             return _index_spelled(affine)
     return repr(node)
+
+
+def _arguments_spelled(node: Call, swapped: Mapping[int, int]) -> list[str]:
+    """The arguments of a function: in one order where it commutes, without their sign where it is even."""
+    if node.function in ASSOCIATIVE:
+        return sorted(_spelled(term, swapped) for term in _terms(node))
+    arguments = list(node.arguments)
+    if node.function in EVEN or (node.function == "power" and _is_even(arguments[1])):
+        arguments[0] = _unsigned(arguments[0], swapped)
+    parts = [_spelled(argument, swapped) for argument in arguments]
+    return sorted(parts) if node.function in COMMUTATIVE else parts
+
+
+def _is_even(exponent: Expr) -> bool:
+    return isinstance(exponent, Constant) and exponent.value % 2 == 0
+
+
+def _unsigned(node: Expr, swapped: Mapping[int, int]) -> Expr:
+    """The same up to its sign: -x as x, b - a as a - b."""
+    if isinstance(node, Call) and node.function == "negative":
+        return _unsigned(node.arguments[0], swapped)
+    if isinstance(node, Call) and node.function == "subtract":
+        return replace(node, arguments=tuple(sorted(node.arguments, key=lambda term: _spelled(term, swapped))))
+    return node
 
 
 def _terms(node: Expr, function: str | None = None) -> Iterator[Expr]:
