@@ -11,18 +11,17 @@ from tdl.trace import trace
 from tests.verify import mutants
 from tests.verify.mutated_trees import canonical, symmetric
 
-CHANGES_PER_DESCRIPTION = 12
 CASES = 60
 """Cases drawn before a mutant counts as alive; nearly all die on the first."""
 
-LEAST = {"descriptions": 500, "kernels": 100, "strategies": 50, "gradient rules": 75}
+LEAST = {"descriptions": 2000, "kernels": 200, "strategies": 100, "gradient rules": 200}
 
 
 @cache
 def made(kind):
     names = mutants.verifiable()
     makers = {
-        "descriptions": lambda name: mutants.description_mutants(name, CHANGES_PER_DESCRIPTION),
+        "descriptions": mutants.description_mutants,
         "kernels": mutants.kernel_mutants,
         "strategies": mutants.strategy_mutants,
         "gradient rules": lambda name: mutants.rule_mutants(name) if name in RULES else (),
