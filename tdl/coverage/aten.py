@@ -195,9 +195,9 @@ WINDOWS = {
     "upsample_nearest2d": described("nearest(x[4], size=(4, 5), bins=(6, 7))"),
     "upsample_bilinear2d": described("bilinear_resize(x[4], size=(4, 5), bins=(6, 7))", "a sum over all pixels"),
     "col2im": described(
-        'r = reshape(columns[3], source=(("v0",), ("v1",), ("v2", "v3")), '
-        'target=(("v0",), ("v1",), ("v2",), ("v3",)), extents={"v2": 4}); '
-        'fold(r, kernel=(3, 3), stride=(1, 1), padding=(1, 1), extents={"y": 4, "x": 5})'
+        'r = reshape(columns[3], source=(("n",), ("c", "dy", "dx"), ("y", "x")), '
+        'target=(("n",), ("c",), ("dy",), ("dx",), ("y",), ("x",)), extents={"dy": 3, "dx": 3, "y": 4}); '
+        'col2im(r, stride=(1, 1), padding=(1, 1), extents={"y": 4, "x": 5})'
     ),
 }
 

@@ -175,7 +175,7 @@ LAYERS = as_in_aten(
     ),
     "Adam": described("adam(w[2], grad[2], m[2], v[2], t[0], lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8)"),
     "Momentum": described("sgd_momentum(w[2], grad[2], velocity[2], lr=0.1, momentum=0.9)"),
-    "Adagrad": described("adagrad_update(w[2], grad[2], squares[2], lr=0.1, eps=1e-8)"),
+    "Adagrad": described("adagrad(w[2], grad[2], squares[2], lr=0.1, eps=1e-8)"),
 }  # fmt: skip
 
 WINDOWS = as_in_aten("AveragePool=avg_pool2d MaxPool=max_pool2d_with_indices Col2Im=col2im") | {

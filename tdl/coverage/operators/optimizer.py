@@ -64,10 +64,3 @@ def rmsprop_centered_update(
     square, first = (1 - decay) * g * g + decay * n, (1 - decay) * g + decay * mean
     step = momentum * delta - lr * g / sqrt(square - first * first + eps)
     return w + step, square, first, step
-
-
-@pointwise
-def adagrad_update(w: Expr, grad: Expr, squares: Expr, *, lr: float, eps: float, wd: float = 0.0) -> tuple[Expr, Expr]:
-    g = grad + wd * w
-    total = squares + g * g
-    return w - lr * g / (sqrt(total) + eps), total

@@ -105,23 +105,6 @@ def bilinear_resize(x: Operand, *, size: tuple[int, int], bins: tuple[int, int])
     return lambda n, c, y=bins[0], x_=bins[1]: element(n, c, y, x_)
 
 
-@op
-def fold(columns: Operand, *, kernel: Numbers, stride: Numbers, padding: Numbers) -> Body:
-    """Add overlapping windows columns[n, (c, dy, dx), by, bx] up to the image they cover."""
-    (sy, sx), (py, px) = stride, padding
-    ky, kx = kernel
-
-    def element(n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
-        def term(dy: Expr, dx: Expr) -> Expr:
-            far = 10**6
-            row, column = pad((y + py - dy) / sy, far, far), pad((x + px - dx) / sx, far, far)
-            return columns[n, (c, dy, dx), row, column]
-
-        return Sum(lambda dy=ky, dx=kx: term(dy, dx))
-
-    return element
-
-
 @op(category="convolution")
 def depthwise_convolution(x: Operand, weight: Operand) -> Body:
     """Convolve every channel with a filter of its own, without padding."""
