@@ -20,7 +20,12 @@ class Expr:
     """A scalar expression over index variables and tensor elements."""
 
     __slots__ = ()
-    __array_ufunc__ = None
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Expr:
+        """Apply NumPy's own function of the same name, as in `numpy.exp(x[i])` or `numpy.float64(2) * x[i]`."""
+        if method != "__call__" or ufunc.__name__ not in FUNCTIONS or options:
+            raise TDLError(f"numpy.{ufunc.__name__} of '{self}': use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
+        return apply(ufunc.__name__, *inputs)
 
     @property
     def children(self) -> tuple[Expr, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
 from tdl.errors import TDLError
-from tdl.expr import Element, Expr, OpaqueElement, Reduce
+from tdl.expr import Element, Expr, OpaqueElement, Reduce, walk
 from tdl.index import Affine, Digits, Index, Rational, Whole
 from tdl.trace import Traced
 
@@ -43,6 +44,7 @@ class ExtentRules:
     constant: tuple[Use, ...]
     bounded: tuple[Use, ...]
     limited: tuple[tuple[str, Use], ...]
+    occupied: tuple[tuple[str, str], ...]
 
     def solve(self, shapes: Shapes, given: Mapping[str, int]) -> dict[str, int]:
         """Return every variable's extent, in order; TDLError on a conflict or where an extent stays unknown."""
@@ -63,6 +65,11 @@ class ExtentRules:
             self._solve_bounded(shapes, known)
         for name, use in self.limited:
             known[name] = self._limited(name, use, shapes, given, known)
+        for name, reducer in self.occupied:
+            if known[name] == 0:
+                raise TDLError(
+                    f"{reducer} over '{name}' reduces nothing: its extent is 0; {reducer} of nothing has no value"
+                )
         return {name: known[name] for name in self.variables}
 
     def _limited(self, name: str, use: Use, shapes: Shapes, given: Mapping[str, int], known: Mapping[str, int]) -> int:
@@ -111,8 +118,10 @@ class ExtentRules:
             progress = bool(limits)
         unknown = [name for name in self.variables if name not in known]
         if unknown:
+            found = [f"{use.index} in {use.place}" for use in self.bounded if set(unknown) & set(use.index.variables)]
+            where = f"by {', '.join(found)}" if found else "and no index of an operand has them"
             raise TDLError(
-                f"unknown extents of {', '.join(unknown)}: shapes do not determine them; "
+                f"unknown extents of {', '.join(unknown)}: shapes do not determine them {where}; "
                 "give them in the attribute 'extents'"
             )
 
@@ -159,7 +168,15 @@ def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> Exten
         tuple(use for use in uses if isinstance(use.index, Affine) and not use.index.variables),
         tuple(bounded),
         tuple(limited),
+        tuple(dict.fromkeys(chain.from_iterable(map(_extremes, (output.value for output in traced.outputs))))),
     )
+
+
+def _extremes(expression: Expr) -> Iterator[tuple[str, str]]:
+    """Yield the variables of reducers that nothing can be reduced by."""
+    for node in walk(expression):
+        if isinstance(node, Reduce) and node.reducer in ("Max", "Min"):
+            yield from ((name, node.reducer) for name in node.variables)
 
 
 def _uses(expression: Expr, operands: tuple[tuple[str, int], ...], *, reduced: bool) -> Iterator[Use]:

@@ -35,6 +35,9 @@ class Operand:
         index = tuple(_index(part, f"'{self.name}' dimension {d}") for d, part in enumerate(parts))
         return Element(self.position, self.name, index)
 
+    def __str__(self) -> str:
+        return f"'{self.name}' without an index"
+
     def __iter__(self) -> NoReturn:
         raise TDLError(f"'{self.name}' is a tensor and cannot be iterated over; index it")
 
@@ -95,9 +98,12 @@ def _declared(parameter: Parameter) -> int:
 
 
 def _reduce(reducer: str, body: Body, rank: int | None, names: Sequence[str] | None) -> Reduce:
+    if not callable(body):
+        raise TDLError(f"{reducer} takes a lambda of the index variables it reduces over, found {body}")
     lambda_ = tensor(body, rank=rank, names=names)
     if not lambda_.names:
-        raise TDLError(f"{reducer} reduces over no index variable; give its lambda at least one")
+        shown = f"{reducer}(lambda: {lambda_()})"
+        raise TDLError(f"{reducer} reduces over no index variable in {shown}; give its lambda at least one")
     return Reduce(reducer, lambda_.names, lambda_.extents, lift(lambda_()))
 
 
@@ -217,8 +223,10 @@ def random_bits(*counters: object) -> Expr:
 def _index(part: object, place: str) -> Index:
     """Take what was written between brackets as an index; `place` names it in errors."""
     if isinstance(part, slice):
-        if part != slice(None):
-            raise TDLError(f"{place}: only the whole slice ':' is an index, found {part}")
+        ends = (part.start, part.stop, part.step)
+        if any(end is not None for end in ends):
+            shown = ":".join("" if end is None else str(end) for end in (ends if ends[2] is not None else ends[:2]))
+            raise TDLError(f"{place}: only the whole slice ':' is an index, found {shown}; use an index variable")
         return Whole()
     if isinstance(part, tuple):
         return _digits(part, place)
@@ -229,7 +237,7 @@ def _index(part: object, place: str) -> Index:
         return Affine((), expression.value)
     raise TDLError(
         f"{place}: index '{expression}' is not affine in index variables ({_why_not_affine(expression)}); "
-        "if the operator needs it, compute the result in an Opaque function"
+        f"{_remedy(expression)}compute the result in an Opaque function"
     )
 
 
@@ -250,11 +258,21 @@ def _why_not_affine(expression: Expr) -> str:
     for node in walk(expression):
         if isinstance(node, Constant) and not isinstance(node.value, int):
             return f"{node.value!r} is not an exact integer; write a/b with integers"
-    if isinstance(expression, Call):
-        comparison = FUNCTIONS[expression.function].result == "bool"
-        other = "comparison of intervals" if comparison else f"{expression.function} of an index"
-        return _NOT_AFFINE.get(expression.function, other)
-    return "it is no index"
+    calls = [node for node in walk(expression) if isinstance(node, Call)]
+    if not calls:
+        return "it is no index"
+    # Parents come first, so the last is an innermost one: what it is made of is affine still.
+    function = calls[-1].function
+    comparison = FUNCTIONS[function].result == "bool"
+    return _NOT_AFFINE.get(function, "comparison of intervals" if comparison else f"{function} of an index")
+
+
+def _remedy(expression: Expr) -> str:
+    """Say what may be written instead of an index that depends on a tensor's value."""
+    found = next((node for node in walk(expression) if isinstance(node, Element | OpaqueElement)), None)
+    if found is None:
+        return "if the operator needs it, "
+    return f"select by value, Sum(lambda v: where({found} == v, ...v..., 0)), or "
 
 
 _NOT_AFFINE = {

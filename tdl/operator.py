@@ -229,6 +229,8 @@ def _operator(function: Callable[..., Any], category: str) -> Operator:
     if any(p.kind is Parameter.VAR_KEYWORD for p in tensors) or (variadic and len(tensors) > 1):
         raise TDLError(f"{name}: a description takes named tensors or *tensors, then keyword-only attributes")
     attributes = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    if "extents" in attributes:
+        raise TDLError(f"{name}: attribute 'extents' is every operator's own; choose another name")
     return Operator(name, category, function, tuple(p.name for p in tensors), variadic, attributes)
 
 

@@ -79,7 +79,10 @@ class _Scope:
         if isinstance(expression, Reduce):
             for name in expression.variables:
                 if name in bound:
-                    raise TDLError(f"name clash: {expression.reducer} binds '{name}' again inside a lambda of '{name}'")
+                    raise TDLError(
+                        f"name clash: {expression.reducer} binds '{name}' again inside a lambda of '{name}': "
+                        f"{expression}"
+                    )
             self.bind(expression.variables, expression.extents)
             bound = (*bound, *expression.variables)
         for child in expression.children:

@@ -13,10 +13,12 @@ OPAQUE = "Opaque function"
 # a description, its operands' ranks, and what the message says
 WRONG = (
     (lambda x: lambda i, j: x[i * j], (1,), ["'x' dimension 0", "'i * j'", "product of two indices", OPAQUE]),
+    (lambda x: lambda i, j: x[i * j + 1], (1,), ["'x' dimension 0", "'(i * j) + 1'", "product of two indices", OPAQUE]),
     (lambda x: lambda i: x[i % 2], (1,), ["'x' dimension 0", "'i % 2'", "modulo of an index", OPAQUE]),
     (lambda x: lambda i: x[i // 2], (1,), ["floor division of an index", OPAQUE]),
     (lambda x: lambda i, j: x[i / j], (1,), ["quotient of two indices", OPAQUE]),
     (lambda x, y: lambda i: x[y[i], 0], (2, 1), ["'x' dimension 0", "'y[i]'", "tensor value y[i]", OPAQUE]),
+    (lambda x, y: lambda i: x[y[i], 0], (2, 1), ["select by value, Sum(lambda v: where(y[i] == v, ", OPAQUE]),
     (lambda x, y: lambda i: x[0, i + y[i]], (2, 1), ["'x' dimension 1", "'i + y[i]'", "tensor value y[i]"]),
     (lambda x: lambda i, j: x[i < j], (1,), ["comparison of intervals", OPAQUE]),
     (lambda x: lambda i: x[tdl.maximum(i, 3)], (1,), ["maximum of an index", OPAQUE]),
@@ -26,21 +28,23 @@ WRONG = (
     (lambda x: lambda i: x[1.5], (1,), ["'x' dimension 0", "1.5 is not an exact integer"]),
     (lambda x: lambda i: x[i], (2,), ["'x' has 2 dimensions but 1 indices: x[i]"]),
     (lambda x: lambda i, j: x[i, j], (1,), ["'x' has 1 dimensions but 2 indices: x[i, j]", "mixed-radix"]),
-    (lambda x: lambda i: x[i, 1:], (2,), ["'x' dimension 1", "whole slice"]),
+    (lambda x: lambda i: x[i, 1:], (2,), ["'x' dimension 1", "whole slice", "found 1:"]),
+    (lambda x: lambda i, j: x[i:j], (1,), ["'x' dimension 0", "whole slice", "found i:j", "use an index variable"]),
     (lambda x: lambda i: x[i, :], (2,), ["slice x[i, :] is no single element", OPAQUE]),
     (lambda x: lambda i, j: x[(i, j + 1),], (1,), ["'x' dimension 0", "distinct index variables", "(i, j + 1)"]),
     (lambda x: lambda i: x[(i, i),], (1,), ["distinct index variables"]),
-    (lambda x: lambda i: Sum(lambda: x[i]), (1,), ["Sum reduces over no index variable"]),
+    (lambda x: lambda i: Sum(lambda: x[i]), (1,), ["Sum reduces over no index variable in Sum(lambda: x[i])"]),
+    (lambda x: lambda i: Sum(x[i]), (1,), ["Sum takes a lambda", "found x[i]"]),
     (lambda x: lambda i: Max(lambda *r: x[i], rank=0), (1,), ["Max reduces over no index variable"]),
     (lambda x: lambda i: Sum(lambda *r: x[i]), (1,), ["lambda *r needs rank= or names="]),
-    (lambda x: lambda i: Sum(lambda i: x[i]), (1,), ["name clash", "'i'"]),
+    (lambda x: lambda i: Sum(lambda i: x[i]), (1,), ["name clash", "'i'", "Sum(lambda i: x[i])"]),
     (lambda x: lambda i: Sum(lambda k: Max(lambda k: x[i, k])), (2,), ["name clash: Max binds 'k' again"]),
     (lambda x: tensor(lambda *i: x[i], names=("a", "a")), (2,), ["name clash", "lambda a, a"]),
     (lambda x: tensor(lambda i0, *i: x[i0, *i], rank=1), (2,), ["name clash", "lambda i0, i0"]),
     (lambda x: lambda **i: x[i], (1,), ["cannot be named by **i"]),
     (lambda x: lambda i=0: x[i], (1,), ["default of index variable 'i' is its extent, found 0"]),
     (lambda x: lambda i: Sum(lambda k=2: x[i]) + Sum(lambda k=3: x[i]), (1,), ["declared with extents 2 and 3"]),
-    (lambda x: lambda i: x, (1,), ["expected a scalar expression, found Operand"]),
+    (lambda x: lambda i: x, (1,), ["expected a scalar expression, found Operand: 'x' without an index"]),
     (lambda x: lambda i: "x", (1,), ["expected a scalar expression, found str"]),
     (lambda x: lambda i: (), (1,), ["returns no output"]),
     (lambda x: x[0], (1,), ["returns a lambda", "x[0]"]),
@@ -52,6 +56,9 @@ WRONG = (
     (lambda x: lambda i: sum(x), (1,), ["'x' is a tensor and cannot be iterated over"]),
     (lambda x: lambda i: sum(x[i]), (1,), ["x[i] is one element and cannot be iterated over"]),
     (lambda x: lambda i: np.float64(2) * float(x[i]), (1,), ["x[i] is symbolic", "tdl.exp"]),
+    (lambda x: lambda i: np.arctan(x[i]), (1,), ["numpy.arctan of 'x[i]'", "tdl.exp"]),
+    (lambda x: lambda i: np.add(x[i], 1, out=np.ones(1)), (1,), ["numpy.add of 'x[i]'"]),
+    (lambda x: lambda i: np.ones(2) * x[i], (1,), ["expected a scalar expression, found ndarray"]),
     (lambda x: lambda i: Opaque()(x[:])[i * i], (1,), ["Opaque result dimension 0", "product of two indices"]),
     (lambda x: lambda i: Opaque()(x[:]), (1,), ["expected a scalar expression, found OpaqueResult"]),
     (lambda x: lambda i, j: Opaque(name="f")(x[:])[i, j], (1,), ["f(x[:])[i, j] has 2 indices", "1 sliced dimensions"]),
@@ -103,7 +110,7 @@ MISUSED = (
     ("convolution", [(1, 1, 2, 2), (1, 1, 3, 3)], CONV, r"no extent of 'y' keeps index dy \+ y inside input\[2\]"),
     ("convolution_backward_input", [(1, 1, 4, 4), (1, 1, 3, 3)], {**CONV, "stride": (2, 2), "padding": (1, 1)},
      r"convolution_backward_input: no extent of 'y'"),
-    ("expand", [(3,)], {"dims": (0,)}, "expand: unknown extents of e0: .* attribute 'extents'"),
+    ("expand", [(3,)], {"dims": (0,)}, "expand: unknown extents of e0: .* no index .* attribute 'extents'"),
     ("expand", [(3,)], {"dims": (0,), "extents": {"e0": -1}}, "expand: attribute 'extents' gives 'e0' the extent -1"),
     ("avg_pool2d", [(1, 1, 4, 4)], {**POOL, "extents": {"dy": 3}}, "'dy' is 2 as declared, 3 by attribute"),
     ("unbind", [(2, 3)], {"dim": 0, "n": 3}, r"unbind: index 2 is outside x\[0\], which has 2 elements"),
@@ -114,6 +121,7 @@ MISUSED = (
     ("einsum", [(2, 3)], {"equation": "ii->i"}, "repeats a letter within a tensor"),
     ("einsum", [(2, 3)], {"equation": "ij"}, "not of the form"),
     ("einsum", [(2, 3)], {"equation": "ijk->i"}, "does not fit operands of ranks"),
+    ("amax", [(2, 0)], {"dims": (1,)}, "amax: Max over 'r0' reduces nothing: its extent is 0"),
     ("sum", [(2, 3)], {"dims": (2,)}, r"sum: dims \(2,\) are not distinct dimensions of 'x', which has 2"),
     ("sum", [(2, 3)], {"dims": ()}, "sum: Sum reduces over no index variable"),
 )  # fmt: skip
@@ -124,6 +132,36 @@ def test_misused_operators(row):
     op, shapes, attributes, says = row
     with pytest.raises(TDLError, match=says):
         tdl.catalog[op].describe([len(shape) for shape in shapes], attributes).extents(shapes, attributes)
+
+
+def test_unknown_extents_name_the_indices_they_stand_in():
+    found = tdl.op(lambda x: lambda i, j: x[2 * i + j]).describe((1,))
+    with pytest.raises(TDLError, match=r"unknown extents of i, j: .* by 2\*i \+ j in x\[0\]; give them"):
+        found.extents([(9,)])
+
+
+def test_numpy_functions_of_the_same_name_are_the_languages_own():
+    one = tdl.op(lambda x: lambda i: np.exp(x[i]) + np.float64(2) * x[i]).describe((1,))
+    other = tdl.op(lambda x: lambda i: tdl.exp(x[i]) + 2.0 * x[i]).describe((1,))
+    assert [str(output.value) for output in one.outputs] == [str(output.value) for output in other.outputs]
+
+
+def test_extents_is_no_name_for_an_attribute():
+    def wrong(x, *, extents=2):
+        return lambda i: x[i]
+
+    with pytest.raises(TDLError, match="wrong: attribute 'extents' is every operator's own"):
+        tdl.op(wrong)
+
+
+def relu(x):
+    return lambda i: x[i]
+
+
+def test_a_name_that_is_taken():
+    with pytest.raises(TDLError, match=r"relu: name clash: .* described in tdl\.catalog\.\w+; choose another name"):
+        tdl.register(tdl.op(relu))
+    assert tdl.catalog["relu"].function is not relu
 
 
 def test_shapes_must_fit_the_described_ranks():
