@@ -1,0 +1,162 @@
+"""What each kind of check looks at, and that it looks: wrong gradients, shapes, plans and halos are named."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdl
+from executor.kernels import KERNELS
+from executor.verify import KINDS, Options, check_operator
+from executor.verify_cases import CASES, Case
+from executor.verify_check import difference
+from planner.graph.rules import RULES
+
+
+def failed(name, **changes):
+    """Names of the checks that fail with something changed in the tables."""
+    tables = {"catalog": tdl.catalog, "kernels": KERNELS, "rules": RULES, "generators": CASES}
+    tables = {table: {**right, name: changes[table]} if table in changes else right for table, right in tables.items()}
+    return {failure.check for failure in check_operator(name, Options(cases=8, **tables)).failures}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_kinds_asked_for_are_checked(kind):
+    found = check_operator("convolution", Options(cases=2, kinds=(kind,)))
+    assert set(found.kinds) == {kind}
+    assert found.checks == found.kinds[kind] > 0
+    assert not found.failures
+
+
+def test_brief_ends_at_the_first_failure():
+    options = Options(kernels={**KERNELS, "mm": KERNELS["relu"]})
+    assert len(check_operator("mm", replace(options, brief=True)).failures) == 1
+    assert len(check_operator("mm", options).failures) > 1
+
+
+def test_a_gradient_of_one_operand_names_that_operand():
+    def rule(backward):
+        first, _ = RULES["mul"](backward)
+        return first, first
+
+    def same_shapes(draw):
+        return Case((draw.array(3, 2), draw.array(3, 2)))
+
+    assert failed("mul", rules=rule, generators=same_shapes) == {"gradient of operand 1"}
+
+
+def test_a_rule_that_raises_or_returns_too_few_gradients_is_a_finding():
+    def raising(backward):
+        raise RuntimeError("no such luck")
+
+    assert failed("tanh", rules=raising) == {"gradient of operand 0"}
+    assert failed("tanh", rules=lambda backward: ()) == {"gradient of operand 0"}
+
+
+def test_a_compound_rule_must_be_the_total_derivative():
+    """What passes through the statistics belongs to it: the derivative at fixed statistics is wrong."""
+
+    def rule(backward):
+        arriving = backward.gradient
+        factor = backward.emit_step("cross_entropy_backward", backward.node.inputs, 0, "whole", factor=1.0)
+        probabilities = backward.emit_step("mul", (factor, factor), 0, "square")
+        return backward.emit("mul", (probabilities, arriving), 0, dims=()), None, None, None
+
+    assert "gradient of operand 0" in failed("cross_entropy", rules=rule)
+
+
+def test_an_output_that_nothing_reads_and_a_constant_gradient_are_tried():
+    checks = {failure.check for failure in check_operator("unbind", Options(rules={"unbind": wrong_rule})).failures}
+    assert {"gradient of operand 0", "gradient of operand 0 with one output in use"} <= checks
+    wrong = {"cross_entropy": wrong_rule}
+    checks = {failure.check for failure in check_operator("cross_entropy", Options(rules=wrong)).failures}
+    assert checks == {"gradient of operand 0", "gradient of operand 0 from a constant"}
+
+
+def wrong_rule(backward):
+    return (None,) * len(backward.node.inputs)
+
+
+def test_a_case_that_states_other_shapes_or_extents():
+    def shapes(draw):
+        return replace(CASES["mm"](draw), shapes=((1, 1),))
+
+    def extents(draw):
+        return replace(CASES["mm"](draw), extents={"k": 77})
+
+    assert failed("mm", generators=shapes) == {"shapes"}
+    assert failed("mm", generators=extents) == {"extents"}
+
+
+def test_an_operand_that_no_graph_would_take():
+    """Integers are labels and indices by name; any other operand is a floating-point tensor."""
+
+    def integers(draw):
+        return Case((draw.below(5, 3, 4),))
+
+    assert "shapes in a graph" in failed("relu", generators=integers)
+
+
+def test_a_kernel_that_is_wrong_on_the_planners_slices_only():
+    """Reads beyond what a call was given are right where the local array happens to hold more."""
+
+    def kernel(call):
+        starts = [start for start, stop in call.ranges.values()]
+        KERNELS["relu"](call)
+        if len(starts) == 1 and call.outputs[0].base is not None and starts[0] < 1000:
+            call.outputs[0][...] += 1
+
+    checks = failed("relu", kernels=kernel)
+    assert checks
+    assert all(check.startswith("planned") for check in checks)
+
+
+class Narrow:
+    """An operator whose strategies state no halo."""
+
+    def __init__(self, name):
+        self.operator, self.name = tdl.catalog[name], name
+
+    def describe(self, ranks, attributes):
+        found = self.operator.describe(ranks, attributes)
+        none = tdl.Affine((), 0)
+        narrow = {
+            variable: replace(strategy, halos=tuple(replace(halo, below=none, above=none) for halo in strategy.halos))
+            for variable, strategy in found.strategies.items()
+        }
+        return replace(found, strategies=narrow)
+
+
+@pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "max_pool2d_with_indices", "conv1d"])
+def test_halos_that_are_too_narrow(name):
+    checks = failed(name, catalog=Narrow(name))
+    assert checks
+    assert all(check.startswith("halo of ") for check in checks)
+
+
+ONE = (np.array([1.0, np.inf, np.nan, 4.0]),)
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ([1, np.inf, np.nan, 4], True),
+        ([1 + 1e-12, np.inf, np.nan, 4], True),
+        ([1 + 1e-6, np.inf, np.nan, 4], False),
+        ([1, -np.inf, np.nan, 4], False),
+        ([1, 1e300, np.nan, 4], False),
+        ([1, np.inf, 0, 4], False),
+        ([1, np.inf, np.nan, np.nan], False),
+        ([np.inf, np.inf, np.nan, 4], False),
+        ([1, np.inf, np.nan], False),
+    ],
+)
+def test_differences(found, same):
+    """An infinite value expected in one place hides nothing elsewhere."""
+    assert (difference((np.array(found, dtype=float),), ONE, 1e-9) is None) == same
+
+
+def test_differences_in_number_and_shape():
+    assert difference((), ONE, 1e-9) == "0 outputs, expected 1"
+    assert difference((np.ones((2, 2)),), ONE, 1e-9) == "output 0 has shape (2, 2), expected (4,)"
+    assert difference((np.ones(()),), (np.ones(()),), 1e-9) is None
