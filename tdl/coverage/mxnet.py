@@ -22,8 +22,7 @@ UNARY = each(
     "smooth_l1": described("smooth_l1(x[2], scalar=1.0)"),
     "clip": described("clamp(x[2], min=-1.0, max=1.0)"),
     "Activation": described("relu(x[2])", "or sigmoid, tanh, softplus"),
-    "LeakyReLU": described("leaky_relu(x[2], negative_slope=0.25)", "or elu; "
-    "rectified with a slope for each channel"),
+    "LeakyReLU": described("leaky_relu(x[2], negative_slope=0.25)", "or elu; or rectified, by a tensor of slopes"),
     "Dropout": described("dropout(x[2], step[0], p=0.5)", GENERATOR),
     "LogisticRegressionOutput": described("sigmoid(x[2])"),
     "_identity_with_attr_like_rhs": described("clone(x[2])", "the second operand only lends its shape"),
