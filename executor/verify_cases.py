@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape
+from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape, verify_cases_windows
 from executor.verify_cases_base import Array, Case, Draw, Generate, binary, positive_shape, same_shape
 from planner.graph.ir import Value
 
@@ -28,6 +27,17 @@ def _adam(draw: Draw) -> Case:
     step = np.asarray(float(draw.size(1, 20)))
     attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
     return Case((draw.array(*shape), draw.array(*shape), *moments, step), attributes)
+
+
+def _adamw(draw: Draw) -> Case:
+    case = _adam(draw)
+    return Case(case.operands, {**case.attributes, "decay": 0.25})
+
+
+def _by_root(draw: Draw, **attributes: Value) -> Case:
+    """Operands of an optimizer that keeps squares of gradients."""
+    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    return Case((draw.array(*shape), draw.array(*shape), draw.positive(*shape)), {"lr": 0.1, "eps": 1e-3, **attributes})
 
 
 def _mm(draw: Draw) -> Case:
@@ -58,74 +68,6 @@ def _einsum(draw: Draw) -> Case:
     return Case(tuple(draw.array(*(extents[c] for c in term)) for term in terms), {"equation": equation})
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Random sizes of a windowed operator, along y and along x."""
-
-    image: tuple[int, int]
-    result: tuple[int, int]
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    @property
-    def attributes(self) -> dict[str, Value]:
-        """Return stride and padding as attributes."""
-        return {"stride": self.stride, "padding": self.padding}
-
-    def extents(self, *variables: str) -> dict[str, Value]:
-        """Return the extents of image rows and columns ("y", "x") and of taps ("dy", "dx")."""
-        known = {"y": self.image[0], "x": self.image[1], "dy": self.kernel[0], "dx": self.kernel[1]}
-        return {"extents": {variable: known[variable] for variable in variables}}
-
-
-def _windows(draw: Draw, pooling: bool = False) -> Windows:
-    """Draw windows, every one of which reads some element of the image."""
-    sides = []
-    for _ in range(2):
-        kernel, stride, result = draw.size(1, 4), draw.size(1, 3), draw.size(1, 5)
-        padding = draw.size(0, kernel // 2 if pooling else kernel - 1)
-        image = (result - 1) * stride + kernel - 2 * padding
-        while image < 1:
-            image, result = image + stride, result + 1
-        image += draw.size(0, stride - 1)
-        sides.append((image, result, kernel, stride, padding))
-    return Windows(*((along_y, along_x) for along_y, along_x in zip(*sides, strict=True)))
-
-
-def _convolution(draw: Draw) -> Case:
-    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
-    operands = (draw.array(n, ci, *w.image), draw.array(co, ci, *w.kernel))
-    return Case(operands, w.attributes, shapes=((n, co, *w.result),))
-
-
-def _convolution_backward_input(draw: Draw) -> Case:
-    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
-    operands = (draw.array(n, co, *w.result), draw.array(co, ci, *w.kernel))
-    return Case(operands, w.attributes | w.extents("y", "x"))
-
-
-def _convolution_backward_weight(draw: Draw) -> Case:
-    w, (n, ci, co) = _windows(draw), draw.sizes(3, 2, 3)
-    operands = (draw.array(n, co, *w.result), draw.array(n, ci, *w.image))
-    return Case(operands, w.attributes | w.extents("dy", "dx"))
-
-
-def _pool(draw: Draw, outputs: int = 1) -> Case:
-    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
-    attributes = w.attributes | w.extents("dy", "dx") | {"kernel": w.kernel}
-    return Case((draw.array(*outer, *w.image),), attributes, shapes=((*outer, *w.result),) * outputs)
-
-
-def _pool_backward(draw: Draw, indexed: bool) -> Case:
-    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
-    attributes = w.attributes | w.extents("y", "x", "dy", "dx") | {"kernel": w.kernel}
-    grad = draw.array(*outer, *w.result)
-    if not indexed:
-        return Case((grad,), attributes)
-    return Case((grad, draw.below(w.kernel[0] * w.kernel[1], *outer, *w.result)), attributes)
-
-
 def _shift_two(draw: Draw) -> Case:
     return Case((draw.array(draw.size(4, 8)),))
 
@@ -146,6 +88,7 @@ CASES: dict[str, Generate] = {
     **verify_cases_pointwise.CASES,
     **verify_cases_reduction.CASES,
     **verify_cases_shape.CASES,
+    **verify_cases_windows.CASES,
     **{name: partial(same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
     "log": positive_shape,
     **{name: partial(same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
@@ -156,16 +99,12 @@ CASES: dict[str, Generate] = {
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": _increment,
     "adam": _adam,
+    "adamw": _adamw,
+    "rmsprop": partial(_by_root, alpha=0.75),
+    "adagrad": _by_root,
     "mm": _mm,
     "bmm": _bmm,
     "einsum": _einsum,
-    "convolution": _convolution,
-    "convolution_backward_input": _convolution_backward_input,
-    "convolution_backward_weight": _convolution_backward_weight,
-    "max_pool2d_with_indices": partial(_pool, outputs=2),
-    "max_pool2d_with_indices_backward": partial(_pool_backward, indexed=True),
-    "avg_pool2d": _pool,
-    "avg_pool2d_backward": partial(_pool_backward, indexed=False),
     "shift_two": _shift_two,
     "conv1d": _conv1d,
     "batch_cholesky": _batch_cholesky,

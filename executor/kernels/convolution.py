@@ -1,15 +1,21 @@
-"""Convolution (NCHW, OIHW) and its two gradients as matrix products.
+"""Convolution (NCHW, OIHW) and its two gradients as matrix products, one per group of channels.
 
-With stride 1 the flattened padded image serves every tap by a shift, so a few large products need little copying;
-otherwise, and where the padding is a large part of the image, the windows are copied out (im2col) for one product.
+With stride 1 and no dilation the flattened padded image serves every tap by a shift, so a few large products need
+little copying; otherwise, and where the padding is a large part of the image, the windows are copied out first.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.window import framed, local_ranges, windows
+from executor.kernels.window import dilation, framed, local_ranges, windows
+
+Steps = tuple[tuple[int, int], tuple[int, int]]
+"""Stride and dilation, each along y and along x."""
+
+DENSE: Steps = ((1, 1), (1, 1))
 
 TEMPORARY_BYTES = 64 << 20
 """Batches are worked through in parts whose copied windows take no more than this, one image at the least."""
@@ -26,7 +32,7 @@ def convolution(call: KernelCall) -> None:
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image = framed(call, 0, (rows, columns), 0)
-    correlate(call.xp, image, call.inputs[1], call.pair("stride"), call.outputs[0])
+    correlate(call.xp, image, call.inputs[1], (call.pair("stride"), dilation(call)), call.outputs[0])
 
 
 def convolution_backward_input(call: KernelCall) -> None:
@@ -36,7 +42,7 @@ def convolution_backward_input(call: KernelCall) -> None:
     rows, columns = call.ranges["y"], call.ranges["x"]
     if call.pair("stride") == (1, 1):
         grad = framed(call, 0, (along_y.read_by(rows), along_x.read_by(columns)), 0)
-        correlate(call.xp, grad, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], (1, 1), out)
+        correlate(call.xp, grad, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], ((1, 1), dilation(call)), out)
         return
     out[...] = 0
     grad, (grad_rows, grad_columns) = call.inputs[0], local_ranges(call, 0)
@@ -58,8 +64,8 @@ def convolution_backward_weight(call: KernelCall) -> None:
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image = framed(call, 1, (rows, columns), 0)
-    grad, (out,), stride = call.inputs[0], call.outputs, call.pair("stride")
-    shifts = stride == (1, 1) and _waste(image, grad) < SHIFT_WASTE
+    grad, (out,), steps = call.inputs[0], call.outputs, (call.pair("stride"), dilation(call))
+    shifts = steps == DENSE and _waste(image, grad) < SHIFT_WASTE
     temporary = 0 if shifts else out.shape[2] * out.shape[3]
     per_image = (image[0].size + image.shape[1] * grad[0, 0].size * temporary + grad[0].size) * grad.itemsize
     total = None
@@ -67,15 +73,15 @@ def convolution_backward_weight(call: KernelCall) -> None:
         if shifts:
             product = _weight_by_shifts(call.xp, grad[part], image[part], out.shape)
         else:
-            product = _weight_by_columns(call.xp, grad[part], image[part], (out.shape, stride))
+            product = _weight_by_columns(call.xp, grad[part], image[part], (out.shape, steps))
         total = product if total is None else total + product
     call.xp.copyto(out, total)
 
 
-def correlate(xp: ModuleType, image: Array, weight: Array, stride: tuple[int, int], out: Array) -> None:
+def correlate(xp: ModuleType, image: Array, weight: Array, steps: Steps, out: Array) -> None:
     """Convolve an image that already has its padding; `image` has exactly the rows that the windows read."""
     taps = weight.shape[2] * weight.shape[3]
-    if stride == (1, 1) and taps > 1 and _waste(image, out) < SHIFT_WASTE:
+    if steps == DENSE and taps > 1 and _waste(image, out) < SHIFT_WASTE:
         per_image = (image[0].size * weight.shape[3] + out.shape[1] * out.shape[2] * image.shape[3]) * out.itemsize
         for part in batches(len(image), per_image):
             _correlate_by_shifts(xp, image[part], weight, out[part])
@@ -83,7 +89,7 @@ def correlate(xp: ModuleType, image: Array, weight: Array, stride: tuple[int, in
     per_image = image.shape[1] * taps * out[0, 0].size * out.itemsize
     by_columns = _correlate_by_image if out[0, 0].size >= BATCHED_AREA else _correlate_at_once
     for part in batches(len(image), per_image):
-        by_columns(xp, sliding(xp, image[part], (weight.shape, stride)), weight, out[part])
+        by_columns(xp, sliding(xp, image[part], (weight.shape, steps)), weight, out[part])
 
 
 def batches(count: int, bytes_each: int) -> list[slice]:
@@ -92,18 +98,17 @@ def batches(count: int, bytes_each: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], tuple[int, int]]) -> Array:
-    """View a padded image as [n, ci, dy, dx, y, x]; `windows` is (the weight's shape, the stride)."""
-    (_, _, taps_y, taps_x), (stride_y, stride_x) = windows
+def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
+    """View a padded image as [n, ci, dy, dx, y, x]; `windows` is (the weight's shape, the steps)."""
+    (*_, taps_y, taps_x), ((stride_y, stride_x), (apart_y, apart_x)) = windows
     batch, channels, height, width = image.shape
-    along = image.strides
+    *outer, row, column = image.strides
+    rows, columns = height - (taps_y - 1) * apart_y - 1, width - (taps_x - 1) * apart_x - 1
     return xp.lib.stride_tricks.as_strided(
         image,
-        shape=(
-            batch, channels, taps_y, taps_x, (height - taps_y) // stride_y + 1, (width - taps_x) // stride_x + 1
-        ),
-        strides=(*along, along[2] * stride_y, along[3] * stride_x),
-    )  # fmt: skip
+        shape=(batch, channels, taps_y, taps_x, rows // stride_y + 1, columns // stride_x + 1),
+        strides=(*outer, row * apart_y, column * apart_x, row * stride_y, column * stride_x),
+    )
 
 
 def _waste(image: Array, result: Array) -> float:
@@ -163,10 +168,8 @@ def _weight_by_shifts(xp: ModuleType, grad: Array, image: Array, shape: tuple[in
     return result
 
 
-def _weight_by_columns(
-    xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], tuple[int, int]]
-) -> Array:
-    """Copy the windows out and multiply once; `windows` is (the weight's shape, the stride)."""
+def _weight_by_columns(xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
+    """Copy the windows out and multiply once; `windows` is (the weight's shape, the steps)."""
     shape, _ = windows
     filters, channels, taps_y, taps_x = shape
     views = sliding(xp, image, windows)
@@ -175,8 +178,54 @@ def _weight_by_columns(
     return product.T.reshape(shape)
 
 
+def im2col(call: KernelCall) -> None:
+    """Copy every window out."""
+    along_y, along_x = windows(call)
+    rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
+    image, (out,) = framed(call, 0, (rows, columns), 0), call.outputs
+    steps = (call.pair("stride"), dilation(call))
+    call.xp.copyto(out, sliding(call.xp, image, (out.shape[2:4], steps)))
+
+
+def col2im(call: KernelCall) -> None:
+    """Add every window's elements to where they were read."""
+    (taken,), (out,) = call.inputs, call.outputs
+    along_y, along_x = windows(call)
+    have_rows, have_columns = local_ranges(call, 0)
+    out[...] = 0
+    for dy in range(taken.shape[2]):
+        taken_y, put_y = along_y.matches(along_y.taps[0] + dy, have_rows, call.ranges["y"])
+        for dx in range(taken.shape[3]):
+            taken_x, put_x = along_x.matches(along_x.taps[0] + dx, have_columns, call.ranges["x"])
+            out[:, :, put_y, put_x] += taken[:, :, dy, dx, taken_y, taken_x]
+
+
+def _by_groups(kernel: Kernel, dims: tuple[int, int, int]) -> Kernel:
+    """Return a kernel that works group by group; `dims` are the dimensions of operands and result made of groups."""
+
+    def grouped(call: KernelCall) -> None:
+        if call.attributes.get("groups", 1) == 1:
+            kernel(call)
+            return
+        count = call.length("g")
+        apart = [
+            array.reshape(*array.shape[:dim], count, array.shape[dim] // count, *array.shape[dim + 1 :])
+            for array, dim in zip(call.inputs, dims[:2], strict=True)
+        ]
+        (out,), dim = call.outputs, dims[2]
+        size = out.shape[dim] // count
+        for group in range(count):
+            inputs = tuple(array[(slice(None),) * at + (group,)] for array, at in zip(apart, dims[:2], strict=True))
+            part = out[(slice(None),) * dim + (slice(group * size, group * size + size),)]
+            kernel(replace(call, inputs=inputs, outputs=(part,)))
+
+    return grouped
+
+
 KERNELS: dict[str, Kernel] = {
-    "convolution": convolution,
-    "convolution_backward_input": convolution_backward_input,
-    "convolution_backward_weight": convolution_backward_weight,
+    "convolution": _by_groups(convolution, (1, 0, 1)),
+    "convolution_backward_input": _by_groups(convolution_backward_input, (1, 0, 1)),
+    "convolution_backward_weight": _by_groups(convolution_backward_weight, (1, 1, 0)),
+    "im2col": im2col,
+    "col2im": col2im,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.kernels.call import Kernel, KernelCall
-from executor.kernels.convolution import correlate
+from executor.kernels.convolution import DENSE, correlate
 
 
 def shift_two(call: KernelCall) -> None:
@@ -18,7 +18,7 @@ def conv1d(call: KernelCall) -> None:
     (start, stop), (first, last), origin = call.ranges["x"], call.ranges["dx"], call.origins[0][2]
     data = data[:, :, start + first - origin : stop + last - 1 - origin]
     weight = filters.transpose(1, 0, 2)[:, :, None, :]
-    correlate(call.xp, data[:, :, None, :], weight, (1, 1), call.outputs[0][:, :, None, :])
+    correlate(call.xp, data[:, :, None, :], weight, DENSE, call.outputs[0][:, :, None, :])
 
 
 def batch_cholesky(call: KernelCall) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall
 
 
 def sgd(call: KernelCall) -> None:
@@ -27,6 +27,15 @@ def increment(call: KernelCall) -> None:
 
 def adam(call: KernelCall) -> None:
     """One step of Adam as PyTorch writes it; `t` counts from 1."""
+    _adam(call, 1.0)
+
+
+def adamw(call: KernelCall) -> None:
+    """One step of Adam on a weight that first decays."""
+    _adam(call, 1.0 - call.number("lr") * call.number("decay"))
+
+
+def _adam(call: KernelCall, shrink: float) -> None:
     xp, (weight, grad, mean, variance, step) = call.xp, call.inputs
     beta1, beta2 = call.number("beta1"), call.number("beta2")
     # 1 - beta ** t in double precision: in single precision the first steps would lose three digits.
@@ -43,9 +52,40 @@ def adam(call: KernelCall) -> None:
     change += call.number("eps")
     xp.divide(next_mean, change, out=change)
     change *= step_size
-    xp.subtract(weight, change, out=call.outputs[0])
+    xp.subtract(weight if shrink == 1 else weight * shrink, change, out=call.outputs[0])
     xp.copyto(call.outputs[1], next_mean)
     xp.copyto(call.outputs[2], next_variance)
 
 
-KERNELS: dict[str, Kernel] = {"sgd": sgd, "sgd_momentum": sgd_momentum, "increment": increment, "adam": adam}
+def _scaled_by_root(call: KernelCall, squares: Array) -> None:
+    """Write w - lr * grad / (sqrt(squares) + eps), and squares."""
+    xp, (weight, grad, _) = call.xp, call.inputs
+    change = xp.sqrt(squares)
+    change += call.number("eps")
+    xp.divide(grad * call.number("lr"), change, out=change)
+    xp.subtract(weight, change, out=call.outputs[0])
+    xp.copyto(call.outputs[1], squares)
+
+
+def rmsprop(call: KernelCall) -> None:
+    """Step by the gradient over the root of its running mean square."""
+    _, grad, running = call.inputs
+    alpha = call.number("alpha")
+    _scaled_by_root(call, running * alpha + grad * grad * (1 - alpha))
+
+
+def adagrad(call: KernelCall) -> None:
+    """Step by the gradient over the root of its sum of squares."""
+    _, grad, total = call.inputs
+    _scaled_by_root(call, total + grad * grad)
+
+
+KERNELS: dict[str, Kernel] = {
+    "sgd": sgd,
+    "sgd_momentum": sgd_momentum,
+    "increment": increment,
+    "adam": adam,
+    "adamw": adamw,
+    "rmsprop": rmsprop,
+    "adagrad": adagrad,
+}

@@ -1,7 +1,7 @@
 """Geometry of sliding windows: which rows a run of iterations reads, and where its local slices lie among them.
 
-Along one dimension a window reads `position * stride + tap - padding`, where `position` counts windows (y or x of a
-convolution's result) and `tap` counts inside the window (dy or dx). A run covers a range of both.
+Along one dimension a window reads `position * stride + tap * dilation - padding`, where `position` counts windows (y or
+x of a convolution's result) and `tap` counts inside the window (dy or dx). A run covers a range of both.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from executor.kernels.call import Array, KernelCall, Range
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One windowed dimension: its step, its padding and the taps of this run."""
+    """One windowed dimension: its step, its padding, the taps of this run and the distance between two of them."""
 
     stride: int
     padding: int
     taps: Range
+    dilation: int = 1
+
+    def offset(self, tap: int) -> int:
+        """Row that a tap of the window at position 0 reads."""
+        return tap * self.dilation - self.padding
 
     def reads(self, positions: Range) -> Range:
         """Rows that windows at `positions` read, padding included."""
         first, last = positions[0], positions[1] - 1
         return (
-            first * self.stride + self.taps[0] - self.padding,
-            last * self.stride + self.taps[1] - self.padding,
+            first * self.stride + self.offset(self.taps[0]),
+            last * self.stride + self.offset(self.taps[1] - 1) + 1,
         )
 
     def read_by(self, rows: Range) -> Range:
         """Positions whose windows may read a row of `rows`; may lie outside the tensor, may be empty."""
-        first = -((self.taps[1] - 1 - self.padding - rows[0]) // self.stride)
-        last = (rows[1] - 1 + self.padding - self.taps[0]) // self.stride
+        first = -((self.offset(self.taps[1] - 1) - rows[0]) // self.stride)
+        last = (rows[1] - 1 - self.offset(self.taps[0])) // self.stride
         return first, max(first, last + 1)
 
     def matches(self, tap: int, positions: Range, rows: Range) -> tuple[slice, slice]:
         """Return the slice of `positions` whose `tap` reads a row of `rows`, and the slice of those rows."""
-        offset = tap - self.padding
+        offset = self.offset(tap)
         first = max(positions[0], -((offset - rows[0]) // self.stride))
         last = min(positions[1] - 1, (rows[1] - 1 - offset) // self.stride)
         if last < first:
@@ -48,9 +53,15 @@ class Window:
 def windows(call: KernelCall) -> tuple[Window, Window]:
     """Return the windows along y and x of an operator with `stride` and `padding` and variables dy and dx."""
     strides, paddings = call.pair("stride"), call.pair("padding")
-    along_y = Window(strides[0], paddings[0], call.ranges["dy"])
-    along_x = Window(strides[1], paddings[1], call.ranges["dx"])
+    dilations = dilation(call)
+    along_y = Window(strides[0], paddings[0], call.ranges["dy"], dilations[0])
+    along_x = Window(strides[1], paddings[1], call.ranges["dx"], dilations[1])
     return along_y, along_x
+
+
+def dilation(call: KernelCall) -> tuple[int, int]:
+    """Return the distances between neighbouring taps, along y and along x."""
+    return call.pair("dilation") if "dilation" in call.attributes else (1, 1)
 
 
 def local_ranges(call: KernelCall, operand: int) -> tuple[Range, Range]:

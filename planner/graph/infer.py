@@ -16,7 +16,7 @@ Kind = tuple[Shape, str]
 """A tensor's shape and dtype."""
 
 INTEGER_OPERANDS = frozenset({"labels", "indices", "mask", "other_mask", "bits", "other_bits"})
-LEAST = {"stride": 1, "kernel": 1, "padding": 0}
+LEAST = {"stride": 1, "kernel": 1, "dilation": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
 
 

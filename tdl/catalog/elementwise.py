@@ -134,6 +134,27 @@ def adam(
     return w - rate * mean / (root + eps), mean, square
 
 
+@pointwise
+def adamw(
+    w: Expr, grad: Expr, m: Expr, v: Expr, t: Expr, *, lr: float, beta1: float, beta2: float, eps: float, decay: float
+) -> tuple[Expr, Expr, Expr]:
+    mean, square = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad * grad
+    rate, root = lr / (1 - power(beta1, t)), sqrt(square / (1 - power(beta2, t)))
+    return w * (1 - lr * decay) - rate * mean / (root + eps), mean, square
+
+
+@pointwise
+def rmsprop(w: Expr, grad: Expr, v: Expr, *, lr: float, alpha: float, eps: float) -> tuple[Expr, Expr]:
+    square = alpha * v + (1 - alpha) * grad * grad
+    return w - lr * grad / (sqrt(square) + eps), square
+
+
+@pointwise
+def adagrad(w: Expr, grad: Expr, total: Expr, *, lr: float, eps: float) -> tuple[Expr, Expr]:
+    square = total + grad * grad
+    return w - lr * grad / (sqrt(square) + eps), square
+
+
 def total(*terms: Expr) -> Expr:
     """Sum of any number of terms, as a balanced tree."""
     half = len(terms) // 2

@@ -49,6 +49,7 @@ CASES = {
     "convolution": [
         ([(2, 3, 5, 6), (4, 3, 3, 2)], {"stride": (2, 1), "padding": (1, 0)}),
         ([(2, 3, 4, 4), (2, 3, 1, 1)], {"stride": (2, 2), "padding": (0, 0)}),
+        ([(1, 4, 5, 6), (6, 2, 2, 2)], {"stride": (2, 1), "padding": (1, 0), "dilation": (2, 3), "groups": 2}),
     ],
     "max_pool2d_with_indices": [([(2, 3, 5, 6)], WINDOW)],
     "avg_pool2d": [([(2, 3, 5, 6)], WINDOW)],
@@ -72,7 +73,7 @@ COMPOUND = {"batch_norm", "cross_entropy"}
 TABLES = {
     *UNARY, *BINARY, *SCALAR, *LOSSES, "where", "masked_fill", "causal_mask", "tril", "triu", "lerp", "dropout",
     "bmm", "amax", "amin", "prod", "var", "cumsum", "normalize", "softmax", "log_softmax", "nll_loss", "permute", "cat",
-    "select", "slice", "constant_pad_nd", "flip", "diagonal", "embedding", "index_select", "gather",
+    "select", "slice", "constant_pad_nd", "flip", "diagonal", "embedding", "index_select", "gather", "im2col", "col2im",
 }  # fmt: skip
 
 

@@ -9,8 +9,11 @@ import tdl
 from executor.kernels import KERNELS, convolution
 from executor.verify import Options, check_operator
 from executor.verify_cases import CASES, Draw
+from tdl.catalog import loss, pointwise
 
 NAMES = sorted(tdl.catalog)
+TABLES = {*pointwise.OPERATORS, *loss.OPERATORS}
+"""Operators from tables of element-wise functions: one description with many functions, so few cases of each."""
 
 
 def test_kernels_and_cases_cover_exactly_the_catalog():
@@ -20,7 +23,7 @@ def test_kernels_and_cases_cover_exactly_the_catalog():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operator_equals_its_description_whole_and_along_every_strategy(name):
-    result = check_operator(name, Options(cases=8))
+    result = check_operator(name, Options(cases=2 if name in TABLES else 6))
     assert [str(failure) for failure in result.failures] == []
     assert result.checks >= 16
 
@@ -37,7 +40,7 @@ FIXED_RANK = {
 def test_no_strategy_is_left_out(name):
     case = CASES[name](Draw(np.random.default_rng(0)))
     description = tdl.catalog[name].describe([array.ndim for array in case.operands], case.attributes)
-    assert set(check_operator(name, Options(cases=8)).strategies) == set(description.strategies)
+    assert set(check_operator(name, Options(cases=8, kinds=("split",))).strategies) >= set(description.strategies)
 
 
 PATHS = {

@@ -172,7 +172,68 @@ def diagonal_backward(grad, dim1, dim2, extents):
     return torch.ops.aten.diagonal_backward(grad, shape, 0, dim1, dim2)
 
 
+def convolution_backward(operand):
+    """Autograd's gradient of one operand of a convolution; the other is given."""
+
+    def oracle(grad, other, stride, padding, extents, dilation=(1, 1), groups=1):
+        size = list(extents.values())
+        if operand == 0:
+            shape = [grad.shape[0], other.shape[1] * groups, *size]
+        else:
+            shape = [grad.shape[1], other.shape[1] // groups, *size]
+        own = torch.zeros(shape, dtype=grad.dtype, requires_grad=True)
+        operands = (own, other) if operand == 0 else (other, own)
+        y = functional.conv2d(*operands, None, stride, padding, dilation, groups)
+        return torch.autograd.grad(y, own, grad)
+
+    return oracle
+
+
+def im2col(image, stride, padding, extents, dilation=(1, 1)):
+    size = [extents[name] for name in ("dy", "dx")]
+    columns = functional.unfold(image, size, dilation, padding, stride)
+    return columns.reshape(*image.shape[:2], *extents.values())
+
+
+def col2im(columns, stride, padding, extents, dilation=(1, 1)):
+    n, c, dy, dx, y, x = columns.shape
+    size = [extents[name] for name in "yx"]
+    return functional.fold(columns.reshape(n, c * dy * dx, y * x), size, (dy, dx), dilation, padding, stride)
+
+
+def stepped(optimizer, states, **names):
+    """The oracle of an optimizer: one step of PyTorch's from given states; `names` are ours of its options."""
+
+    def oracle(w, grad, *given, **attributes):
+        w = torch.nn.Parameter(w.clone())
+        w.grad = grad
+        own = optimizer([w], **{names.get(name, name): value for name, value in attributes.items()})
+        own.state[w] = {name: value.clone() for name, value in zip(states, given, strict=True)}
+        own.state[w]["step"] = given[-1] - 1 if "step" in states else torch.tensor(1.0)
+        own.step()
+        return w.detach(), *(own.state[w][name] for name in states if name != "step")
+
+    return oracle
+
+
+def adam_like(optimizer, **names):
+    step = stepped(lambda w, beta1, beta2, **how: optimizer(w, betas=(beta1, beta2), **how), ADAM, **names)
+    return lambda *operands, **attributes: step(*operands, **attributes)
+
+
+ADAM = ("exp_avg", "exp_avg_sq", "step")
+
 ORACLES = {
+    "convolution": lambda x, w, stride, padding, dilation=(1, 1), groups=1: functional.conv2d(
+        x, w, None, stride, padding, dilation, groups
+    ),
+    "convolution_backward_input": convolution_backward(0),
+    "convolution_backward_weight": convolution_backward(1),
+    "im2col": im2col,
+    "col2im": col2im,
+    "adamw": adam_like(torch.optim.AdamW, decay="weight_decay"),
+    "rmsprop": stepped(torch.optim.RMSprop, ("square_avg",)),
+    "adagrad": stepped(torch.optim.Adagrad, ("sum",)),
     "bmm": lambda a, b, transpose_a, transpose_b: torch.bmm(a.mT if transpose_a else a, b.mT if transpose_b else b),
     "amin": lambda x, dims: torch.amin(x, dims),
     "prod": products,

@@ -58,7 +58,7 @@ def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) ->
 
 def _convolution(b: Backward) -> Gradients:
     source, weight = b.node.inputs
-    window = b.attrs("stride", "padding")
+    window = b.attrs("stride", "padding", "dilation", "groups")
     first = second = None
     if b.wanted[0]:
         extents = dict(zip("yx", b.shape(0)[2:], strict=True))
@@ -84,11 +84,23 @@ def _avg_pool(b: Backward) -> Gradients:
     return (b.emit("avg_pool2d_backward", (b.gradient,), 0, **window, extents=_window_extents(b)),)
 
 
+def _im2col(b: Backward) -> Gradients:
+    extents = dict(zip("yx", b.shape(0)[2:], strict=True))
+    return (b.emit("col2im", (b.gradient,), 0, **b.attrs("stride", "padding", "dilation"), extents=extents),)
+
+
+def _col2im(b: Backward) -> Gradients:
+    extents = dict(zip(("dy", "dx", "y", "x"), b.shape(0)[2:], strict=True))
+    return (b.emit("im2col", (b.gradient,), 0, **b.attrs("stride", "padding", "dilation"), extents=extents),)
+
+
 RULES: dict[str, Rule] = {
     "mm": _matrix_product,
     "bmm": _matrix_product,
     "einsum": _einsum,
     "convolution": _convolution,
+    "im2col": _im2col,
+    "col2im": _col2im,
     "max_pool2d_with_indices": _max_pool,
     "avg_pool2d": _avg_pool,
 }
