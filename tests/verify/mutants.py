@@ -64,11 +64,13 @@ def verifiable() -> list[str]:
 # --- descriptions -----------------------------------------------------------------------------------------------
 
 
-def description_mutants(name: str) -> Iterator[Mutant]:
-    """Yield every single change of a description."""
+def description_mutants(name: str, limit: int | None = None) -> Iterator[Mutant]:
+    """Yield every single change of a description, or `limit` of them, spread over all."""
     case = first_case(name)
     operator = tdl.catalog[name]
-    for change in description_changes(operator, [operand.ndim for operand in case.operands], case.attributes):
+    changes = description_changes(operator, [operand.ndim for operand in case.operands], case.attributes)
+    order = np.random.default_rng(list(name.encode())).permutation(len(changes))
+    for change in (changes[number] for number in sorted(order[:limit])):
         yield Mutant(name, str(change), "catalog", Mutated(operator, change), ("shapes", "kernel", "split"))
 
 
