@@ -3,6 +3,8 @@
 Every distinct plan runs for real: one `mpirun` per number of ranks runs all its plans, each checked against one worker.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -40,14 +42,20 @@ def reports(representatives, tmp_path_factory):
     return found
 
 
+@cache
+def interpreted(case):
+    """Lower and simulate a plan; return its program and the bytes that the simulator moved."""
+    program = lower(case.plan())
+    return program, simulate(program, load_topology("uniform-8")).timeline.bytes
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bytes_and_parameters(case, representatives, reports):
-    plan = case.plan()
-    report = reports[representatives[case].name]
-    program = lower(plan)
+    plan, alike = case.plan(), representatives[case]
+    report = reports[alike.name]
+    program, simulated = interpreted(alike)
     np.testing.assert_array_equal(program.bytes, plan.bytes)
-    simulated = simulate(program, load_topology("uniform-8")).timeline.bytes
     np.testing.assert_array_equal(simulated, plan.bytes)
     np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
     assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
