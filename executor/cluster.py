@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -60,6 +60,16 @@ class Cluster:
         """Return every rank's value, on every rank."""
         self.meet()
         return self.diagnostics.allgather(value)
+
+    def tell(self, value: T | None) -> T:
+        """Return rank 0's value, on every rank."""
+        self.meet()
+        return cast(T, self.diagnostics.bcast(value))
+
+    def deal(self, values: Sequence[T] | None) -> T:
+        """Return this rank's entry of rank 0's values, one a rank."""
+        self.meet()
+        return cast(T, self.diagnostics.scatter(values))
 
     def assemble(self, tensor: Tensor, regions: Sequence[Region], tile: HostArray) -> HostArray | None:
         """Put a tensor together on rank 0 from every rank's tile (host memory); None elsewhere.

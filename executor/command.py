@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
+from executor.distribution import from_first_rank, programs_from_first_rank
 from executor.job import Findings, Job, Request, classification
 from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
@@ -68,14 +69,16 @@ class Execution:
 
     def run(self) -> int:
         """Check everything, then train plan after plan; return the exit status (collective)."""
-        xp, plans, data_sets = agreed(self.ranks, self._prepared)
+        xp = agreed(self.ranks, self._array_module)
+        plans = from_first_rank(self.ranks, lambda: [self._plan(path) for path in self.paths])
+        data_sets = agreed(self.ranks, lambda: list(map(self._data, self.paths, plans)))
         request = self._request(xp)
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         settings = self._settings(xp, threads)
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs = agreed(self.ranks, partial(self._lowered, plan))
+                programs = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
                     findings = Job(programs, self.ranks, data, request).run(advance)
                 if self.ranks.rank == 0:
@@ -84,8 +87,8 @@ class Execution:
         failed = [found for found in reports if found.check is not None and not found.check.passed]
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
 
-    def _prepared(self) -> tuple[ModuleType, list[Plan], list[DataSet]]:
-        """Load and check all that is asked for."""
+    def _array_module(self) -> ModuleType:
+        """Check what can be checked before any plan is read, and choose this rank's array module and device."""
         for name in ("json_path", "trace_path"):
             path = self.options[name]
             if path is not None and not path.parent.is_dir():
@@ -97,8 +100,7 @@ class Execution:
         if xp is not np:
             xp.cuda.Device(self.ranks.host_rank % xp.cuda.runtime.getDeviceCount()).use()
         load_operators(self.options["operator_files"])
-        plans = [self._plan(path) for path in self.paths]
-        return xp, plans, [self._data(path, plan) for path, plan in zip(self.paths, plans, strict=True)]
+        return xp
 
     def _plan(self, path: Path) -> Plan:
         plan = load_plan(path)
