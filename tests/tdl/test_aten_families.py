@@ -1,0 +1,107 @@
+"""Every ATen operator of four families' training steps, run by the catalog's kernels, equals PyTorch call by call."""
+
+import numpy as np
+import pytest
+
+import tdl
+
+torch = pytest.importorskip("torch")
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from tests.tdl import aten_translation  # noqa: E402
+from tests.tdl.aten_models import FAMILIES, traced  # noqa: E402
+from tests.tdl.aten_translation import RANDOM, TRANSLATIONS, UNDEFINED  # noqa: E402
+
+TRACED = {
+    "mlp": """
+        _log_softmax _log_softmax_backward_data add addmm detach mm mul nll_loss_backward nll_loss_forward
+        ones_like relu sub sum t threshold_backward view""",
+    "resnet": """
+        _log_softmax _log_softmax_backward_data add addmm clone convolution convolution_backward detach div
+        empty expand max_pool2d_with_indices max_pool2d_with_indices_backward mean mm mul native_batch_norm
+        native_batch_norm_backward nll_loss_backward nll_loss_forward ones_like relu sub sum t
+        threshold_backward view""",
+    "lstm": """
+        _log_softmax _log_softmax_backward_data _unsafe_view add addmm bernoulli cat clone detach div embedding
+        embedding_dense_backward empty_like lerp mm mul nll_loss_backward nll_loss_forward ones_like pow rsub
+        select sigmoid sigmoid_backward sqrt stack sub sum t tanh tanh_backward transpose unbind unsafe_split
+        view zeros""",
+    "gpt": """
+        _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data _unsafe_view add addmm arange
+        bernoulli bmm cat clone detach div embedding embedding_dense_backward empty eq expand gelu gelu_backward
+        lerp masked_fill mm mul native_layer_norm native_layer_norm_backward nll_loss_backward nll_loss_forward
+        ones_like pow rsub slice split sqrt sub sum t transpose view""",
+    "gpt, fused attention": """
+        _log_softmax _log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_flash_attention_for_cpu_backward _unsafe_view add addmm arange bernoulli cat clone
+        detach div embedding embedding_dense_backward empty expand gelu gelu_backward lerp mm mul
+        native_layer_norm native_layer_norm_backward nll_loss_backward nll_loss_forward ones_like pow rsub split
+        sqrt sub sum t transpose view""",
+}
+"""What PyTorch 2.13 makes of the families' training steps."""
+
+
+def operator(node):
+    """Name of an ATen operator without overload; None for what only takes a result apart."""
+    target = node.target
+    return target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else None
+
+
+def array(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    found = value.detach().numpy()
+    return found if found.dtype == np.float64 else found.astype(np.float64 if found.dtype == np.float32 else np.int32)
+
+
+class Compare(torch.fx.Interpreter):
+    """Runs a graph in PyTorch and compares every call, once per operator and shapes, to its translation."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.compared = set()
+
+    def run_node(self, node):
+        expected = super().run_node(node)
+        name = operator(node) if node.op == "call_function" else None
+        if name is not None:
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            key = name, str(pytree.tree_map(lambda own: own.shape if isinstance(own, torch.Tensor) else own, args))
+            if key not in self.compared:
+                self.compared.add(key)
+                self.compare(name, expected, args, kwargs)
+        return expected
+
+    def compare(self, name, expected, args, kwargs):
+        args, kwargs = pytree.tree_map(array, (args, kwargs))
+        found = TRANSLATIONS[name](*args, **kwargs)
+        found = found if isinstance(found, tuple) else (found,)
+        expected = [array(own) for own in (expected if isinstance(expected, tuple | list) else (expected,))]
+        for own, right in zip(found, expected, strict=True):
+            if own is None or (isinstance(right, np.ndarray) and right.size == 0):
+                continue
+            assert own.shape == right.shape, name
+            if name in RANDOM:
+                assert set(np.unique(own)) <= {0.0, 1.0}
+            elif name not in UNDEFINED:
+                np.testing.assert_allclose(own, right, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_call_of_a_training_step_equals_torch(family):
+    module, arguments = traced(family)
+    names = {operator(node) for node in module.graph.nodes if node.op == "call_function"} - {None}
+    assert names <= set(TRANSLATIONS)
+    if torch.__version__.startswith("2.13."):
+        assert sorted(names) == TRACED[family].split()
+    aten_translation.USED.clear()
+    compare = Compare(module)
+    with torch.backends.mkldnn.flags(enabled=False):
+        compare.run(*pytree.tree_leaves(arguments))
+    assert {name for name, _ in compare.compared} == names
+    assert set(tdl.catalog) >= aten_translation.USED
+
+
+def test_no_translation_is_idle():
+    assert {name for names in TRACED.values() for name in names.split()} == set(TRANSLATIONS)

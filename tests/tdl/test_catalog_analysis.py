@@ -1,0 +1,68 @@
+"""The catalog is analysed once per operator, ranks and attributes, whatever the shapes; most of it reads as a table."""
+
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdl
+from executor.verify_cases import CASES, Draw
+from tdl import analysis
+from tdl.catalog import loss, pointwise
+
+
+def fresh():
+    """The catalog without anything remembered."""
+    return {name: replace(operator, descriptions={}) for name, operator in tdl.catalog.items()}
+
+
+@pytest.fixture
+def analyses(monkeypatch):
+    """Counts the analyses of strategies."""
+    count = []
+    analyse = analysis.strategies
+
+    def counted(*arguments):
+        count.append(arguments)
+        return analyse(*arguments)
+
+    monkeypatch.setattr(analysis, "strategies", counted)
+    return count
+
+
+def test_the_catalog_is_analysed_once_for_each_operator_ranks_and_attributes(analyses):
+    catalog, different = fresh(), set()
+    for name, operator in catalog.items():
+        draw = Draw(np.random.default_rng(3))
+        for _ in range(4):
+            case = CASES[name](draw)
+            attributes = {key: value for key, value in case.attributes.items() if key != "extents"}
+            ranks = tuple(operand.ndim for operand in case.operands)
+            for _ in range(3):
+                operator.describe(ranks, case.attributes)
+            different.add((name, ranks, repr(sorted(attributes.items()))))
+    assert len(analyses) == len(different)
+
+
+def test_shapes_are_no_reason_for_another_analysis(analyses):
+    mm, conv = (replace(tdl.catalog[name], descriptions={}) for name in ("mm", "convolution"))
+    for size in range(1, 20):
+        mm.describe((2, 2)).extents(((size, 3), (3, 2 * size)))
+        conv.describe((4, 4), {"stride": (1, 1), "padding": (1, 1)}).extents(((2, 3, size, size), (4, 3, 3, 3)))
+    assert len(analyses) == 2
+    assert mm.describe((2, 2)) is mm.describe([2, 2], {"extents": {"i": 7}})
+
+
+def test_most_descriptions_are_within_three_lines():
+    rows = len(pointwise.OPERATORS) + len(loss.OPERATORS)
+    lengths = []
+    for operator in tdl.catalog.values():
+        if operator.name in {**pointwise.OPERATORS, **loss.OPERATORS}:
+            continue
+        lines = inspect.getsource(inspect.unwrap(operator.function)).splitlines()
+        start = next(number for number, line in enumerate(lines) if line.rstrip().endswith(":") or "def " in line)
+        lengths.append(len([line for line in lines[start + 1 :] if line.strip() and '"""' not in line]))
+    short = sum(length <= 3 for length in lengths)
+    assert short > len(lengths) / 2
+    assert rows + short > 0.8 * len(tdl.catalog)
