@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from types import ModuleType
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from executor.kernels.elementwise import spread
 
 BITS = 24
@@ -86,7 +86,7 @@ def dropout(call: KernelCall) -> None:
     x, step = call.inputs
     p = call.number("p")
     kept = random_bits(call, x.ndim, step) >= math.ceil(p * 2**BITS)
-    call.xp.multiply(x * (1 / (1 - p)), kept, out=call.outputs[0])
+    call.xp.copyto(call.outputs[0], kept_where(kept, x * (1 / (1 - p))))
 
 
 def bernoulli(call: KernelCall) -> None:

@@ -69,7 +69,7 @@ def count_extremes(call: KernelCall) -> None:
 
 def extreme_backward(call: KernelCall) -> None:
     """Give the gradient to the elements that equal the extreme."""
-    call.xp.multiply(call.inputs[1] == _wide(call, 2), _wide(call, 0), out=call.outputs[0])
+    call.xp.copyto(call.outputs[0], call.xp.where(call.inputs[1] == _wide(call, 2), _wide(call, 0), 0))
 
 
 def cumsum(call: KernelCall) -> None:

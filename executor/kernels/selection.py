@@ -5,8 +5,10 @@ A run covers a range of the selected variable: what lies outside it is left to t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from types import ModuleType
+from typing import cast
 
 from executor.kernels.call import Array, Kernel, KernelCall, Range
 
@@ -17,26 +19,40 @@ def _inside(indices: Array, within: Range) -> tuple[Array, Array]:
     return inside, (indices - within[0]) * inside
 
 
+def _keep(call: KernelCall, values: Array, inside: Array) -> None:
+    """Write values where they are selected by this run's range, else zero; by no product, which would keep infinity."""
+    if call.ranges["v"] == (0, _extent(call, "v")):
+        call.xp.copyto(call.outputs[0], values)
+    else:
+        call.xp.copyto(call.outputs[0], call.xp.where(inside, values, 0))
+
+
+def _extent(call: KernelCall, variable: str) -> int | None:
+    """Return how many values a variable has in the whole tensors, if the call says so."""
+    extents = call.attributes.get("extents")
+    return cast("Mapping[str, int]", extents).get(variable) if extents else None
+
+
 def embedding(call: KernelCall) -> None:
     """Row number indices[...] of the weight."""
     weight, indices = call.inputs
     inside, rows = _inside(indices, call.ranges["v"])
-    call.xp.multiply(weight[rows], inside[..., None], out=call.outputs[0])
+    _keep(call, weight[rows], inside[..., None])
 
 
 def index_select(call: KernelCall) -> None:
     """Slices of x at the indices along a dimension."""
-    (x, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    (x, indices), dim = call.inputs, call.integer("dim")
     inside, rows = _inside(indices, call.ranges["v"])
     shape = [-1 if other == dim else 1 for other in range(x.ndim)]
-    call.xp.multiply(call.xp.take(x, rows, axis=dim), inside.reshape(shape), out=out)
+    _keep(call, call.xp.take(x, rows, axis=dim), inside.reshape(shape))
 
 
 def gather(call: KernelCall) -> None:
     """Elements of x whose coordinate along a dimension is the index that stands at their place."""
-    (x, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
+    (x, indices), dim = call.inputs, call.integer("dim")
     inside, rows = _inside(indices, call.ranges["v"])
-    call.xp.multiply(call.xp.take_along_axis(x, rows, axis=dim), inside, out=out)
+    _keep(call, call.xp.take_along_axis(x, rows, axis=dim), inside)
 
 
 def embedding_dense_backward(call: KernelCall) -> None:

@@ -114,3 +114,32 @@ def attention(b: GraphBuilder, query: str, key: str, value: str, name: str, caus
         scores = b.apply("causal_mask", scores, name=f"{name}.masked")
     weights = softmax(b, scores, f"{name}.weights")
     return b.apply("einsum", weights, value, name=name, equation="bhqk,bhkd->bhqd")
+
+
+def convolution_1d(  # noqa: PLR0913, PLR0917
+    b: GraphBuilder,
+    x: str,
+    weight: str,
+    name: str,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+) -> str:
+    """Convolve [n, ci, x] with [co, ci / groups, dx], as one row of an image."""
+    rows = [reshape(b, own, (*b.shape(own)[:2], 1, b.shape(own)[2]), f"{name}.{own}.row") for own in (x, weight)]
+    attributes: dict[str, Value] = {"stride": (1, stride), "padding": (0, padding)}
+    attributes |= {"dilation": (1, dilation), "groups": groups} if (dilation, groups) != (1, 1) else {}
+    row = b.apply("convolution", *rows, name=f"{name}.row", **attributes)
+    n, c, _, length = b.shape(row)
+    return reshape(b, row, (n, c, length), name)
+
+
+def adaptive_avg_pool2d(b: GraphBuilder, x: str, size: tuple[int, int], name: str) -> str:
+    """Average [n, c, y, x] over equal windows, as many as `size` says, which must divide the image."""
+    image = b.shape(x)[2:]
+    if any(extent % parts for extent, parts in zip(image, size, strict=True)):
+        raise GraphError(f"node {name!r}: an image of {image} cannot be cut into {size} equal windows")
+    kernel = tuple(extent // parts for extent, parts in zip(image, size, strict=True))
+    taps = dict(zip(("dy", "dx"), kernel, strict=True))
+    return b.apply("avg_pool2d", x, name=name, kernel=kernel, stride=kernel, padding=(0, 0), extents=taps)

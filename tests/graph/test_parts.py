@@ -46,6 +46,16 @@ CASES = {
         lambda b, *operands: parts.attention(b, *operands, "y", causal=False),
         functional.scaled_dot_product_attention,
     ),
+    "convolution_1d": (
+        [(2, 4, 9), (6, 2, 3)],
+        lambda b, x, w: parts.convolution_1d(b, x, w, "y", stride=2, padding=1, dilation=2, groups=2),
+        lambda x, w: functional.conv1d(x, w, None, 2, 1, 2, 2),
+    ),
+    "adaptive_avg_pool2d": (
+        [(2, 3, 6, 4)],
+        lambda b, x: parts.adaptive_avg_pool2d(b, x, (3, 1), "y"),
+        lambda x: functional.adaptive_avg_pool2d(x, (3, 1)),
+    ),
     "reshape": ([(4, 6)], lambda b, x: parts.reshape(b, x, (2, 12), "y"), lambda x: x.reshape(2, 12)),
     "reshape by one dimension": ([(4, 6)], lambda b, x: parts.reshape(b, x, (6, 4), "y"), lambda x: x.reshape(6, 4)),
     "split": ([(2, 6)], lambda b, x: parts.split(b, x, 3, "y")[1], lambda x: torch.split(x, 2, 1)[1]),
@@ -119,3 +129,6 @@ def test_what_cannot_be_reshaped_or_split_is_named():
         parts.reshape(b, x, (5, 5), "y")
     with pytest.raises(GraphError, match="node 'y': 6 elements of dimension 1 cannot be cut into 4 parts"):
         parts.split(b, x, 4, "y")
+    image = b.input("image", (1, 1, 5, 4))
+    with pytest.raises(GraphError, match=r"node 'y': an image of \(5, 4\) cannot be cut into \(2, 2\) equal windows"):
+        parts.adaptive_avg_pool2d(b, image, (2, 2), "y")

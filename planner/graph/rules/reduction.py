@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers, number
 
@@ -44,14 +46,36 @@ def _prod(b: Backward) -> Gradients:
 
 
 def _var(b: Backward) -> Gradients:
+    return _variance(b, _dims(b))
+
+
+def _batch_norm_var(b: Backward) -> Gradients:
+    return _variance(b, (0, 2, 3))
+
+
+def _variance(b: Backward, dims: tuple[int, ...]) -> Gradients:
     """Gradients of x and of the mean; where the mean is that of x, the second is zero."""
     x, mean = b.node.inputs
-    gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("dims", "count"))
+    gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("count"), dims=dims)
     producer = b.producers.get(mean)
     if not b.wanted[1] or (producer is not None and producer.op == "mean" and producer.inputs == (x,)):
         return gradient, None
-    summed = b.emit_step("sum", (gradient,), 1, "sum", dims=_dims(b))
+    summed = b.emit_step("sum", (gradient,), 1, "sum", dims=dims)
     return gradient, b.emit("neg", (summed,), 1)
+
+
+def _sum_exp(b: Backward) -> Gradients:
+    """Gradients of x, and of the maximum that is subtracted from it."""
+    x, maximum = b.node.inputs
+    dim = int(cast("int", b.node.attrs.get("dim", -1))) % b.rank()
+    rows = tuple(other for other in range(b.rank()) if other != dim)
+    second = None
+    if b.wanted[1]:
+        product = b.emit_step("mul", (b.gradient, b.result), 1, "product")
+        second = b.emit("neg", (product,), 1)
+    shifted = b.emit_step("sub", (x, maximum), 0, "shifted", dims=rows)
+    exponential = b.emit_step("exp", (shifted,), 0, "exponential")
+    return b.emit("mul", (exponential, b.gradient), 0, dims=rows), second
 
 
 def _cumsum(b: Backward) -> Gradients:
@@ -66,6 +90,8 @@ RULES: dict[str, Rule] = {
     "amin": _extreme,
     "prod": _prod,
     "var": _var,
+    "batch_norm_var": _batch_norm_var,
+    "sum_exp": _sum_exp,
     "cumsum": _cumsum,
     "expand": _expand_backward,
 }

@@ -98,7 +98,12 @@ def _by_indices(b: Backward) -> Gradients:
     return _scattered(b, f"{b.node.op}_backward", int(number(b, "dim")), "dim", inputs=b.node.inputs[1:])
 
 
+def _shift_two(b: Backward) -> Gradients:
+    return (b.emit("constant_pad_nd", (b.gradient,), 0, low=(2,), high=(0,)),)
+
+
 RULES: dict[str, Rule] = {
+    "shift_two": _shift_two,
     "reshape": _reshape,
     "unbind": _unbind,
     "stack": _stack,
