@@ -21,7 +21,8 @@ from planner.report.tables import exact_bytes, facts, grid, quantity, seconds
 from planner.search import SEARCHERS, SearchOptions, search
 
 MODEL_OPTIONS = (
-    "batch", "dtype", "optimizer", "lr", "momentum", "image", "channels", "classes", "unroll", "batch_norm",
+    "batch", "dtype", "optimizer", "lr", "momentum", "image", "channels", "classes", "unroll", "input_width",
+    "batch_norm", "width", "backbone", "embedding", "sequence", "source_sequence", "vocabulary", "heads",
 )  # fmt: skip
 
 
@@ -50,7 +51,15 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--channels", type=click.IntRange(1), help="Channels of the images.")
 @click.option("--classes", type=click.IntRange(1), help="Classes to tell apart.")
 @click.option("--unroll", type=click.IntRange(1), help="Timesteps of a recurrent model.")
+@click.option("--input-width", type=click.IntRange(1), help="Width of a recurrent model's input.")
 @click.option("--batch-norm/--no-batch-norm", default=None, help="Batch norm after each convolution.")
+@click.option("--width", type=float, help="Factor of AlexNet's and VGG's widths.")
+@click.option("--backbone", help="The zoo model below Classifier-C.")
+@click.option("--embedding", type=click.IntRange(1), help="Width of Classifier-C's embedding.")
+@click.option("--sequence", type=click.IntRange(1), help="Tokens in a transformer's sequence.")
+@click.option("--source-sequence", type=click.IntRange(1), help="Tokens that an encoder reads.")
+@click.option("--vocabulary", type=click.IntRange(1), help="A transformer's vocabulary.")
+@click.option("--heads", type=click.IntRange(1), help="Attention heads; default: width / 64.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and random data.")
 @click.option("--workers", type=click.IntRange(1), help="Number of workers; split by its prime factors.")
 @click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first.")
