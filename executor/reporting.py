@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import numpy as np
 from executor.cluster import Cluster
 from executor.job import Findings
 from executor.training import Programs
-from planner.graph.ir import Graph
 from planner.program.tasks import Compute, Program, Task
-from planner.report.schema import Matrix, OutsideArena, Report, Setting, finite
+from planner.report.facts import batch_size, matrix, weight_dtype
+from planner.report.schema import OutsideArena, Report, Setting, finite
 from planner.report.trace import Trace
 
 
@@ -37,7 +36,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def report(programs: Programs, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
     """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
     plan, program = programs.plan, programs.training
-    batch, seconds = _batch(plan.graph), findings.seconds_per_step
+    batch, seconds = batch_size(plan.graph), findings.seconds_per_step
     right, seen = findings.answers
     return Report(
         source="executor",
@@ -49,12 +48,12 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
         placements=str(plan.search.get("placements", "unknown")),
         workers=plan.workers,
         ways=plan.ways,
-        planned_bytes=_matrix(plan.bytes.tolist()),
+        planned_bytes=matrix(plan.bytes.tolist()),
         bytes=tuple(rank.sent_bytes for rank in findings.ranks),
         arena_bytes=tuple(rank.arena_bytes for rank in findings.ranks),
         planned_arena_bytes=tuple(map(programs.arena_bytes, range(plan.workers))),
         batch=batch,
-        dtype=_dtype(plan.graph),
+        dtype=weight_dtype(plan.graph),
         steps=len(findings.step_seconds),
         seconds_per_step=seconds,
         step_seconds=findings.step_seconds,
@@ -110,20 +109,3 @@ def _outside_arena(findings: Findings) -> tuple[OutsideArena, ...]:
         known = [size for size in sizes if size is not None]
         found.append(OutsideArena(what=what, nbytes=max(known) if len(known) == len(sizes) else None))
     return tuple(found)
-
-
-def _batch(graph: Graph) -> int | None:
-    """Return the samples of one iteration: the leading extent of the labels, else of the first input."""
-    labels = graph.metrics.get("labels")
-    shapes = [graph.tensors[labels].shape] if labels is not None else []
-    shapes += [tensor.shape for tensor in graph.tensors.values() if tensor.role == "input"]
-    return next((shape[0] for shape in shapes if shape), None)
-
-
-def _dtype(graph: Graph) -> str | None:
-    counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
-    return counts.most_common(1)[0][0] if counts else None
-
-
-def _matrix(rows: list[list[int]]) -> Matrix:
-    return tuple(tuple(int(n) for n in row) for row in rows)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from planner.graph.ir import Graph
 from planner.plan import Plan
-from planner.report.schema import Matrix, Report, Setting
+from planner.report.facts import batch_size, matrix, weight_dtype
+from planner.report.schema import Report, Setting
 from simulator.simulation import Simulation
 
 
@@ -29,11 +25,11 @@ def report(plan: Plan, path: Path, simulation: Simulation, settings: Mapping[str
         placements=str(plan.search.get("placements", "unknown")),
         workers=plan.workers,
         ways=plan.ways,
-        planned_bytes=_matrix(plan.bytes),
-        bytes=_matrix(simulation.timeline.bytes),
+        planned_bytes=matrix(plan.bytes),
+        bytes=matrix(simulation.timeline.bytes),
         arena_bytes=tuple(worker.arena_bytes for worker in program.workers),
         batch=batch,
-        dtype=_dtype(plan.graph),
+        dtype=weight_dtype(plan.graph),
         seconds_per_step=seconds,
         step_seconds=(seconds,),
         seconds_without_communication=simulation.seconds_without_communication,
@@ -43,21 +39,3 @@ def report(plan: Plan, path: Path, simulation: Simulation, settings: Mapping[str
         devices=simulation.memories,
         settings=settings,
     )
-
-
-def batch_size(graph: Graph) -> int | None:
-    """Return the samples of one iteration: the leading extent of the labels, else of an input; None without any."""
-    labels = graph.metrics.get("labels")
-    inputs = [tensor.shape for tensor in graph.tensors.values() if tensor.role == "input" and tensor.shape]
-    if labels is not None and graph.tensors[labels].shape:
-        return graph.tensors[labels].shape[0]
-    return inputs[0][0] if inputs else None
-
-
-def _dtype(graph: Graph) -> str | None:
-    counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
-    return counts.most_common(1)[0][0] if counts else None
-
-
-def _matrix(counted: NDArray[np.int64]) -> Matrix:
-    return tuple(tuple(int(n) for n in row) for row in counted)

@@ -10,10 +10,11 @@ from planner.plan import single_worker
 from planner.plan_json import save_plan
 from planner.program.lower import lower
 from planner.report import read_reports
+from planner.report.facts import batch_size
 from planner.search import SearchOptions, search
 from simulator import simulate
 from simulator.cli import main
-from simulator.report import batch_size, report
+from simulator.report import report
 from topologies import load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}

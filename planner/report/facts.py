@@ -1,0 +1,32 @@
+"""Facts of a graph that both interpreters report."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.graph.ir import Graph
+from planner.report.schema import Matrix
+
+
+def batch_size(graph: Graph) -> int | None:
+    """Return the samples of one iteration, the least leading extent of what the data set provides; None without any.
+
+    A sequence model's labels are flat, one for every token, so theirs is not the number of samples.
+    """
+    inputs = [tensor for tensor in graph.tensors.values() if tensor.role == "input" and tensor.shape]
+    data = [tensor for tensor in inputs if tensor.init is not None and tensor.init.kind == "data"]
+    return min((tensor.shape[0] for tensor in data or inputs), default=None)
+
+
+def weight_dtype(graph: Graph) -> str | None:
+    """Return the dtype of most weights; None without any."""
+    counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def matrix(counted: ArrayLike) -> Matrix:
+    """Return a byte matrix as a report holds it."""
+    return tuple(tuple(int(count) for count in row) for row in np.asarray(counted))
