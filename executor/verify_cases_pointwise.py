@@ -99,6 +99,20 @@ def _two_operands(draw: Draw, row: str, operands: int) -> Case:
     return Case((*arrays, last(draw, *(shape[dim] for dim in dims))), {"dims": dims})
 
 
+def _quotient(draw: Draw, row: str, operands: int) -> Case:
+    """Draw a case of a remainder or of its slopes: quotients halfway between the integers, at which it jumps."""
+    del row
+    shape = _shape(draw)
+    dims = draw.subset(len(shape)) if draw.flag() else tuple(range(len(shape)))
+    b = draw.generator.integers(4, 17, [shape[dim] for dim in dims]) / 8
+    b *= 2 * draw.generator.integers(0, 2, b.shape) - 1
+    wide = b.transpose(sorted(range(len(dims)), key=lambda j: dims[j]))
+    wide = wide.reshape([extent if dim in dims else 1 for dim, extent in enumerate(shape)])
+    a = wide * (draw.generator.integers(-2, 2, shape) + 0.5)
+    grad = (draw.array(*shape),) if operands == 3 else ()
+    return Case((*grad, a, b), {"dims": dims})
+
+
 def _integers(draw: Draw, row: str, operands: int) -> Case:
     shape = _shape(draw)
     arrays = tuple(draw.below(3, *shape) for _ in range(operands))
@@ -150,6 +164,7 @@ def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Ge
 CASES: dict[str, Generate] = {
     **_rows({**UNARY, **SCALAR}, _one_operand),
     **_rows(BINARY, _two_operands),
+    **_rows({row: BINARY[row] for row in ("fmod", "remainder")}, _quotient),
     **_rows({**MASKS, **BITS}, _integers),
     "lerp": partial(_one_operand, row="lerp", operands=2),
     "where": partial(_broadcast_mask, operands=3),
