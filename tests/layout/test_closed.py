@@ -18,7 +18,7 @@ def placements(draw, shape, ways, replicate=True):
     options = []
     for step in range(len(ways)):
         fits = [Shard(d) for d, n in enumerate(shape) if n >= math.prod(ways[: step + 1])]
-        options.append(fits + [REPLICATE] if replicate or not fits else fits)
+        options.append([*fits, REPLICATE] if replicate or not fits else fits)
     return tuple(draw(st.sampled_from(option)) for option in options)
 
 
@@ -85,7 +85,8 @@ def test_a_shared_fetch_moves_the_union(case, data):
         received = alone.moved()[:, w].sum() + shared.moved()[:, w].sum()
         assert received == (union & ~mine).sum()
         rest = subtract_all(second.targets[w], [first[w]])
-        assert sum(map(elements, rest)) == (element_mask(second.targets[w], shape) & ~element_mask(first[w], shape)).sum()
+        missing = element_mask(second.targets[w], shape) & ~element_mask(first[w], shape)
+        assert sum(map(elements, rest)) == missing.sum()
 
 
 @st.composite
@@ -136,11 +137,12 @@ def test_store_counting_equals_masks(case):
             for w in range(k):
                 same = all(digits(ways, u)[i] == digits(ways, w)[i] for i in hop.fixed)
                 assert matrix[u, w] == (int((have[u] & want[w]).sum()) if same and u != w else 0)
-    _arrives(ways, shape, layout, made, kinds, hops)
+    _arrives(case, hops)
 
 
-def _arrives(ways, shape, layout, made, kinds, hops):
+def _arrives(case, hops):
     """Carry values through the hops: every owner ends with the sum of all partial results, each counted once."""
+    ways, shape, layout, made, kinds = case
     k = math.prod(ways)
     reducing = [i for i, kind in enumerate(kinds) if kind == "reduce"]
     held = []
