@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, Strategy, eligible, signatures
 from planner.traffic import Traffic
+
+MOST_BYTES = 1 << 60
+"""What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +25,7 @@ class Plan:
     """How a training graph is split over `workers` workers in len(ways) steps.
 
     `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
-    variable of its operator or `*`. `search` says how the plan was found, for people; nothing depends on it.
+    variable of its operator, `*` or `+`. `search` says how the plan was found, for people; nothing depends on it.
     """
 
     graph: Graph
@@ -76,13 +79,14 @@ def single_worker(plan: Plan) -> Plan:
 
 def check_plan(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
+    check_countable(plan.graph, plan.ways)
     _check_names(plan.layouts, plan.graph.tensors, "tensors")
     found = signatures(plan.graph)
     _check_names(plan.strategies, found, "nodes")
     for name, layout in plan.layouts.items():
         _check_layout(plan, name, layout)
-    for name, strategy in plan.strategies.items():
-        _check_strategy(plan, name, strategy, found[name])
+    for node in plan.graph.nodes:
+        _check_strategy(plan, node, found[node.name])
     _check_partial(plan, found)
     for old, new in plan.graph.updates.items():
         for step, (before, after) in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)):
@@ -90,6 +94,18 @@ def check_plan(plan: Plan) -> None:
                 raise PlanError(
                     f"$.steps[{step}].tensors.{new}: expected {before}, as {old} which it replaces, found {after}"
                 )
+
+
+def check_countable(graph: Graph, ways: Sequence[int]) -> None:
+    """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
+    sizes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
+    once = sum(sizes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
+    if math.prod(ways) * once > MOST_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise PlanError(
+            f"expected a graph whose {math.prod(ways)} workers cannot move more than {MOST_BYTES} bytes, found "
+            f"{math.prod(ways) * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
+        )
 
 
 def _check_names(given: Mapping[str, object], known: Mapping[str, object], section: str) -> None:
@@ -111,14 +127,14 @@ def _check_layout(plan: Plan, name: str, layout: Layout) -> None:
             _check_extent(shape[placement.dim], plan.ways, step, f"{where}: {placement}")
 
 
-def _check_strategy(plan: Plan, name: str, strategy: Strategy, signature: Signature) -> None:
+def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
     description = signature.description
-    for step, choice in enumerate(strategy):
-        where = f"$.steps[{step}].nodes.{name}"
+    for step, choice in enumerate(plan.strategies[node.name]):
+        where = f"$.steps[{step}].nodes.{node.name}"
         if choice == EVERYWHERE:
             continue
         if choice == TERMS:
-            _check_terms(plan, name, step, signature)
+            _check_terms(plan, node, step, signature)
             continue
         if choice not in description.strategies:
             why = description.refusals.get(choice, "no such index variable")
@@ -127,14 +143,13 @@ def _check_strategy(plan: Plan, name: str, strategy: Strategy, signature: Signat
         _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
 
 
-def _check_terms(plan: Plan, name: str, step: int, signature: Signature) -> None:
+def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:
     """Partial operands pass through a node whose result is linear in them, taken together."""
-    (node,) = [node for node in plan.graph.nodes if node.name == name]
     partial = frozenset(n for n, operand in enumerate(node.inputs) if plan.layouts[operand][step] == PARTIAL)
     if not partial or not signature.description.linear(partial):
         found = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
         raise PlanError(
-            f"$.steps[{step}].nodes.{name}: {TERMS} expected partial operands in which {signature.op} is linear, "
+            f"$.steps[{step}].nodes.{node.name}: {TERMS} expected partial operands in which {signature.op} is linear, "
             f"found {found}"
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import GraphError, PlanError
-from planner.graph.graph_json import from_data, to_data
+from planner.graph.graph_json import distinct_keys, from_data, to_data
 from planner.layout import parse_placement
 from planner.plan import Plan, check_plan
 
@@ -66,10 +66,13 @@ def plan_from_json(text: bytes) -> Plan:
     """Read a plan from JSON text."""
     try:
         record = msgspec.json.decode(text, type=PlanRecord)
+        json.loads(text, object_pairs_hook=distinct_keys)  # msgspec would take the last of two equal keys
     except msgspec.ValidationError as error:
         raise PlanError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"expected JSON: {error}") from error
+    except RecursionError as error:
+        raise PlanError("nested too deeply") from error
     plan = _plan(record)
     check_plan(plan)
     if record.reported is not None:

@@ -95,7 +95,7 @@ def from_data(data: object, path: str = "$") -> Graph:
 def load_graph(file: Path) -> Graph:
     """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
     try:
-        return from_data(json.loads(file.read_bytes(), object_pairs_hook=_object))
+        return from_data(json.loads(file.read_bytes(), object_pairs_hook=distinct_keys))
     except RecursionError as error:
         raise GraphError(f"{file}: nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -126,7 +126,8 @@ def _convert(data: object, kind: type[T], path: str) -> T:
         raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {_lower(message)}") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a dict; a GraphError names a key that occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

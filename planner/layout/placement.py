@@ -57,7 +57,7 @@ def parse_placement(text: str) -> Placement:
         return REPLICATE
     if text == "P+":
         return PARTIAL
-    if match := re.fullmatch(r"S(\d+)", text):
+    if match := re.fullmatch(r"S(0|[1-9][0-9]{0,8})", text):
         return Shard(int(match[1]))
     raise PlanError(f"expected a placement S<dimension>, R or P+, found {text!r}")
 

@@ -174,6 +174,8 @@ def read_reports(path: Path | str) -> tuple[Report, ...]:
         return from_json(Path(path).read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise ReportError(f"{path}: nested too deeply") from error
 
 
 def _check_matrix(name: str, matrix: Matrix, workers: int) -> None:

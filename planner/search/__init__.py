@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.plan import Plan
+from planner.plan import Plan, check_countable
 from planner.search import alternatives, joint, recursive
 from planner.search.coarsen import Ties
 from planner.search.coarsen import coarsen as coarsened
@@ -59,6 +59,7 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
     """
     started = time.perf_counter()
     placements = _checked(options)
+    check_countable(graph, options.ways)
     space = space_of(graph, options)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
     if options.name in ("recursive", "joint") and found[options.name].lower_bound != found[options.name].bytes:

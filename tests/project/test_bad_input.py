@@ -52,6 +52,8 @@ PLANS = {
     "missing node": (("steps", 0, "nodes", "Y"), None, r"\$\.steps\[0\]\.nodes.*'Y'.*none"),
     "unknown tensor": (("steps", 0, "tensors", "Z"), "S0", r"\$\.steps\[0\]\.tensors\.Z"),
     "no such dimension": (("steps", 1, "tensors", "X"), "S2", r"\$\.steps\[1\]\.tensors\.X.*\[4, 4\].*S2"),
+    "placement in other digits": (("steps", 0, "tensors", "X"), "S\u0661", r"\$\.steps\[0\]\.tensors\.X.*S<dimension>"),
+    "endless dimension": (("steps", 0, "tensors", "X"), "S" + "9" * 5000, r"\$\.steps\[0\]\.tensors\.X.*S<dimension>"),
     "no such placement": (("steps", 0, "tensors", "X"), "Q", r"\$\.steps\[0\]\.tensors\.X.*'Q'"),
     "no such variable": (("steps", 0, "nodes", "Y"), "b", r"\$\.steps\[0\]\.nodes\.Y.*i, j, k.*'b'"),
     "other bytes": (("reported", "bytes", "total"), 127, r"\$\.reported\.bytes\.total.*128.*127"),
@@ -97,6 +99,29 @@ def test_files_that_are_not_json(refused, tmp_path, text):
     file.write_text(text)
     for main, options in ((simulate, ("--topo", "uniform-8")), (plan, ("--workers", "2")), (compare, ())):
         refused(main, file, *options, match=r"cut\.json: .*(JSON|truncated|Expected)")
+
+
+def test_a_plan_that_is_nested_too_deeply(refused, tmp_path):
+    (tmp_path / "deep.json").write_text('{"format": "plan/1", "graph": {"tensors": ' + "[" * 100_000)
+    refused(simulate, tmp_path / "deep.json", "--topo", "uniform-8", match=r"deep\.json: .*deep")
+
+
+def test_a_decision_that_is_made_twice(refused, tmp_path):
+    text = json.dumps(PRODUCT).replace('"X": "S0"', '"X": "S1", "X": "S0"', 1)
+    (tmp_path / "twice.json").write_text(text)
+    refused(simulate, tmp_path / "twice.json", "--topo", "uniform-8", match=r"twice\.json: .*'X' occurs twice")
+
+
+@pytest.mark.parametrize("extent", [2**33, 10**30])
+def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
+    data = copy.deepcopy(PRODUCT)
+    del data["reported"]
+    for tensor in data["graph"]["tensors"].values():
+        tensor["shape"] = [extent, extent]
+    (tmp_path / "vast.json").write_text(json.dumps(data))
+    refused(simulate, tmp_path / "vast.json", "--topo", "uniform-8", match=r"vast\.json: .*largest tensor is '[XWY]'")
+    (tmp_path / "graph.json").write_text(json.dumps(data["graph"]))
+    refused(plan, tmp_path / "graph.json", "--workers", "4", match=r"largest tensor is '[XWY]'")
 
 
 def test_a_plan_cut_in_half(refused, tmp_path):
