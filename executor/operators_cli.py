@@ -179,7 +179,7 @@ def _print_failures(results: list[Verification]) -> None:
     console = stdout()
     for result in results:
         for failure in result.failures[:SHOWN_FAILURES]:
-            console.print(str(failure), markup=False)
+            console.print(str(failure))
         if len(result.failures) > SHOWN_FAILURES:
             console.print(f"{result.operator}: {len(result.failures) - SHOWN_FAILURES} more")
 

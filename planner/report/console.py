@@ -87,10 +87,13 @@ def command_errors(command: click.Command) -> Main:
 
 
 def stdout() -> Console:
-    """Return the console that tables are printed on: wide enough for figures never to be cut, plain in a pipe."""
+    """Return the console that tables are printed on: wide enough for figures never to be cut, plain in a pipe.
+
+    Names are shown as they are, square brackets and colons included.
+    """
     if sys.stdout.isatty():
-        return Console(width=max(WIDTH, Console().width))
-    return Console(width=WIDTH, color_system=None, highlight=False)
+        return Console(width=max(WIDTH, Console().width), markup=False, emoji=False)
+    return Console(width=WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import pytest
 
 from planner.errors import GraphError, PlanError
 from planner.report import ReportError
-from planner.report.console import JobError, command_errors, progress
+from planner.report.console import JobError, command_errors, progress, stdout
+from planner.report.tables import facts
 from tdl import TDLError
 from topologies import TopologyError
 
@@ -86,3 +87,10 @@ def test_progress_is_quiet_in_a_pipe(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("working", 2) as advance:
         advance()
+
+
+def test_names_are_shown_as_they_are(capsys):
+    stdout().print(facts("plan[red].json", [("largest", "[/b]fc1.w :warning:")]))
+    shown = capsys.readouterr().out
+    assert "plan[red].json" in shown
+    assert "[/b]fc1.w :warning:" in shown
