@@ -19,7 +19,8 @@ from planner.report.schema import read_reports
 def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     """Lay reports of `simulate --json` and `execute --json` side by side.
 
-    Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere.
+    Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
+    arena is not as large as predicted.
     """
     comparisons = compare([report for file in files for report in read_reports(file)])
     console = stdout()
@@ -30,5 +31,5 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     console.print(seconds_table(comparisons))
     for line in (note for comparison in comparisons for note in notes(comparison)):
         console.print(line)
-    if any(comparison.unequal_pairs for comparison in comparisons):
+    if any(comparison.unequal_pairs or comparison.misallocated for comparison in comparisons):
         context.exit(JOB_FAILED)

@@ -62,6 +62,20 @@ class PlanComparison:
         """The pairs whose columns differ."""
         return tuple(pair for pair in self.pairs if len(set(self.values(pair))) > 1)
 
+    @property
+    def misallocated(self) -> tuple[Report, ...]:
+        """The reports whose arenas are not as large as their own program predicted."""
+        return tuple(r for r in self.reports if r.planned_arena_bytes not in ((), r.arena_bytes))
+
+    def arena_verdict(self, values: Sequence[int]) -> str:
+        """Say of one worker's arenas whether they are equal; those of programs of unlike `prefetch` need not be."""
+        if len(values) == 1:
+            return "-"
+        if len(set(values)) == 1:
+            return "equal"
+        alike = len({report.settings.get("prefetch") for report in self.reports}) == 1
+        return "UNEQUAL" if alike or self.misallocated else "other prefetch"
+
 
 def column_title(report: Report) -> str:
     """Say in two words how a report was made and where."""
@@ -129,8 +143,7 @@ def memory_table(comparison: PlanComparison) -> Table:
     rows = []
     for worker in range(first.workers):
         values = [arena[worker] for _, arena in columns]
-        verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
-        rows.append([str(worker), *map(exact_bytes, values), verdict if len(values) > 1 else "-"])
+        rows.append([str(worker), *map(exact_bytes, values), comparison.arena_verdict(values)])
     return table("arena bytes", ["worker", *(title for title, _ in columns), "verdict"], rows)
 
 
@@ -143,6 +156,8 @@ def notes(comparison: PlanComparison) -> list[str]:
             for device in report.devices
             if device.verdict == "out of memory"
         ]
+        if report in comparison.misallocated:
+            lines.append(f"{comparison.plan}: arenas are not as large as predicted, {column_title(report)}")
         if report.check is not None and not report.check.passed:
             worst = report.check.worst_tensor
             lines.append(f"{comparison.plan}: differs from one worker at {worst}, {column_title(report)}")

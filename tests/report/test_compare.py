@@ -154,3 +154,18 @@ def test_byte_matrix(report):
 )
 def test_seconds(value, text):
     assert seconds(value) == text
+
+
+def test_arenas_of_other_programs_may_differ(report, run):
+    alike, other = replace(run, arena_bytes=(256, 384), planned_arena_bytes=(256, 384)), {"prefetch": 3}
+    assert "UNEQUAL" in render(memory_table(*compare([report, alike])))
+    text = render(memory_table(*compare([report, replace(alike, settings=other)])))
+    assert "other prefetch" in text
+    assert "UNEQUAL" not in text
+
+
+def test_an_arena_other_than_predicted_is_wrong(report, run):
+    (comparison,) = compare([report, replace(run, arena_bytes=(256, 384), settings={"prefetch": 3})])
+    assert len(comparison.misallocated) == 1
+    assert "UNEQUAL" in render(memory_table(comparison))
+    assert any("not as large as predicted" in note for note in notes(comparison))
