@@ -11,18 +11,18 @@ ALIGNMENT_BYTES = 64
 
 
 class Arena:
-    """The allocation that holds every buffer; `nbytes` is exactly what was asked for.
+    """The allocation that holds every buffer; `nbytes` is how much of it buffers may use, as allocated.
 
     NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped.
     """
 
     def __init__(self, xp: ArrayModule, nbytes: int) -> None:
         self.xp = xp
-        self.nbytes = nbytes
         self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np else 0  # CuPy aligns to 512 bytes
         memory = xp.empty(nbytes + self.slack_bytes, np.uint8)
         skipped = -memory.ctypes.data % ALIGNMENT_BYTES if xp is np else 0
         self.bytes = memory[skipped : skipped + nbytes]
+        self.nbytes = int(self.bytes.nbytes)
 
 
 class Memory:
