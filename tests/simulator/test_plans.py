@@ -1,6 +1,7 @@
 """Real plans, lowered and simulated: bytes, memory, time, the report, the trace and the command."""
 
 import json
+import time
 from itertools import pairwise
 
 import pytest
@@ -47,6 +48,21 @@ def test_simulated_bytes_are_the_plans_and_the_peak_is_within_the_arena(model, m
             assert memory.peak_bytes <= worker.arena_bytes
         assert simulation.seconds_without_communication <= simulation.seconds
         assert all(link.utilisation <= 1 for link in simulation.links)
+
+
+def test_a_large_network_is_planned_and_simulated_in_seconds(machine, capsys):
+    graph = build("wresnet-152-10", ModelOptions(batch=8))
+    started = time.process_time()
+    plan = search(graph, SearchOptions(ways=(2, 2, 2), name="recursive"))
+    planned_s = time.process_time() - started
+    started = time.process_time()
+    simulation = simulate(lower(plan), machine)
+    simulated_s = time.process_time() - started
+    with capsys.disabled():
+        print(f"\nwresnet-152-10, 8 workers: planned in {planned_s:.1f} s, simulated in {simulated_s:.1f} s")
+    assert (simulation.timeline.bytes == plan.bytes).all()
+    assert planned_s < 10
+    assert simulated_s < 60
 
 
 def test_no_overlap_takes_longer(machine):
