@@ -9,6 +9,7 @@ import pytest
 from planner.accumulate import accumulation_groups
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
 from planner.plan import Plan, check_plan, single_worker
+from planner.plan_json import plan_from_json, plan_to_json
 from planner.program.lower import lower
 from tests.cross.cases import MODELS, WAYS, graph
 from tests.cross.loopback import Loopback
@@ -82,6 +83,18 @@ def test_random_plans(model, ways):
         for name, expected in trained(single_worker(plan))[0].items():
             scale = np.abs(expected).max()
             assert np.abs(found[name] - expected).max() <= 1e-10 * max(scale, 1e-300), name
+
+
+@pytest.mark.parametrize("model", ["mlp", "rnn"])
+def test_partial_sums_and_terms_survive_being_written(model):
+    chance = random.Random(model)
+    plans = [random_plan(model, (3, 2), chance) for _ in range(4)]
+    for plan in plans:
+        read = plan_from_json(plan_to_json(plan).encode())
+        assert (read.layouts, read.strategies) == (plan.layouts, plan.strategies)
+        np.testing.assert_array_equal(read.bytes, plan.bytes)
+    assert any(PARTIAL in layout for plan in plans for layout in plan.layouts.values())
+    assert any(TERMS in strategy for plan in plans for strategy in plan.strategies.values()) or model == "mlp"
 
 
 def test_buffers_alive_together_never_overlap():

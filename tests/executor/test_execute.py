@@ -1,16 +1,19 @@
 """The command on real plans: one mpirun per number of workers, since starting ranks takes longer than running them."""
 
 import json
+import random
 import re
 from functools import cache
 
 import pytest
 
+from planner.layout import PARTIAL
 from planner.models import ModelOptions, build
 from planner.plan_json import save_plan
 from planner.report import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case
+from tests.cross.test_lowering import random_plan
 
 pytestmark = pytest.mark.mpi
 COMMAND = ("-m", "executor.cli")
@@ -85,6 +88,22 @@ def run_one(ranks, path, *options):
     assert done.returncode == 0, done.stderr
     (report,) = read_reports(written)
     return report, done
+
+
+def test_plans_searched_by_nobody(ranks, tmp_path):
+    """Uneven parts, copies, partial sums and terms of them, as anyone may write them."""
+    paths, written = [], tmp_path / "reports.json"
+    for model in ("mlp", "cnn", "rnn"):
+        plan = random_plan(model, (3,), random.Random(model), "sgd")
+        assert any(PARTIAL in layout for layout in plan.layouts.values())
+        paths.append(tmp_path / model)
+        save_plan(plan, paths[-1])
+    done = ranks(3, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written)
+    assert done.returncode == 0, done.stderr
+    for report in read_reports(written):
+        assert report.check.passed
+        assert report.bytes == report.planned_bytes
+        assert report.arena_bytes == report.planned_arena_bytes
 
 
 def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
