@@ -65,7 +65,7 @@ def sent_bytes(drafting: Drafting) -> NDArray[np.int64]:
 
 
 class _Workers(Sequence[WorkerProgram]):
-    """Every worker's program, each written when first asked for: the check against one worker asks for few."""
+    """Every worker's program, each written when first asked for."""
 
     def __init__(self, drafting: Drafting) -> None:
         self._drafting = drafting
