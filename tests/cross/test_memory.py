@@ -8,11 +8,11 @@ from planner.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 
-IN_FLIGHT = ("fetch", "reduce", "partial", "staging")
+IN_FLIGHT = ("fetch", "reduce")
 
 
 def peak_in_flight(worker):
-    """The most bytes that fetched operands, partial results and packed messages take at one task position."""
+    """The most bytes that fetched operands and shares being reduced take at one task position."""
     alive = np.zeros(len(worker.tasks), dtype=np.int64)
     for buffer in worker.buffers:
         if buffer.kind in IN_FLIGHT and buffer.last >= 0:
@@ -28,6 +28,6 @@ def test_an_unreplicated_mlp_takes_its_share(ways, capsys):
     rest = worst.arena_bytes - peak_in_flight(worst)
     with capsys.disabled():
         print(
-            f"\nMLP, ways {ways}: arena {worst.arena_bytes}, without transfers {rest}, share {alone / plan.workers:.0f}"
+            f"\nMLP, ways {ways}: arena {worst.arena_bytes}, without fetches and reductions {rest}, of 1 worker {alone}"
         )
     assert rest <= 1.1 * alone / plan.workers

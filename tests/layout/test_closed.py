@@ -93,8 +93,7 @@ def test_a_shared_fetch_moves_the_union(case, data):
 def stores(draw, divide):
     ways, shape, layout, made = draw(fetches(divide))
     kinds = tuple(
-        draw(st.sampled_from(["reduce", "*"] if p == REPLICATE else ["reduce", "*", "output", "output"]))
-        for p in made
+        draw(st.sampled_from(["reduce", "*"] if p == REPLICATE else ["reduce", "*", "output", "output"])) for p in made
     )
     made = tuple(p if kind == "output" else REPLICATE for p, kind in zip(made, kinds, strict=True))
     return ways, shape, layout, made, kinds

@@ -65,3 +65,8 @@ def test_bytes_per_pair_of_workers(case):
     matrix = COUNTED[case["kind"]](case)
     assert matrix.tolist() == case["elements"]
     assert matrix.sum() == case["total"]
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the golden cases are not beside this checkout")
+def test_there_are_as_many_cases_as_were_made():
+    assert len(load()) == 150

@@ -1,0 +1,51 @@
+"""A rank that is killed in the middle of training ends the whole job, soon and with a non-zero status."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.models import ModelOptions, build
+from planner.plan_json import save_plan
+from planner.search import SearchOptions, search
+
+BIN = Path(sys.executable).parent
+
+
+def ranks_of(plan):
+    """The processes that run `execute` on this plan, the launcher and its proxy aside."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has ended meanwhile
+            if str(plan).encode() in words and b"python" in Path(words[0].decode()).name.encode():
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+@pytest.mark.mpi
+def test_a_rank_killed_while_training(tmp_path):
+    plan, log = tmp_path / "plan.json", tmp_path / "log"
+    save_plan(search(build("mlp-4-64", ModelOptions(batch=16)), SearchOptions(ways=(2, 2))), plan)
+    launcher = shutil.which("mpirun") or str(BIN / "mpirun")
+    command = [launcher, "-n", "4", str(BIN / "execute"), str(plan), "--steps", "10000000", "--backend", "numpy"]
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as job:
+        deadline = time.monotonic() + 60
+        while len(ranks_of(plan)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(5)  # past start-up, into the steps
+        assert job.poll() is None, log.read_text()
+        os.kill(ranks_of(plan)[2], signal.SIGKILL)
+        try:
+            assert job.wait(timeout=10) != 0
+        finally:
+            job.kill()
+    assert not ranks_of(plan)
