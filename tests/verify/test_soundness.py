@@ -1,8 +1,8 @@
 """Every strategy of every operator with a kernel gives the unsplit result, on shapes that Hypothesis draws.
 
 There are fifty draws per operator; some repeat a shape, so distinct shapes are fewer (28 for the median operator).
-Each is split along every strategy that its extents permit, into uneven or scattered parts for the kernel; a draw whose seed is
-a multiple of five also by evaluating the description itself in parts, of ten also as a random plan would.
+Each is split along every strategy that its extents permit, into uneven or scattered parts for the kernel. A draw whose
+seed is a multiple of five also evaluates the description itself in parts, one of ten also splits as a plan would.
 """
 
 from collections import Counter
