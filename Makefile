@@ -22,12 +22,13 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test lint types gpu-check clean
+.PHONY: help install demo test results lint types gpu-check clean
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
 	@echo "make demo       plan a small wide ResNet for 8 workers, simulate it, train it, compare the three"
 	@echo "make test       every test that needs no GPU"
+	@echo "make results    make every experiment under results/ anew"
 	@echo "make gpu-check  every test that needs a GPU; fails where there is none"
 	@echo "make lint types ruff; mypy --strict"
 	@echo "make clean      remove .venv and what was built"
@@ -49,6 +50,9 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -m "not gpu" -rs
+
+results: install
+	$(BIN)/python -m results
 
 gpu-check: install
 	$(BIN)/python -m pytest -m gpu --require-gpu -rs

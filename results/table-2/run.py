@@ -12,10 +12,10 @@ from pathlib import Path
 
 from planner.graph import Graph
 from planner.models import ModelOptions, build
+from results.experiment import table, write_data, write_in_readme
 
 HERE = Path(__file__).parent
 GIB, GB = 2**30, 10**9
-START, END = "<!-- table: written by run.py -->", "<!-- end of table -->"
 
 
 def three_weights_bytes(graph: Graph) -> int:
@@ -50,15 +50,22 @@ def cells() -> list[dict[str, object]]:
     return [cell(name, figure) for name, figure in published["cells"].items()]
 
 
-def table(rows: list[dict[str, object]]) -> str:
+def rendered(rows: list[dict[str, object]]) -> str:
     """Render the cells for the README."""
-    lines = ["| model | published | found, GiB | error | 3 x (W to 0.1 GiB) |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{row['model']}` | {row['published']:.1f} | {row['gib']:.2f} | {row['error']:+.1%} "
-        f"| {row['three_times_rounded']:.1f} |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    columns = ("model", "published", "found, GiB", "error", "3 x (W to 0.1 GiB)")
+    return table(
+        columns,
+        [
+            (
+                f"`{row['model']}`",
+                f"{row['published']:.1f}",
+                f"{row['gib']:.2f}",
+                f"{row['error']:+.1%}",
+                f"{row['three_times_rounded']:.1f}",
+            )
+            for row in rows
+        ],
+    )
 
 
 def picture(rows: list[dict[str, object]]) -> str:
@@ -88,12 +95,10 @@ def picture(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     """Write the data, the picture and the README's table."""
     rows = cells()
-    (HERE / "data.json").write_text(json.dumps({"cells": rows}, indent=1) + "\n")
+    write_data(HERE, {"cells": rows})
     (HERE / "table.svg").write_text(picture(rows))
-    readme = HERE / "README.md"
-    before, rest = readme.read_text().split(START)
-    readme.write_text(f"{before}{START}\n{table(rows)}\n{END}{rest.split(END)[1]}")
-    print(table(rows))
+    write_in_readme(HERE, table=rendered(rows))
+    print(rendered(rows))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOP = ("tdl", "topologies", "planner", "simulator", "executor")
+TOP = ("tdl", "topologies", "planner", "simulator", "executor", "results")
 
 
 def test_every_package_is_listed():
