@@ -4,6 +4,10 @@ Reading: the sources that share a worker's digits at the replicated steps tile t
 needs and does not own: |need| - |need n own|. Writing: an owner pulls its tile from every partial result, or partial
 results are first reduced to shares and the shares fetched. All of these volumes are products over dimensions of
 the counts in `counts.py`; where no count depends on the worker they are the design's closed forms.
+
+Across level i (between workers whose digits first differ at step i) goes what is had within the group that shares the
+digits at steps < i but not within the one that shares them at steps <= i. What a group has together is what a worker
+would have if it were cut at those steps alone, so that every level's volume is a difference of two such counts.
 """
 
 from __future__ import annotations
@@ -48,6 +52,21 @@ class Read:
             total += (-1) ** odd * _not_owned(chosen, strategies, layouts)
         return total
 
+    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+        """Return what crosses each level, of every fetch by itself.
+
+        Only the last node's fetches count: what the term says of the earlier ones cancels out.
+        """
+        across, last = _Across(self.nodes, strategies, layouts), len(self.nodes) - 1
+        parts = []
+        for size in range(last + 1):
+            for nodes in combinations(range(last), size):
+                had = [(node, need) for node in nodes for need in range(len(self.nodes[node]))]
+                for need in range(len(self.nodes[last])):
+                    parts.append(((-1) ** (last - size), across.beyond((last, need), had)))
+                    had.append((last, need))
+        return Crossings(across.of, tuple(parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -60,8 +79,35 @@ class Write:
         """Return elements moved, [strategy, layout]."""
         return _stored(self, strategies[0], layouts)
 
+    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+        """Return what crosses each level, of every hop by itself."""
+        return _stored_across(self, strategies[0], layouts)
+
 
 Cost = Read | Write
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossings:
+    """Elements across each level, transfer by transfer; all of them together are the cost's table.
+
+    `parts` are tables [level, class of each node..., layout], each with the sign with which it counts: for nodes of a
+    backward group, +1 for a fetch that copies from earlier ones and -1 for the same fetch alone. `of` gives, per node,
+    the class of every strategy.
+    """
+
+    of: tuple[NDArray[np.intp], ...]
+    parts: tuple[tuple[int, Table], ...]
+
+    def levels(self) -> Table:
+        """Return elements across each level, [level, class of each node..., layout]."""
+        return sum((sign * part for sign, part in self.parts[1:]), self.parts[0][0] * self.parts[0][1])
+
+    def spread(self, table: Table) -> Table:
+        """Return a table over classes as one over strategies; its last axes are [class of each node..., layout]."""
+        for axis, of in enumerate(reversed(self.of), start=2):
+            table = table.take(of if table.shape[-axis] > 1 else np.zeros_like(of), axis=-axis)
+        return table
 
 
 @cache
@@ -79,8 +125,7 @@ def output_reach(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index
     return tuple(
-        _reach(signature, extent, (index,))
-        for index, extent in zip(indices, signature.outputs[output], strict=True)
+        _reach(signature, extent, (index,)) for index, extent in zip(indices, signature.outputs[output], strict=True)
     )
 
 
@@ -117,11 +162,11 @@ def _need_classes(needs: tuple[Need, ...], strategies: Strategies) -> _Classes:
 Term = tuple[tuple[Reach, tuple[int, ...]], ...]
 
 
-def _terms(needs: tuple[Need, ...], classes: _Classes) -> list[list[Term]]:
+def _terms(needs: tuple[Need, ...], masks: Table) -> list[list[Term]]:
     """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
     found: list[list[Term]] = [[] for _ in needs[0]]
-    for masks in classes.masks.tolist():
-        at = iter(masks)
+    for chosen in masks.tolist():
+        at = iter(chosen)
         per_need = [[(dimension, tuple(next(at) for _ in dimension.variables)) for dimension in need] for need in needs]
         for dim, term in enumerate(zip(*per_need, strict=True)):
             found[dim].append(term)
@@ -130,24 +175,71 @@ def _terms(needs: tuple[Need, ...], classes: _Classes) -> list[list[Term]]:
 
 def _not_owned(chosen: Sequence[tuple[Need, ...]], strategies: Sequence[Strategies], layouts: Layouts) -> Table:
     """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout]."""
-    ways = layouts.ways
-    axes = [_need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
-    terms = [_terms(needs, classes) for needs, classes in zip(chosen, axes, strict=True)]
     rank = len(layouts.shape)
     if rank == 0:
         return np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
-    tables = [_joint_counts([axis[dim] for axis in terms], ways) for dim in range(rank)]
+    axes = [_need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
+    terms = [_terms(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
     whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
-    sizes = [len(classes.masks) for classes in axes]
-    moved = np.empty((*sizes, len(layouts.states)), dtype=np.int64)
-    for block in _blocks(sizes[0], prod(sizes[1:]) * whole.shape[1] * prod(ways)):
-        volume = np.ones((1,), dtype=np.int64)
-        for (inverses, counts), masks in zip(tables, whole, strict=True):
-            at = np.ix_(inverses[0][block], *inverses[1:], masks)
-            volume = volume * counts[at]
-        total = _over_workers(volume, ways)
-        moved[block] = total[..., -1:] - total[..., :-1]
+    total = _within(terms, whole, layouts.ways)
+    moved = total[..., -1:] - total[..., :-1]
     return np.asarray(moved[np.ix_(*(classes.of for classes in axes), np.arange(len(layouts.states)))])
+
+
+def _within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
+    """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
+
+    `axes` are [dimension][class]; `masks` is [dimension, holding].
+    """
+    tables = [_joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    sizes = [len(axis[0]) for axis in axes]
+    found = np.empty((*sizes, masks.shape[1]), dtype=np.int64)
+    for block in _blocks(sizes[0], prod(sizes[1:]) * masks.shape[1] * prod(ways)):
+        volume = np.ones((1,), dtype=np.int64)
+        for (inverses, counts), mask in zip(tables, masks, strict=True):
+            at = np.ix_(inverses[0][block], *inverses[1:], mask)
+            volume = volume * counts[at]
+        found[block] = _over_workers(volume, ways)
+    return found
+
+
+class _Across:
+    """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
+
+    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy.
+    """
+
+    def __init__(self, nodes: Sequence[tuple[Need, ...]], strategies: Sequence[Strategies], layouts: Layouts) -> None:
+        classes = [_need_classes(needs, domain) for needs, domain in zip(nodes, strategies, strict=True)]
+        self.of = tuple(axis.of for axis in classes)
+        self._terms = [_terms(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
+        self._layouts = layouts
+        groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
+        distinct, at = np.unique(groups.reshape(len(layouts.shape), -1), axis=1, return_inverse=True)
+        self._masks, self._at = distinct, at.reshape(groups.shape[1:])
+        self._found: dict[frozenset[tuple[int, int]], Table] = {}
+
+    def beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
+        """Return the fetch of what is in a need and in none of those had before."""
+        subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
+        parts = [(-1) ** len(others) * self._common(frozenset((need, *others))) for others in subsets]
+        return reduce(np.add, parts)
+
+    def _common(self, needs: frozenset[tuple[int, int]]) -> Table:
+        """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
+        if needs not in self._found:
+            self._found[needs] = self._count(needs)
+        return self._found[needs]
+
+    def _count(self, needs: frozenset[tuple[int, int]]) -> Table:
+        if not self._layouts.shape:
+            return np.zeros((len(self._layouts.ways), *(1 for _ in self.of), len(self._layouts.states)), dtype=np.int64)
+        axes = []
+        for node, terms in enumerate(self._terms):
+            kept = [number for at, number in sorted(needs) if at == node]
+            axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
+        had = np.moveaxis(_within(axes, self._masks, self._layouts.ways)[..., self._at], -2, 0)
+        return np.asarray(had[:-1] - had[1:])
 
 
 def _joint_counts(axes: Sequence[list[Term]], ways: tuple[int, ...]) -> tuple[list[NDArray[np.intp]], Counts]:
@@ -176,46 +268,68 @@ def _blocks(size: int, elements_each: int) -> Iterator[slice]:
 
 def _stored(write: Write, strategies: Strategies, layouts: Layouts) -> Table:
     """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
-    ways, landing = layouts.ways, output_reach(write.signature, write.output)
-    reducing = np.zeros(len(strategies.states), dtype=np.int64)
-    for name in write.signature.description.reduction_variables:
-        reducing = reducing | strategies.mask(name)
-    same = strategies.mask(EVERYWHERE)
-    columns = [strategies.mask(name) for dimension in landing for name in dimension.variables]
-    classes = _classes([*columns, reducing, same], len(strategies.states))
+    landing, classes = _landing_classes(write, strategies)
     moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
-    for block in _blocks(len(classes.masks), len(layouts.states) * prod(ways) * 2):
-        part = _Classes(classes.of, classes.masks[block])
-        moved[block] = _moved_to_store(landing, part, layouts)
+    for block in _blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
+        masks = classes.masks[block]
+        copies = product_of_ways(layouts.ways)[masks[:, -2, None]]
+        own, share, kept = _volumes(landing, masks, layouts)
+        moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
     return np.asarray(moved[classes.of])
 
 
-def _moved_to_store(landing: Need, classes: _Classes, layouts: Layouts) -> Table:
+def _stored_across(write: Write, strategies: Strategies, layouts: Layouts) -> Crossings:
+    """Return what crosses each level while partial results are reduced to shares, and in the other hop.
+
+    The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
+    from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched.
+    """
+    (landing, classes), ways, steps = _landing_classes(write, strategies), layouts.ways, len(layouts.ways)
+    shape = (len(classes.masks), len(layouts.states))
+    kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
+    for block in _blocks(shape[0], shape[1] * prod(ways) * 2):
+        for i, part in enumerate(leading(ways).tolist()):
+            _, share[block], kept[i, block] = _volumes(landing, classes.masks[block] & part, layouts)
+    copies = product_of_ways(ways)[classes.masks[:, -2, None] & ~leading(ways)[:, None, None]]
+    one_hop = layouts.replicated == 0
+    reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
+    had = np.where(one_hop, copies, 1) * kept
+    return Crossings((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
+
+
+def _landing_classes(write: Write, strategies: Strategies) -> tuple[Need, _Classes]:
+    """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
+    landing = output_reach(write.signature, write.output)
+    reducing = np.zeros(len(strategies.states), dtype=np.int64)
+    for name in write.signature.description.reduction_variables:
+        reducing = reducing | strategies.mask(name)
+    columns = [strategies.mask(name) for dimension in landing for name in dimension.variables]
+    return landing, _classes([*columns, reducing, strategies.mask(EVERYWHERE)], len(strategies.states))
+
+
+def _volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+    """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
     ways = layouts.ways
-    reducing = classes.masks[:, -2, None]
-    copies = product_of_ways(ways)[reducing]
-    own, share, kept = _shares(landing, classes, layouts)
-    alone = reducing & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
+    own, share, kept = _shares(landing, masks, layouts)
+    alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
     if alone.any():
         alive = agreement(ways)[:, 0][alone]
         share, kept = share * alive, kept * alive
     own_total, share_total, kept_total = (_over_workers(volume, ways) for volume in (own, share, kept))
-    reduced = np.where(layouts.replicated == 0, own_total, share_total)
-    return np.asarray((copies - 1) * reduced + own_total - kept_total)
+    return own_total, share_total, kept_total
 
 
-def _shares(landing: Need, classes: _Classes, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _shares(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
     one; at a `*` step along the stored dimension.
     """
     ways, first = layouts.ways, first_eligible_masks(layouts.shape, layouts.ways)[0]
-    reducing, same = classes.masks[:, -2, None], classes.masks[:, -1, None]
+    reducing, same = masks[:, -2, None], masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
-    plain = _Classes(classes.of, classes.masks[:, :-2])
-    for dim, axis in enumerate(_terms((landing,), plain)):
+    for dim, axis in enumerate(_terms((landing,), masks[:, :-2])):
         (numbers,), counts = _joint_counts([axis], ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
@@ -235,3 +349,9 @@ def product_of_ways(ways: tuple[int, ...]) -> Table:
     """Return [mask]: the product of the ways of the mask's steps."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
+
+
+@cache
+def leading(ways: tuple[int, ...]) -> Table:
+    """Return the masks of the first 0, 1, ..., all steps."""
+    return (np.int64(1) << np.arange(len(ways) + 1, dtype=np.int64)) - 1

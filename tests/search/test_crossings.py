@@ -1,0 +1,150 @@
+"""Elements across each level, transfer by transfer = the exchanges' matrices by the first differing digit."""
+
+import math
+from itertools import combinations, product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
+from planner.layout.closed import FetchStep, StoreStep, fetched_across, moved_across
+from planner.search.cost import Read, Write, operand_need
+from planner.search.domains import layouts_of, strategies_of
+from tests.search.samples import (
+    WAYS,
+    product_signature,
+    readers_of_one_tensor,
+    signature,
+    some_layouts,
+    some_strategies,
+    squares,
+)
+
+
+def by_level(matrix, ways):
+    totals = [0] * len(ways)
+    for u, w in np.argwhere(matrix):
+        first = next(i for i, (a, b) in enumerate(zip(digits(ways, u), digits(ways, w), strict=True)) if a != b)
+        totals[first] += int(matrix[u, w])
+    return totals
+
+
+def fetches(shape, needs, layout, ways):
+    """The levels of fetches one after the other, each copying what those before it fetched."""
+    found = []
+    for number, need in enumerate(needs):
+        plain = fetch(shape, layout, need, ways)
+        found.append(Exchange(ways, plain.sources, need, plain.fixed, already=tuple(needs[:number])).moved())
+    return [by_level(matrix, ways) for matrix in found]
+
+
+def check(cost, strategies, layouts, expected):
+    """`expected(strategies, layout)` gives the levels of every transfer that counts as +1; zeros are not compared."""
+    crossings = cost.crossings(strategies, layouts)
+    levels = crossings.spread(crossings.levels())
+    assert levels.sum(axis=0).tolist() == cost.table(strategies, layouts).tolist()
+    parts = [(sign, crossings.spread(part)) for sign, part in crossings.parts]
+    for states in np.ndindex(levels.shape[1:]):
+        *chosen, at = states
+        found = [part[(slice(None), *states)].tolist() for sign, part in parts if sign > 0]
+        wanted = expected([s.states[n] for s, n in zip(strategies, chosen, strict=True)], layouts.states[at])
+        assert sorted(filter(any, found)) == sorted(filter(any, wanted))
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_fetch_of_one_operand(data):
+    node, ways = data.draw(signature()), data.draw(WAYS)
+    operand = data.draw(st.integers(0, len(node.shapes) - 1))
+    shape = node.shapes[operand]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    check(
+        Read(shape, ((operand_need(node, operand),),)),
+        [strategies],
+        layouts,
+        lambda chosen, layout: fetches(shape, [needed(node, operand, chosen[0], ways)], layout, ways),
+    )
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_two_fetches_of_one_node(data):
+    node, ways = data.draw(squares()), data.draw(WAYS)
+    shape = node.shapes[0]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    check(
+        Read(shape, (tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1))),)),
+        [strategies],
+        layouts,
+        lambda chosen, layout: fetches(shape, [needed(node, n, chosen[0], ways) for n in (0, 1)], layout, ways),
+    )
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_fetches_shared_by_a_backward_group(data):
+    """Terms of all subsets of the group add up to the group's fetches, transfer by transfer."""
+    ways = data.draw(WAYS)
+    nodes = data.draw(readers_of_one_tensor())
+    shape = nodes[0].shapes[0]
+    strategies = [strategies_of(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    numbers = range(len(nodes))
+    groups = [group for size in numbers for group in combinations(numbers, size + 1)]
+    terms = []
+    for group in groups:
+        cost = Read(shape, tuple((operand_need(nodes[n], 0),) for n in group))
+        crossings = cost.crossings([strategies[n] for n in group], layouts)
+        terms.append([(sign, crossings.spread(part)) for sign, part in crossings.parts])
+    for states in product(*(range(len(domain.states)) for domain in strategies)):
+        needs = [needed(nodes[n], 0, strategies[n].states[states[n]], ways) for n in numbers]
+        for at, layout in enumerate(layouts.states):
+            counted = {}
+            for group, parts in zip(groups, terms, strict=True):
+                for sign, part in parts:
+                    key = tuple(part[(slice(None), *(states[n] for n in group), at)].tolist())
+                    counted[key] = counted.get(key, 0) + sign
+            for levels in fetches(shape, needs, layout, ways):
+                counted[tuple(levels)] = counted.get(tuple(levels), 0) - 1
+            assert not any(count for levels, count in counted.items() if any(levels))
+
+
+@given(st.data())
+@settings(max_examples=120, deadline=None)
+def test_store(data):
+    node, ways = data.draw(signature()), data.draw(WAYS)
+    shape = node.outputs[0]
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+
+    def hops(chosen, layout):
+        return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
+
+    check(Write(node, 0), [strategies], layouts, hops)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_closed_forms_where_extents_divide(data):
+    ways = data.draw(WAYS)
+    i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
+    node = product_signature(i, j, k)
+    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    for shape, read in ((node.shapes[0], True), (node.outputs[0], False)):
+        layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+        cost = Read(shape, ((operand_need(node, 0),),)) if read else Write(node, 0)
+        crossings = cost.crossings([strategies], layouts)
+        levels = crossings.spread(crossings.levels())
+        dims = {"i": Shard(0), "k": Shard(1)} if read else {"i": Shard(0), "j": Shard(1)}
+        for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
+            steps = [
+                FetchStep(way, choice in dims, placement == REPLICATE, placement == dims.get(choice))
+                if read
+                else StoreStep(way, choice == "k", False, placement == REPLICATE, placement == dims.get(choice))
+                for way, choice, placement in zip(ways, strategy, layout, strict=True)
+            ]
+            expected = (fetched_across if read else moved_across)(math.prod(shape), steps)
+            assert tuple(levels[:, s, at]) == expected
