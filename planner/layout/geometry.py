@@ -167,7 +167,7 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: tupl
 
 
 @cache
-def store(made: Production, layout: Layout, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
+def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
     None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
@@ -188,7 +188,7 @@ def store(made: Production, layout: Layout, ways: tuple[int, ...]) -> tuple[Exch
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
 
 
-def share_layout(made: Production, layout: Layout, ways: tuple[int, ...]) -> Holding:
+def share_layout(made: Production, layout: Holding, ways: tuple[int, ...]) -> Holding:
     """Return how partial results are shared out before they are fetched to where they are stored.
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first

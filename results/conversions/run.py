@@ -1,0 +1,213 @@
+"""DistPar's conversions (A.3) and matmul's signatures (Table 1), counted and derived.
+
+    python -m results conversions
+
+writes data.json, conversions.svg and the tables in README.md, all beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import tdl
+from planner.layout import PARTIAL, REPLICATE, Placement, Shard
+from planner.layout.conversions import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
+from planner.layout.inference import inferences
+from results.experiment import read_data, table, write_data, write_in_readme
+
+HERE = Path(__file__).parent
+SHAPE, ITEM_BYTES, WORKERS, FEWER = (64, 48), 4, 4, 2
+UNEVEN = (10, 7)
+PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), REPLICATE, PARTIAL)
+SIZE_BYTES = prod(SHAPE) * ITEM_BYTES
+
+
+def published_bytes(source: Placement, target: Placement, having: int, getting: int) -> int | None:
+    """Return A.3's formula for the conversion from `having` to `getting` devices, in bytes, where it has one."""
+    if isinstance(source, Shard) and isinstance(target, Shard) and source != target:
+        return SIZE_BYTES
+    if isinstance(source, Shard) and target == REPLICATE:
+        return getting * SIZE_BYTES
+    if source == PARTIAL and isinstance(target, Shard):
+        return having * SIZE_BYTES
+    if (source, target) == (PARTIAL, REPLICATE):
+        return (having - 1 + getting) * SIZE_BYTES
+    return None
+
+
+FORMULAS: dict[str, Callable[[int, int], Fraction]] = {
+    "0": lambda _p1, _p2: Fraction(0),
+    "1": lambda _p1, _p2: Fraction(1),
+    "p1": lambda p1, _p2: Fraction(p1),
+    "p2": lambda _p1, p2: Fraction(p2),
+    "p1 - 1": lambda p1, _p2: Fraction(p1 - 1),
+    "1 - 1/n": lambda p1, _p2: PART_MOVED["all-to-all"](p1),
+    "n - 1": lambda p1, _p2: PART_MOVED["all-gather"](p1),
+    "2(n - 1)": lambda p1, _p2: PART_MOVED["all-reduce"](p1),
+}
+"""Tensors moved, from p1 workers to p2 others; n = p1 where they are the same."""
+
+SAME = {"all-to-all": "1 - 1/n", "all-gather": "n - 1", "reduce-scatter": "n - 1", "all-reduce": "2(n - 1)"}
+
+
+def formula(conversion: Conversion) -> list[str]:
+    """Return the formulas of the conversion's parts."""
+    across = any(hop.atom == SEND for hop in conversion.hops)
+
+    def of(hop: Hop) -> str:
+        if hop.atom == SEND:
+            return "p1" if PARTIAL in hop.source else "p2" if REPLICATE in hop.target else "1"
+        return "p1 - 1" if across and hop.atom == "reduce-scatter" else SAME.get(hop.atom, "0")
+
+    return [text for hop in conversion.hops if (text := of(hop)) != "0"] or ["0"]
+
+
+def valued(parts: list[str], having: int, getting: int) -> int:
+    """Return what the formulas say for these numbers of workers, in bytes."""
+    return int(sum((FORMULAS[part](having, getting) for part in parts), Fraction(0)) * SIZE_BYTES)
+
+
+def row(source: Placement, target: Placement) -> dict[str, Any]:
+    """One conversion: among the same workers, to as many others, to fewer others."""
+    same = convert(SHAPE, (source,), (target,), (WORKERS,))
+    at_once = sum(int(exchange.moved().sum()) for exchange in direct(SHAPE, (source,), (target,), (WORKERS,)))
+    found: dict[str, Any] = {
+        "source": str(source),
+        "target": str(target),
+        "same": {
+            "way": str(same),
+            "formula": " + ".join(formula(same)),
+            "bytes": same.elements * ITEM_BYTES,
+            "formula_bytes": valued(formula(same), WORKERS, WORKERS),
+            "at_once_bytes": at_once * ITEM_BYTES,
+            "published_bytes": published_bytes(source, target, WORKERS, WORKERS),
+        },
+    }
+    for name, others in (("disjoint", WORKERS), ("fewer", FEWER)):
+        across = convert(SHAPE, (source,), (target,), (WORKERS,), (others,))
+        found[name] = {
+            "way": str(across),
+            "formula": " + ".join(formula(across)),
+            "bytes": across.elements * ITEM_BYTES,
+            "formula_bytes": valued(formula(across), WORKERS, others),
+            "published_bytes": published_bytes(source, target, WORKERS, others),
+        }
+    return found
+
+
+def two_steps() -> dict[str, int]:
+    """All conversions of the same tensor over 2 x 2 workers: composed, against one exchange for all."""
+    ways = (2, 2)
+    layouts = every_layout(SHAPE, ways)
+    composed = {(a, b): convert(SHAPE, a, b, ways) for a in layouts for b in layouts}
+    at_once = {(a, b): sum(int(exchange.moved().sum()) for exchange in direct(SHAPE, a, b, ways)) for a, b in composed}
+    by_placement = {
+        pair: sum(
+            int(exchange.moved().sum())
+            for step, after in enumerate(pair[1])
+            for exchange in direct(
+                SHAPE, (*pair[1][:step], *pair[0][step:]), (*pair[1][: step + 1], *pair[0][step + 1 :]), ways
+            )
+        )
+        for pair in composed
+    }
+    settled = [pair for pair in composed if all(p != PARTIAL or q == PARTIAL for q, p in zip(*pair, strict=True))]
+    return {
+        "conversions": len(composed),
+        "composed_moves_more_than_at_once": sum(composed[pair].elements > at_once[pair] for pair in composed),
+        "of_them_without_becoming_partial": sum(composed[pair].elements > at_once[pair] for pair in settled),
+        "without_becoming_partial": len(settled),
+        "at_once_moves_more_than_composed": sum(composed[pair].elements < at_once[pair] for pair in composed),
+        "step_by_step_moves_more_than_composed": sum(by_placement[p] > composed[p].elements for p in settled),
+    }
+
+
+def uneven() -> dict[str, Any]:
+    """All-to-all where extents do not divide: the count against the formula, in elements."""
+    found = convert(UNEVEN, (Shard(0),), (Shard(1),), (3,))
+    return {"shape": UNEVEN, "workers": 3, "elements": found.elements, "formula": float(Fraction(2, 3) * prod(UNEVEN))}
+
+
+def signatures() -> list[list[str]]:
+    """Return the rows of Table 1: what each choice needs of X and W and gives as Y."""
+    rows = inferences(tdl.catalog["mm"].describe((2, 2), {}))
+    return [[row.choice, *map(str, row.operands), *map(str, row.outputs)] for row in rows]
+
+
+def data() -> dict[str, Any]:
+    """All that the tables show."""
+    return {
+        "shape": SHAPE,
+        "tensor_bytes": SIZE_BYTES,
+        "workers": WORKERS,
+        "fewer": FEWER,
+        "conversions": [row(source, target) for source in PLACEMENTS for target in PLACEMENTS],
+        "two_steps": two_steps(),
+        "uneven": uneven(),
+        "matmul": signatures(),
+    }
+
+
+def conversion_table(found: dict[str, Any]) -> str:
+    """Render the conversions, in tensors moved."""
+
+    def moved(cell: int | None) -> str:
+        return "" if cell is None else f"{cell / SIZE_BYTES:g}"
+
+    columns = ["from", "to"]
+    columns += ["same workers: way", "formula", "counted", "at once", "published"]
+    columns += ["4 others: way", "formula", "counted", "published", "2 others: counted", "published"]
+    rows = []
+    for one in found["conversions"]:
+        same, across, fewer = one["same"], one["disjoint"], one["fewer"]
+        row = [one["source"], one["target"], same["way"], same["formula"]]
+        row += [moved(same[name]) for name in ("bytes", "at_once_bytes", "published_bytes")]
+        row += [across["way"], across["formula"], moved(across["bytes"]), moved(across["published_bytes"])]
+        rows.append([*row, moved(fewer["bytes"]), moved(fewer["published_bytes"])])
+    return table(columns, rows)
+
+
+def signature_table(found: dict[str, Any]) -> str:
+    """Render Table 1 as derived."""
+    return table(["choice", "X", "W", "Y"], ([f"`{choice}`", *placements] for choice, *placements in found["matmul"]))
+
+
+def picture(found: dict[str, Any]) -> str:
+    """Draw tensors moved as bars: the same workers counted, as many others counted, and published."""
+    shown = [one for one in found["conversions"] if one["source"] != one["target"]]
+    colours = {"same workers": "#34699a", "4 others": "#7fb069", "published": "#c0392b"}
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{44 * len(shown) + 40}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, (name, colour) in enumerate(colours.items()):
+        parts.append(f'<rect x="{90 + 150 * number}" y="8" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{108 + 150 * number}" y="18">{name}</text>')
+    for number, one in enumerate(shown):
+        top = 34 + 44 * number
+        parts.append(f'<text x="8" y="{top + 22}">{one["source"]} to {one["target"]}</text>')
+        figures = (one["same"]["bytes"], one["disjoint"]["bytes"], one["disjoint"]["published_bytes"])
+        for line, (figure, colour) in enumerate(zip(figures, colours.values(), strict=True)):
+            if figure is not None:
+                length, y = figure / SIZE_BYTES * 65, top + 12 * line
+                parts.append(f'<rect x="90" y="{y}" width="{length:.1f}" height="10" fill="{colour}"/>')
+                parts.append(f'<text x="{94 + length:.1f}" y="{y + 9}">{figure / SIZE_BYTES:g}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main() -> None:
+    """Write the data, the picture and the README's tables."""
+    write_data(HERE, data())
+    found = read_data(HERE)
+    (HERE / "conversions.svg").write_text(picture(found))
+    write_in_readme(HERE, conversions=conversion_table(found), signatures=signature_table(found))
+    print(conversion_table(found))
+
+
+if __name__ == "__main__":
+    main()
