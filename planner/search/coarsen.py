@@ -56,12 +56,13 @@ Variable = TensorVariable | NodeVariable
 class Factor:
     """A cost that depends on the nodes' strategies and one tensor's layout: `scope` numbers the variables, tensor last.
 
-    It counts `weight` times: element size times multiplicity.
+    It occurs `count` times; `weight` is its elements' size in bytes, added up over these.
     """
 
     scope: tuple[int, ...]
     cost: Cost
     weight: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,10 +179,12 @@ def _factors(
     graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]], variable_of: Mapping[Name, int]
 ) -> tuple[Factor, ...]:
     weights: Counter[tuple[tuple[int, ...], Cost]] = Counter()
+    counts: Counter[tuple[tuple[int, ...], Cost]] = Counter()
     for nodes, tensor, cost in _costs(graph, found, sums):
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
         weights[scope, cost] += ITEM_BYTES[graph.tensors[tensor].dtype]
-    return tuple(Factor(scope, cost, weight) for (scope, cost), weight in weights.items())
+        counts[scope, cost] += 1
+    return tuple(Factor(*key, weight, counts[key]) for key, weight in weights.items())
 
 
 def _costs(

@@ -107,12 +107,17 @@ def placements_at(
 
 
 @cache
-def choices_at(signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool) -> tuple[str, ...]:
-    """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible."""
+def choices_at(
+    signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool, everywhere: bool = False
+) -> tuple[str, ...]:
+    """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible.
+
+    `everywhere`: for every operator, because the objective makes computing twice cost something.
+    """
     split = tuple(
         name for name in signature.description.strategies if eligible(signature.extents[name], ways, step)
     )
-    if not split or (replicate and signature.description.is_elementwise):
+    if not split or everywhere or (replicate and signature.description.is_elementwise):
         return (*split, EVERYWHERE)
     return split
 
@@ -124,10 +129,13 @@ def all_layouts(shape: tuple[int, ...], ways: tuple[int, ...], *, replicate: boo
     )
 
 
-def all_strategies(signature: Signature, ways: tuple[int, ...], *, replicate: bool) -> tuple[Strategy, ...]:
+def all_strategies(
+    signature: Signature, ways: tuple[int, ...], *, replicate: bool, everywhere: bool = False
+) -> tuple[Strategy, ...]:
     """Return every candidate strategy over all steps."""
+    steps = range(len(ways))
     return tuple(
-        product(*(choices_at(signature, ways, step, replicate=replicate) for step in range(len(ways))))
+        product(*(choices_at(signature, ways, step, replicate=replicate, everywhere=everywhere) for step in steps))
     )
 
 

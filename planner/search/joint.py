@@ -11,13 +11,13 @@ from planner.search.space import Limits, Outcome, Space, State
 
 
 def joint(space: Space, limits: Limits) -> Outcome:
-    """Choose all steps together: no plan of the space moves fewer bytes where the bound is met.
+    """Choose all steps together: no plan of the space costs less where the bound is met.
 
     The recursion's plan is where it starts from, so it is never worse.
     """
     start = recursive(space, limits)
     found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start.choice)
-    return Outcome(found.choice, found.bytes, found.lower_bound, {**found.details, "recursive_bytes": start.bytes})
+    return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": start.cost})
 
 
 def over(
@@ -25,7 +25,7 @@ def over(
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `start` is one of them."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    problem = build(space.coarse, domains, space.tables)
+    problem = build(space.coarse, domains, space.tables, space.objective)
     incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
     found = minimise(problem, limits, incumbent)
     choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.search.coarsen import CoarseGraph, Factor
-from planner.search.domains import Domain, Layouts, Strategies
+from planner.search.coarsen import CoarseGraph
+from planner.search.domains import Domain
+from planner.search.objective import BYTES, Objective
 from planner.search.tables import Scope, Tables, Term
 
 
@@ -50,27 +51,15 @@ def _sum(tables: Tables, parts: list[tuple[int, int]]) -> int:
     return tables.weighted_sum(tuple(sorted(weights.items())))
 
 
-def build(coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Problem:
-    """Return the problem of choosing one state of each variable's domain."""
+def build(coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES) -> Problem:
+    """Return the problem of choosing one state of each variable's domain so that the objective is least."""
     merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
-    for factor in coarse.factors:
-        scope = tuple(sorted(set(factor.scope)))
-        number = _cost_table(factor, domains, tables)
-        merged[scope].append((number, factor.weight))
+    for priced in objective.terms(coarse, domains, tables):
+        scope = tuple(sorted(set(priced.scope)))
+        number = tables.arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
+        merged[scope].append((number, priced.times))
     terms = tuple((scope, _sum(tables, parts)) for scope, parts in merged.items())
     return simplified(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
-
-
-def _cost_table(factor: Factor, domains: Sequence[Domain], tables: Tables) -> int:
-    """Return the number of a factor's table, axes in ascending order of variables."""
-    of_scope = tuple(domains[v] for v in factor.scope)
-    strategies = [domain for domain in of_scope if isinstance(domain, Strategies)]
-    layouts = of_scope[-1]
-    if not isinstance(layouts, Layouts):
-        raise TypeError("a factor's last variable is a tensor")
-    raw = tables.remember((factor.cost, of_scope), lambda: [factor.cost.table(strategies, layouts)])[0]
-    order = sorted(set(factor.scope))
-    return tables.arranged(raw, tuple(order.index(v) for v in factor.scope))
 
 
 def restricted(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem:
@@ -105,6 +94,4 @@ def around(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope
     """
     neighbours = tuple(sorted({u for scope, _ in terms for u in scope if u != v}))
     position = {v: 0, **{u: i + 1 for i, u in enumerate(neighbours)}}
-    return neighbours, tuple(
-        sorted((number, tuple(position[u] for u in scope)) for scope, number in terms)
-    )
+    return neighbours, tuple(sorted((number, tuple(position[u] for u in scope)) for scope, number in terms))

@@ -6,9 +6,6 @@ step made a group fetch is seen in full. The subtracted term is a constant of th
 
 from __future__ import annotations
 
-from planner.layout import Placement
-from planner.search.coarsen import TensorVariable
-from planner.search.domains import choices_at, placements_at
 from planner.search.problem import build
 from planner.search.solver import minimise
 from planner.search.space import Limits, Outcome, Space, State
@@ -21,19 +18,11 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     width, largest, total = 0, 0, 0
     for step in range(len(space.ways)):
         domains = [
-            space.domain(v, [(*choice[v], option) for option in _options(space, v, step)], step + 1)
-            for v in range(count)
+            space.domain(v, [(*choice[v], option) for option in space.options(v, step)], step + 1) for v in range(count)
         ]
-        problem = build(space.coarse, domains, space.tables)
+        problem = build(space.coarse, domains, space.tables, space.objective)
         found = minimise(problem, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         width, largest, total = max(width, found.width), max(largest, found.largest_table_bytes), found.value
     details = {"width": width, "largest_table_bytes": largest}
     return Outcome(tuple(choice), total, None, details)
-
-
-def _options(space: Space, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
-    variable = space.coarse.variables[v]
-    if isinstance(variable, TensorVariable):
-        return placements_at(variable.shape, space.ways, step, replicate=space.replicate)
-    return choices_at(variable.signature, space.ways, step, replicate=space.replicate)

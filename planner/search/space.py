@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.layout import Layout, Strategy
+from planner.layout import Layout, Placement, Strategy
 from planner.search.coarsen import CoarseGraph, TensorVariable
 from planner.search.domains import (
     Domain,
     all_layouts,
     all_strategies,
+    choices_at,
     layouts_of,
+    placements_at,
     strategies_of,
 )
-from planner.search.problem import build
+from planner.search.objective import BYTES, Objective
+from planner.search.problem import Problem, build
 from planner.search.tables import Tables
 
 State = tuple[Any, ...]
@@ -33,19 +36,34 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
-    """All plans of one coarse graph, ways and placement set; `tables` remembers costs between searches."""
+    """All plans of one coarse graph, ways and placement set, and what they are to have least of.
+
+    `tables` remembers costs between searches.
+    """
 
     coarse: CoarseGraph
     ways: tuple[int, ...]
     replicate: bool
     tables: Tables = field(default_factory=Tables)
+    objective: Objective = BYTES
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
             return all_layouts(variable.shape, self.ways, replicate=self.replicate)
-        return all_strategies(variable.signature, self.ways, replicate=self.replicate)
+        return all_strategies(
+            variable.signature, self.ways, replicate=self.replicate, everywhere=self.objective.everywhere
+        )
+
+    def options(self, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
+        """Return what a variable's state may have at a step."""
+        variable = self.coarse.variables[v]
+        if isinstance(variable, TensorVariable):
+            return placements_at(variable.shape, self.ways, step, replicate=self.replicate)
+        return choices_at(
+            variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.everywhere
+        )
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
         """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
@@ -55,9 +73,13 @@ class Space:
         return strategies_of(variable.signature, ways, tuple(states))
 
     def cost(self, choice: Sequence[State]) -> int:
-        """Return the bytes of a plan: one state per variable."""
-        domains = [self.domain(v, (state,)) for v, state in enumerate(choice)]
-        return build(self.coarse, domains, self.tables).constant
+        """Return the cost of a plan, one state per variable, in the objective's unit."""
+        return self.problem([(state,) for state in choice]).constant
+
+    def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
+        """Return the problem of choosing one of the candidates of every variable."""
+        domains = [self.domain(v, states) for v, states in enumerate(candidates)]
+        return build(self.coarse, domains, self.tables, self.objective)
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
         """Return every tensor's layout."""
@@ -72,15 +94,20 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a searcher found: a state per variable, its bytes, and details for people.
+    """What a searcher found: a state per variable, its cost in the objective's unit, and details for people.
 
-    `lower_bound` is a number of bytes below which no plan of the searched space lies, where the searcher knows one.
+    `lower_bound` is a cost below which no plan of the searched space lies, where the searcher knows one.
     """
 
     choice: tuple[State, ...]
-    bytes: int
+    cost: int
     lower_bound: int | None
     details: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """The cost, where the objective is bytes."""
+        return self.cost
 
 
 Searcher = Callable[[Space, Limits], Outcome]

@@ -1,0 +1,74 @@
+"""Objectives: what a plan is to have least of, as cost tables for the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from planner.search.coarsen import CoarseGraph, Factor
+from planner.search.domains import Domain, Layouts, Strategies
+from planner.search.tables import Scope, Table, Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A cost table of the variables in `scope`, by number, that counts `times`."""
+
+    scope: Scope
+    table: int
+    times: int
+
+
+class Objective(Protocol):
+    """What the search makes least, in whole units.
+
+    `everywhere`: any operator may be computed by all (`*`), as the objective makes computing twice cost something.
+    """
+
+    @property
+    def name(self) -> str:
+        """What `--objective` calls it."""
+        ...
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether any operator may be computed by all workers at a step."""
+        ...
+
+    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        """Yield the tables whose sum is the cost of a choice of states; a factor's axes are in its scope's order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes that move in one iteration, summed over workers."""
+
+    name: str = "bytes"
+    everywhere: bool = False
+
+    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        """Yield every factor's bytes."""
+        for factor in coarse.factors:
+            strategies, layouts, key = factor_domains(factor, domains)
+            numbers = tables.remember(key, partial(_moved, factor, strategies, layouts))
+            yield Priced(factor.scope, numbers[0], factor.weight)
+
+
+BYTES = Bytes()
+
+
+def _moved(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    return [factor.cost.table(strategies, layouts)]
+
+
+def factor_domains(factor: Factor, domains: Sequence[Domain]) -> tuple[list[Strategies], Layouts, tuple[object, ...]]:
+    """Return the domains of a factor's nodes and of its tensor, and a key that is equal for equal tables."""
+    of_scope = tuple(domains[v] for v in factor.scope)
+    strategies = [domain for domain in of_scope if isinstance(domain, Strategies)]
+    layouts = of_scope[-1]
+    if not isinstance(layouts, Layouts):
+        raise TypeError("a factor's last variable is a tensor")
+    return strategies, layouts, (factor.cost, of_scope)
