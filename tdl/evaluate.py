@@ -67,7 +67,7 @@ class Evaluator:
                 return self._gather(self.arrays[node.operand], node.index)
             case Call(function, arguments):
                 parts = [self.evaluate(argument) for argument in arguments]
-                inside = np.asarray(np.logical_and.reduce(np.broadcast_arrays(*(part.inside for part in parts))))
+                inside = _all_inside([part.inside for part in parts])
                 return Masked(np.asarray(FUNCTIONS[function].numpy(*(part.value for part in parts))), inside)
             case Reduce():
                 return self._reduce(node)
@@ -81,9 +81,7 @@ class Evaluator:
 
     def _grid(self, name: str) -> Array:
         """All values of a variable, along its own axis."""
-        axis = list(self.bounds).index(name)
-        values = np.arange(*self.bounds[name])
-        return values.reshape([len(values) if a == axis else 1 for a in range(len(self.bounds))])
+        return np.arange(*self.bounds[name]).reshape([-1 if own == name else 1 for own in self.bounds])
 
     def _scaled(self, affine: Affine) -> Array:
         """Return the index times its denominator, as integers."""
@@ -105,6 +103,9 @@ class Evaluator:
 
     def _gather(self, array: Array, index: tuple[Index, ...]) -> Masked:
         """Elements (or slices, as trailing axes) of an array; zero where outside."""
+        names = [own.variables[0] for own in index if own.is_plain]
+        if len(set(names)) == len(index) and self._within(names, array.shape):
+            return self._always(self._slices(array, names))
         whole = [d for d, i in enumerate(index) if isinstance(i, Whole)]
         places = [(d, i) for d, i in enumerate(index) if not isinstance(i, Whole)]
         ordered = array.transpose([d for d, _ in places] + whole)
@@ -119,6 +120,19 @@ class Evaluator:
             value = value.reshape(inside.shape + value.shape)
         kept = inside.reshape(inside.shape + (1,) * len(whole))
         return Masked(np.where(kept, value, np.zeros((), array.dtype)), inside)
+
+    def _within(self, names: Sequence[str], shape: Sequence[int]) -> bool:
+        """Whether no value of any of these variables, one per dimension, is outside the dimension."""
+        bounds = (self.bounds[name] for name in names)
+        return all(start >= 0 and stop <= size for (start, stop), size in zip(bounds, shape, strict=True))
+
+    def _slices(self, array: Array, names: Sequence[str]) -> Array:
+        """Elements of an array that is indexed by distinct variables, one per dimension."""
+        part = array[tuple(slice(*self.bounds[name]) for name in names)]
+        own = [name for name in self.bounds if name in names]
+        return part.transpose([names.index(name) for name in own]).reshape(
+            [part.shape[names.index(name)] if name in names else 1 for name in self.bounds]
+        )
 
     def _reduce(self, node: Reduce) -> Masked:
         body = self.evaluate(node.body)
@@ -150,6 +164,14 @@ class Evaluator:
         inside = np.logical_and.reduce(np.broadcast_arrays(*(p.inside for p in (*parts, *found))))
         value = results[(*own, *(p.value for p in found))]
         return Masked(np.where(inside, value, np.zeros((), value.dtype)), np.asarray(inside))
+
+
+def _all_inside(masks: Sequence[Array]) -> Array:
+    """Return where all that was read was inside."""
+    inside = masks[0]
+    for mask in masks[1:]:
+        inside = inside & mask
+    return inside
 
 
 def _identity(identity: float, dtype: np.dtype[Any]) -> Any:
