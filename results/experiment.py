@@ -34,12 +34,11 @@ def write_in_readme(folder: Path, **tables: str) -> None:
     readme = folder / "README.md"
     text = readme.read_text()
     for name, content in tables.items():
-        pattern = f"(<!-- {name}: written by run.py -->\n).*(<!-- end of {name} -->)"
-        text, found = re.subn(
-            pattern, lambda match, content=content: f"{match[1]}{content}\n{match[2]}", text, flags=re.S
-        )
-        if found != 1:
-            raise ValueError(f"{readme}: expected one place for {name!r}, found {found}")
+        start, end = f"<!-- {name}: written by run.py -->\n", f"<!-- end of {name} -->"
+        if text.count(start) != 1 or text.count(end) != 1:
+            raise ValueError(f"{readme}: expected one place for {name!r}: {start.strip()} ... {end}")
+        before, rest = text.split(start)
+        text = f"{before}{start}{content}\n{end}{rest.split(end)[1]}"
     readme.write_text(text)
 
 
