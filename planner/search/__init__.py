@@ -13,7 +13,7 @@ from typing import Any
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
-from planner.search import alternatives, joint, recursive
+from planner.search import alternatives, ilp, joint, recursive
 from planner.search.coarsen import Ties
 from planner.search.coarsen import coarsen as coarsened
 from planner.search.space import Limits, Outcome, Searcher, Space
@@ -23,9 +23,15 @@ __all__ = ["SEARCHERS", "Limits", "Outcome", "SearchOptions", "Searcher", "Space
 SEARCHERS: dict[str, Searcher] = {
     "recursive": recursive.recursive,
     "joint": joint.joint,
+    "ilp": ilp.ilp,
     "allrow": alternatives.allrow,
+    "spartan": alternatives.spartan,
     "equalchop": alternatives.equalchop,
+    "icml18": alternatives.icml18,
     "data-parallel": alternatives.data_parallel,
+    "model-parallel": alternatives.model_parallel,
+    "hybrid": alternatives.hybrid,
+    "one-weird-trick": alternatives.one_weird_trick,
 }
 
 PLACEMENTS = ("S", "S,R")
@@ -39,7 +45,9 @@ class SearchOptions:
     """What to search for.
 
     `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be) or
-    "S,R" (or replicated). `ties` are the coarsening rules (default: all; under "S,R" all but `updates`).
+    "S,R" (or replicated). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R" where
+    "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R" all but
+    `updates`).
     """
 
     ways: tuple[int, ...]
@@ -79,7 +87,7 @@ def space_of(graph: Graph, options: SearchOptions) -> Space:
 
 
 def _checked(options: SearchOptions) -> str:
-    """Return the placement set; data parallelism implies S,R."""
+    """Return the placement set: what is asked for, and what the searcher implies."""
     if options.name not in SEARCHERS:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
     wanted = {part.strip() for part in options.placements.split(",")}
@@ -90,12 +98,10 @@ def _checked(options: SearchOptions) -> str:
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
-    return "S,R" if "R" in wanted or options.name == "data-parallel" else "S"
+    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")
 
 
-def _report(
-    options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str
-) -> dict[str, Any]:
+def _report(options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str) -> dict[str, Any]:
     requested, best = found[options.name], found[winner].bytes
     report: dict[str, Any] = {
         "name": options.name,

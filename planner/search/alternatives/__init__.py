@@ -1,0 +1,24 @@
+"""The papers' alternatives: restrictions of the same space, each solved by the same solver.
+
+Where a restriction cannot be kept at a step, because what it asks for cannot be split there, every candidate of that
+step is allowed and the cheapest is taken. Within its restriction each is exact, as far as the limits allow.
+"""
+
+from planner.search.alternatives.greedy import spartan
+from planner.search.alternatives.heuristics import allrow, equalchop, icml18
+from planner.search.alternatives.parallelism import data_parallel, hybrid, model_parallel, one_weird_trick
+
+__all__ = [
+    "IMPLIED",
+    "allrow",
+    "data_parallel",
+    "equalchop",
+    "hybrid",
+    "icml18",
+    "model_parallel",
+    "one_weird_trick",
+    "spartan",
+]
+
+IMPLIED = dict.fromkeys(("data-parallel", "model-parallel", "hybrid", "one-weird-trick"), "S,R")
+"""The placements without which a searcher makes no sense; they are added to those asked for, and reported so."""

@@ -1,0 +1,56 @@
+"""The simpler searches that Tofu compares itself with (Wang, Huang, Li: EuroSys 2019, Sec 7.3 and Figure 10)."""
+
+from __future__ import annotations
+
+from planner.layout import EVERYWHERE, PARTIAL, Shard
+from planner.search.alternatives.restriction import Alternatives, options_by_step, restricted
+from planner.search.coarsen import TensorVariable
+from planner.search.space import Limits, Outcome, Space
+
+
+def allrow(space: Space, limits: Limits) -> Outcome:
+    """Split every tensor along its first dimension that can be split; operators as is cheapest (AllRow-Greedy)."""
+
+    def rule(v: int) -> Alternatives:
+        steps = options_by_step(space.candidates(v))
+        if isinstance(space.coarse.variables[v], TensorVariable):
+            return [[_first_dimension(options) for options in steps]]
+        return [steps]
+
+    return restricted(space, rule, limits)
+
+
+def _first_dimension(options: list[object]) -> list[object]:
+    shards = [option for option in options if isinstance(option, Shard)]
+    return [min(shards, key=lambda shard: shard.dim)] if shards else options
+
+
+def equalchop(space: Space, limits: Limits) -> Outcome:
+    """Split every tensor along one dimension and every operator along one variable, the same at all steps (EqualChop).
+
+    That is Tofu's dynamic programming with one k-way step in place of the recursion.
+    """
+
+    def rule(v: int) -> Alternatives:
+        steps = options_by_step(space.candidates(v))
+        return [[[option]] * len(steps) for option in dict.fromkeys(option for step in steps for option in step)]
+
+    return restricted(space, rule, limits)
+
+
+def icml18(space: Space, limits: Limits) -> Outcome:
+    """Split no operator along a reduction variable: no partial results, so nothing to reduce (ICML18).
+
+    Jia, Lin, Qi and Aiken (ICML 2018) partition the outputs of layers only. Tofu compares itself with their dynamic
+    programming on its own coarsened graph, where this is what sets them apart. Their further demand that forward and
+    backward operators be partitioned alike is not made here. An operator with nothing but reduction variables, such
+    as a sum over everything, is still split along one.
+    """
+
+    def rule(v: int) -> Alternatives:
+        variable, steps = space.coarse.variables[v], options_by_step(space.candidates(v))
+        if isinstance(variable, TensorVariable):
+            return [[[option for option in options if option != PARTIAL] for options in steps]]
+        return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]
+
+    return restricted(space, rule, limits)

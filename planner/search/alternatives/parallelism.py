@@ -1,0 +1,146 @@
+"""Data, model and hybrid parallelism as SoyBean describes them, and Krizhevsky's mixture of them.
+
+SoyBean: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling", Sec 2.2, 3
+and 4.1. All of these replicate something, so their placements are S,R. A rule is a set of alternatives per variable;
+hybrid parallelism composes two rules step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.layout import EVERYWHERE, REPLICATE, Shard
+from planner.search.alternatives.labels import Labels, batch_labels, contracts_weight, is_weight, model_labels
+from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, restricted
+from planner.search.coarsen import CoarseGraph, Name, TensorVariable
+from planner.search.space import Limits, Outcome, Space
+
+
+def data_parallel(space: Space, limits: Limits) -> Outcome:
+    """Split the batch, dimension 0 of the inputs, wherever it goes; replicate weights and all that has no batch.
+
+    Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
+    run everywhere do what is cheapest.
+    """
+    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    return restricted(space, lambda v: _at_all(styles.data(v), steps), limits)
+
+
+def model_parallel(space: Space, limits: Limits) -> Outcome:
+    """Split every weight, with its optimizer state, along one dimension, and never the batch.
+
+    Activations and their gradients are whole or split along a dimension that they share with a weight, such as output
+    channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
+    everywhere. Which of these is for the solver to choose.
+    """
+    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    return restricted(space, lambda v: _at_all(styles.model(v), steps), limits)
+
+
+def hybrid(space: Space, limits: Limits) -> Outcome:
+    """Be data parallel across groups of workers and model parallel within a group.
+
+    With ways (a, b) there are a groups of b workers; with more steps every split of them into leading steps for the
+    groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
+    cheaper of data and model parallelism.
+    """
+    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    found: dict[str, Outcome] = {}
+    for across in range(1, steps) if steps > 1 else range(steps + 1):
+        found[_groups(space.ways, across)] = restricted(space, styles.composed(across, steps), limits)
+    groups = min(found, key=lambda name: found[name].bytes)
+    bounds = [outcome.lower_bound for outcome in found.values()]
+    lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
+    return replace(found[groups], lower_bound=lower, details={**found[groups].details, "groups": groups})
+
+
+def one_weird_trick(space: Space, limits: Limits) -> Outcome:
+    """Be data parallel in convolutions and model parallel in fully connected layers.
+
+    Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014). The first operator that
+    contracts a weight without being a convolution begins the model parallel part; what follows it belongs to it, and a
+    backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
+    network without convolutions is model parallel.
+    """
+    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    return restricted(space, lambda v: _at_all(styles.by_layer(v), steps), limits)
+
+
+def _at_all(alternatives: Iterable[Wanted], steps: int) -> Alternatives:
+    return [[wanted] * steps for wanted in alternatives]
+
+
+def _groups(ways: Sequence[int], across: int) -> str:
+    """Write how many groups there are of how many workers."""
+    sizes = [1, 1]
+    for step, way in enumerate(ways):
+        sizes[step >= across] *= way
+    return f"{sizes[0]} x {sizes[1]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Styles:
+    """What a variable may do at a step under data and under model parallelism: alternatives, one for all its steps."""
+
+    coarse: CoarseGraph
+    batch: Labels
+    model_dims: Labels
+    parts: Mapping[Name, set[str]]
+
+    @classmethod
+    def of(cls, coarse: CoarseGraph) -> _Styles:
+        batch = batch_labels(coarse)
+        return cls(coarse, batch, model_labels(coarse, batch), _parts(coarse))
+
+    def data(self, v: int) -> list[Wanted]:
+        variable = self.coarse.variables[v]
+        if isinstance(variable, TensorVariable):
+            dims = [self.batch.tensors.get(name, frozenset()) for name in variable.members]
+            return [{Shard(dim) for some in dims for dim in some} | {REPLICATE for some in dims if not some}]
+        choices = [self.batch.nodes[name] or {EVERYWHERE} for name in variable.members]
+        return [frozenset[object]().union(*choices)]
+
+    def model(self, v: int) -> list[Wanted]:
+        variable, graph = self.coarse.variables[v], self.coarse.graph
+        if not isinstance(variable, TensorVariable):
+            return [frozenset({EVERYWHERE}).union(*(self.model_dims.nodes[name] for name in variable.members))]
+        if any(is_weight(graph, name) for name in variable.members) and variable.shape:
+            return [{Shard(dim)} for dim in range(len(variable.shape))]
+        dims = [self.model_dims.tensors.get(name, frozenset()) for name in variable.members]
+        return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
+
+    def composed(self, across: int, steps: int) -> Rule:
+        """Return the rule: data parallel at the first steps, model parallel at the others."""
+
+        def rule(v: int) -> Alternatives:
+            return [[outer] * across + [inner] * (steps - across) for outer in self.data(v) for inner in self.model(v)]
+
+        return rule
+
+    def by_layer(self, v: int) -> list[Wanted]:
+        """Return what the parts of the network that the variable belongs to allow."""
+        kind = "tensor" if isinstance(self.coarse.variables[v], TensorVariable) else "node"
+        parts = {part for name in self.coarse.variables[v].members for part in self.parts.get((kind, name), ())}
+        return (self.data(v) if parts != {"model"} else []) + (self.model(v) if "model" in parts else [])
+
+
+def _parts(coarse: CoarseGraph) -> dict[Name, set[str]]:
+    """Return which parts every node, and every tensor that they read or write, belongs to: "data", "model" or both."""
+    graph = coarse.graph
+    parts: dict[Name, set[str]] = {}
+    made_in: dict[str, str] = {}
+    of: dict[str | None, str] = {}
+    for node in graph.nodes:
+        category = coarse.signatures[node.name].category
+        if node.forward in of:
+            part = of[node.forward]
+        elif contracts_weight(node, coarse.signatures[node.name], graph) and category != "convolution":
+            part = "model"
+        else:
+            part = "model" if any(made_in.get(name) == "model" for name in node.inputs) else "data"
+        of[node.name], parts["node", node.name] = part, {part}
+        made_in |= dict.fromkeys(node.outputs, part)
+        for name in (*node.inputs, *node.outputs):
+            parts.setdefault(("tensor", name), set()).add(part)
+    return parts
