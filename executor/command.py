@@ -26,6 +26,7 @@ from executor.reporting import hardware, report, trace
 from executor.training import Programs, lowered
 from executor.transport import TRANSPORTS
 from planner.extensions import load_operators, operators_option
+from planner.files import check_written
 from planner.plan import Plan
 from planner.plan_json import load_plan
 from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
@@ -89,10 +90,7 @@ class Execution:
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
-        for name in ("json_path", "trace_path"):
-            path = self.options[name]
-            if path is not None and not path.parent.is_dir():
-                raise click.UsageError(f"{path}: there is no folder {path.parent}")
+        check_written((self.options["json_path"], self.options["trace_path"]), self.paths)
         try:
             xp = array_module(self.options["backend"])
         except BackendError as error:

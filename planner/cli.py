@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import click
 import msgspec
 
 from planner.extensions import load_operators, operators_option
+from planner.files import check_written, write_file
 from planner.graph.optimizers import OPTIMIZERS
-from planner.model_source import load_model
+from planner.model_source import load_model, source_files
 from planner.models.options import FLOAT_DTYPES
-from planner.plan import Plan
+from planner.plan import Plan, check_workers
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
 from planner.report.tables import exact_bytes, facts, grid, quantity, seconds
@@ -30,13 +32,10 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     """Read factors of the number of workers, as in `4,2`; each must be at least 2."""
     if text is None:
         return None
-    try:
-        ways = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        ways = (0,)
-    if min(ways) < 2:
+    parts = text.split(",")
+    if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
         raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
-    return ways
+    return tuple(map(int, parts))
 
 
 @command_errors
@@ -75,6 +74,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
     path/to/file.py:function, a function without arguments that returns a Graph.
     """
+    check_written((output, json_file), (*source_files(model), *options["operator_files"]))
     load_operators(options["operator_files"])
     ways = _ways(options["workers"], options["ways"])
     given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
@@ -87,7 +87,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
         save_plan(plan, output)
     record = describe(plan)
     if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        write_file(json_file, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     print_table(record)
 
 
@@ -95,6 +95,7 @@ def _ways(workers: int | None, ways: tuple[int, ...] | None) -> tuple[int, ...]:
     if workers is None and ways is None:
         raise click.UsageError("expected --workers K or --ways K1,K2,..., found neither")
     if ways is None:
+        check_workers(workers or 1)
         return prime_factors(workers or 1)
     if workers is not None and math.prod(ways) != workers:
         raise click.UsageError(f"--ways {','.join(map(str, ways))} makes {math.prod(ways)} workers, not {workers}")

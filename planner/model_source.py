@@ -14,6 +14,16 @@ from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
 from planner.models import ModelOptions, build
 
+_FUNCTION = r"(.+\.py):(\w+)"
+
+
+def source_files(model: str) -> tuple[Path, ...]:
+    """Return the file that MODEL names, if it names one."""
+    match = re.fullmatch(_FUNCTION, model)
+    if match is None and not model.endswith((".json", ".py")):
+        return ()
+    return (Path(match[1] if match else model),)
+
 
 def load_model(model: str, options: Mapping[str, Any]) -> Graph:
     """Return the checked training graph that MODEL names.
@@ -21,8 +31,8 @@ def load_model(model: str, options: Mapping[str, Any]) -> Graph:
     `options` are fields of `ModelOptions` that were given; only zoo models take any. Raises GraphError naming the
     file or model and what is wrong, OSError where a file cannot be read.
     """
-    match = re.fullmatch(r"(.+\.py):(\w+)", model)
-    if match is None and not model.endswith((".json", ".py")):
+    match = re.fullmatch(_FUNCTION, model)
+    if not source_files(model):
         return build(model, ModelOptions(**options))
     if options:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in options)

@@ -19,6 +19,9 @@ from planner.traffic import Traffic
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
 
+MOST_WORKERS = 1024
+"""How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -80,9 +83,9 @@ def single_worker(plan: Plan) -> Plan:
 def check_plan(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
     check_countable(plan.graph, plan.ways)
-    _check_names(plan.layouts, plan.graph.tensors, "tensors")
+    check_names(plan.layouts, plan.graph.tensors, "tensors")
     found = signatures(plan.graph)
-    _check_names(plan.strategies, found, "nodes")
+    check_names(plan.strategies, found, "nodes")
     for name, layout in plan.layouts.items():
         _check_layout(plan, name, layout)
     for node in plan.graph.nodes:
@@ -98,23 +101,36 @@ def check_plan(plan: Plan) -> None:
 
 def check_countable(graph: Graph, ways: Sequence[int]) -> None:
     """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
+    workers = math.prod(ways)
+    check_workers(workers)
     sizes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
     once = sum(sizes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
-    if math.prod(ways) * once > MOST_BYTES:
+    if workers * once > MOST_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         raise PlanError(
-            f"expected a graph whose {math.prod(ways)} workers cannot move more than {MOST_BYTES} bytes, found "
-            f"{math.prod(ways) * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
+            f"expected a graph whose {workers} workers cannot move more than {MOST_BYTES} bytes, found "
+            f"{workers * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
         )
 
 
-def _check_names(given: Mapping[str, object], known: Mapping[str, object], section: str) -> None:
+def check_workers(workers: int) -> None:
+    """Raise a PlanError for more workers than a plan may have."""
+    if workers > MOST_WORKERS:
+        gigabytes = 8 * float(min(workers, 10**100)) ** 2 / 1e9
+        raise PlanError(
+            f"expected at most {MOST_WORKERS} workers, found {workers}: every exchange's bytes from worker to worker "
+            f"are counted in a matrix, which would take {gigabytes:.3g} GB"
+        )
+
+
+def check_names(given: Mapping[str, object], known: Mapping[str, object], section: str, step: int = 0) -> None:
+    """Raise a PlanError where a step's section ("tensors" or "nodes") lacks a name of the graph, or has another."""
     for name in known:
         if name not in given:
-            raise PlanError(f"$.steps[0].{section}: expected an entry for {name!r}, found none")
+            raise PlanError(f"$.steps[{step}].{section}: expected an entry for {name!r}, found none")
     for name in given:
         if name not in known:
-            raise PlanError(f"$.steps[0].{section}.{name}: expected a name of the graph's {section}, found {name!r}")
+            raise PlanError(f"$.steps[{step}].{section}.{name}: expected a name of the graph's {section}")
 
 
 def _check_layout(plan: Plan, name: str, layout: Layout) -> None:

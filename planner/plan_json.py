@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from planner.errors import GraphError, PlanError
+from planner.files import write_file
 from planner.graph.graph_json import distinct_keys, from_data, to_data
 from planner.layout import parse_placement
-from planner.plan import Plan, check_plan
+from planner.plan import Plan, check_names, check_plan
 
 FORMAT = "plan/1"
 DECISIVE = ("model", "name", "placements", "objective")  # what of a search is said beside the decisions
@@ -114,12 +115,7 @@ def _placement(text: str, where: str) -> Any:
 def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, object]) -> dict[str, tuple[Any, ...]]:
     """Turn one mapping per step into one tuple per name; every step must name everything, and nothing else."""
     for number, step in enumerate(steps):
-        for name in known:
-            if name not in step:
-                raise PlanError(f"$.steps[{number}].{section}: expected an entry for {name!r}, found none")
-        for name in step:
-            if name not in known:
-                raise PlanError(f"$.steps[{number}].{section}.{name}: expected a name of the graph's {section}")
+        check_names(step, known, section, number)
     return {name: tuple(step[name] for step in steps) for name in known}
 
 
@@ -140,7 +136,7 @@ def _bytes_record(plan: Plan) -> BytesRecord:
 
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan where `load_plan` reads it."""
-    Path(path).write_text(plan_to_json(plan))
+    write_file(path, plan_to_json(plan))
 
 
 def plan_to_json(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from planner.extensions import load_operators, operators_option
+from planner.files import check_written
 from planner.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.console import command_errors, stdout
@@ -34,12 +35,13 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for chrome://tracing or ui.perfetto.dev.")
 def main(plan_path: Path, topo: str, **options: Any) -> None:
     """Simulate one training iteration of PLAN on a described machine."""
+    json_path, trace_path = options["json_path"], options["trace_path"]
+    check_written((json_path, trace_path), (plan_path,))
     load_operators(options["operator_files"])
     machine = load_topology(topo)
     plan = load_plan(plan_path)
     machine.require_devices(plan.workers)
     settings = {"prefetch": options["prefetch"], "overlap": options["overlap"]}
-    json_path, trace_path = options["json_path"], options["trace_path"]
     program = lower(plan, prefetch=settings["prefetch"])
     simulation = simulate(program, machine, overlap=settings["overlap"], record_messages=trace_path is not None)
     result = report(plan, plan_path, simulation, settings)

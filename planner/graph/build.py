@@ -15,6 +15,9 @@ DATA = Init("data")
 ZEROS = Init("zeros")
 ONES = Init("ones")
 
+MOST_NODES = 200_000
+"""How many nodes are built: planning time and memory grow with them, and this many take minutes and gigabytes."""
+
 
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
@@ -63,6 +66,10 @@ class GraphBuilder:
         where = f"node {node.name!r} ({node.op})"
         if node.name in self._node_names:
             raise GraphError(f"{where}: there is a node of that name already")
+        if len(self.nodes) == MOST_NODES:
+            raise GraphError(
+                f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth or unroll fits"
+            )
         try:
             kinds = infer(node.op, [self._kind(tensor) for tensor in node.inputs], node.attrs)
         except GraphError as error:

@@ -21,8 +21,8 @@ class Family:
     build: Callable[..., Graph]
 
 
-_NUMBER = r"[1-9]\d*"
-_WIDTH = r"[1-9]\d*k?"
+_NUMBER = r"[1-9]\d{0,8}"
+_WIDTH = r"[1-9]\d{0,8}k?"
 
 ZOO: dict[str, Family] = {
     "mlp-L-H": Family(rf"mlp-({_NUMBER})-({_WIDTH})", "mlp-4-8192", mlp.build),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -49,8 +50,9 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", JOB_FAILED
         case OSError() if error.strerror:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            return f"{where}{error.strerror}", BAD_INPUT
+            full = "standard output" if error.errno == errno.ENOSPC else None  # files are named where they are written
+            where = full if error.filename is None else error.filename
+            return error.strerror if where is None else f"{where}: {error.strerror}", BAD_INPUT
         case JobError():
             return _one_line(str(error)), JOB_FAILED
         case _ if isinstance(error, USER_ERRORS):

@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from planner.files import write_file
+
 FORMAT = "report/1"
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -165,7 +167,7 @@ def from_json(text: bytes) -> tuple[Report, ...]:
 
 def write_reports(path: Path | str, *reports: Report) -> None:
     """Write one report, or an array of several, as JSON."""
-    Path(path).write_bytes(to_json(reports))
+    write_file(path, to_json(reports))
 
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from planner.files import write_file
+
 MICROSECONDS = 1e6
 
 Track = tuple[int, str]  # worker and lane
@@ -71,7 +73,7 @@ class Trace:
     def write(self, path: Path | str) -> None:
         """Write the JSON object form."""
         data = {"traceEvents": self._events, "displayTimeUnit": "ms"}
-        Path(path).write_bytes(msgspec.json.encode(data))
+        write_file(path, msgspec.json.encode(data))
 
     def _lane(self, track: Track) -> int:
         worker, lane = track

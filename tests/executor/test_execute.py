@@ -154,7 +154,7 @@ def one_error(done):
         (2, ("--steps", "0"), "--steps"),
         (2, ("--eval",), "--eval needs .* --data digits, found random"),
         (2, ("--data", "digits"), r"plan.json: data set digits: expected images of shape .*found \[8, 12\]"),
-        (2, ("--json", "nowhere/at/all.json"), "there is no folder nowhere/at"),
+        (2, ("--json", "nowhere/at/all.json"), "nowhere/at/all.json: No such file"),
     ],
 )
 def test_bad_input_is_one_line(ranks, tmp_path, count, options, says):

@@ -1,0 +1,37 @@
+"""Files that commands write: what could not be written is found out before the work, and named where it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.errors import PlanError
+
+
+def write_file(path: str | Path, content: str | bytes) -> None:
+    """Write a file; an OSError names it even where the system's does not (a full device's names none)."""
+    try:
+        Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] = ()) -> None:
+    """Raise an error where a file cannot be written because its folder is missing, or would replace another.
+
+    `inputs` are what the command reads, `outputs` what it will write; None and devices are left alone.
+    """
+    taken = {Path(path).resolve(): "is what this command reads" for path in inputs}
+    for path in outputs:
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        where = path.resolve()
+        if where in taken:
+            raise PlanError(f"{path}: expected another file to write to, this {taken[where]}")
+        taken[where] = "is written already"

@@ -1,0 +1,85 @@
+"""Files that commands write: checked before the work, named where they fail, and never another's."""
+
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main as plan
+from planner.errors import GraphError, PlanError
+from planner.files import check_written, write_file
+from planner.graph import GraphBuilder
+from planner.graph import build as building
+from simulator.cli import main as simulate
+
+
+def refused(main, capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_a_file_that_cannot_be_written_is_named():
+    with pytest.raises(OSError, match="/dev/full"):
+        write_file("/dev/full", "text")
+
+
+def test_full_standard_output(command, tmp_path):
+    done = command(
+        "plan",
+        "mlp-2-8",
+        "--workers",
+        "2",
+        "-o",
+        tmp_path / "plan.json",
+        launcher=("sh", "-c", '"$0" "$@" > /dev/full'),
+    )
+    assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
+
+
+def test_a_missing_folder_is_found_before_the_search(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("planner.cli.load_model", lambda *_: pytest.fail("the model was built"))
+    for option in ("-o", "--json"):
+        error = refused(plan, capsys, "mlp-2-8", "--workers", "2", option, tmp_path / "no" / "plan.json")
+        assert error == f"error: {tmp_path}/no/plan.json: No such file or directory\n"
+
+
+def test_nothing_replaces_what_is_read_or_written_already(tmp_path):
+    (tmp_path / "plan.json").touch()
+    check_written((tmp_path / "one.json", None, tmp_path / "two.json"), (tmp_path / "plan.json",))
+    with pytest.raises(PlanError, match=r"plan\.json: expected another file.*reads"):
+        check_written((tmp_path / "." / "plan.json",), (tmp_path / "plan.json",))
+    with pytest.raises(PlanError, match=r"one\.json: expected another file.*already"):
+        check_written((tmp_path / "one.json", tmp_path / "one.json"))
+    (tmp_path / "link.json").symlink_to(tmp_path / "plan.json")
+    with pytest.raises(PlanError, match=r"link\.json: expected another file.*reads"):
+        check_written((tmp_path / "link.json",), (tmp_path / "plan.json",))
+    check_written((Path("/dev/null"), Path("/dev/null")))
+
+
+def test_a_plan_is_not_replaced_by_its_simulation(capsys, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("{}")
+    for option in ("--json", "--trace"):
+        assert "reads" in refused(simulate, capsys, file, "--topo", "uniform-8", option, file)
+    assert file.read_text() == "{}"
+
+
+def test_a_graph_is_not_replaced_by_its_plan(capsys, tmp_path):
+    file = tmp_path / "graph.json"
+    file.write_text("{}")
+    assert "reads" in refused(plan, capsys, file, "--workers", "2", "-o", file)
+    assert file.read_text() == "{}"
+
+
+def test_graphs_beyond_reason(monkeypatch):
+    monkeypatch.setattr(building, "MOST_NODES", 3)
+    b = GraphBuilder()
+    x = b.input("x", (2,))
+    for number in range(3):
+        x = b.apply("relu", x, name=f"r{number}")
+    with pytest.raises(GraphError, match=r"'r3' \(relu\): expected at most 3 nodes"):
+        b.apply("relu", x, name="r3")
