@@ -16,10 +16,10 @@ from planner.files import check_written, write_file
 from planner.graph.optimizers import OPTIMIZERS
 from planner.model_source import load_model, source_files
 from planner.models.options import FLOAT_DTYPES
-from planner.plan import Plan, check_workers
+from planner.plan import check_workers
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
-from planner.report.tables import exact_bytes, facts, grid, quantity, seconds
+from planner.report.summary import describe, summary_table
 from planner.search import SEARCHERS, SearchOptions, search
 
 MODEL_OPTIONS = (
@@ -88,7 +88,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     record = describe(plan)
     if json_file is not None:
         write_file(json_file, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    print_table(record)
+    stdout().print(summary_table(record))
 
 
 def _ways(workers: int | None, ways: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -113,44 +113,3 @@ def prime_factors(number: int) -> tuple[int, ...]:
     if number > 1:
         factors.append(number)
     return tuple(sorted(factors, reverse=True))
-
-
-def describe(plan: Plan) -> dict[str, Any]:
-    """Return what the table shows, as plain data."""
-    weights = [tensor for tensor in plan.graph.tensors.values() if tensor.role == "weight"]
-    return {
-        "model": plan.search["model"],
-        "nodes": len(plan.graph.nodes),
-        "tensors": len(plan.graph.tensors),
-        "weight_bytes": sum(tensor.nbytes for tensor in weights),
-        "workers": plan.workers,
-        "ways": plan.ways,
-        "search": dict(plan.search),
-        "bytes": plan.total_bytes,
-        "step_bytes": plan.step_bytes(),
-    }
-
-
-def print_table(record: dict[str, Any]) -> None:
-    """Print what was planned, for people."""
-    found = record["search"]
-    rows = [
-        ("graph", f"{record['nodes']} nodes, {record['tensors']} tensors"),
-        ("weights", quantity(record["weight_bytes"], "B")),
-        ("workers", grid(record["ways"])),
-        ("search", f"{found['name']}, placements {found['placements']}"),
-        ("bytes per iteration", exact_bytes(record["bytes"])),
-    ]
-    if len(record["ways"]) > 1:
-        steps = zip(record["ways"], record["step_bytes"], strict=True)
-        rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
-    rows.append(("search took", seconds(found["seconds"])))
-    rows.append(("found by", _winner(found)))
-    stdout().print(facts(f"plan of {record['model']}", rows))
-
-
-def _winner(found: dict[str, Any]) -> str:
-    winner, asked = found["winner"], found["name"]
-    if winner == asked:
-        return str(winner)
-    return f"{winner}: {exact_bytes(found['bytes'][winner])} bytes, {asked} found {exact_bytes(found['bytes'][asked])}"

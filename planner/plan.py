@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.graph.ir import Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, Strategy, eligible, signatures
+from planner.report.summary import as_text, describe, summary_table
+from planner.report.tables import grid
 from planner.traffic import Traffic
 
 MOST_BYTES = 1 << 60
@@ -64,15 +66,37 @@ class Plan:
 
     def step_bytes(self) -> tuple[int, ...]:
         """Return each step's conditional cost in bytes: cost(steps 1..i) - cost(steps 1..i-1)."""
-        totals = [self.prefix(steps).total_bytes for steps in range(1, len(self.ways))] + [self.total_bytes]
-        return tuple(int(cost) for cost in np.diff([0, *totals])) if self.ways else ()
+        return _step_bytes(self)
+
+    def traffic(self) -> Traffic:
+        """Return what every node reads and writes in one iteration."""
+        return _traffic(self)
+
+    def __str__(self) -> str:
+        return as_text(summary_table(describe(self)))
+
+    def __repr__(self) -> str:
+        return f"<plan of {len(self.graph.nodes)} nodes for {grid(self.ways)} workers, seed {self.seed}>"
+
+
+@lru_cache(maxsize=2)
+def _traffic(plan: Plan) -> Traffic:
+    return Traffic(plan)
 
 
 @lru_cache(maxsize=8)
 def _bytes(plan: Plan) -> NDArray[np.int64]:
-    total = Traffic(plan).bytes()
+    total = _traffic(plan).bytes()
     total.flags.writeable = False
     return total
+
+
+@lru_cache(maxsize=8)
+def _step_bytes(plan: Plan) -> tuple[int, ...]:
+    whole = _traffic(plan)
+    totals = [int(Traffic(plan.prefix(steps), like=whole).bytes().sum()) for steps in range(1, len(plan.ways))]
+    costs = np.diff([0, *totals, plan.total_bytes])
+    return tuple(int(cost) for cost in costs) if plan.ways else ()
 
 
 def single_worker(plan: Plan) -> Plan:

@@ -5,7 +5,7 @@ Both the plan's byte count and the lowering start here, so who exchanges what wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -79,12 +79,15 @@ class Work:
 class Traffic:
     """Everything that a plan's nodes read and write in one iteration, in the graph's order.
 
-    A sum whose operands accumulate locally does no work of its own and does not appear.
+    A sum whose operands accumulate locally does no work of its own and does not appear. `nodes` restricts it to some
+    nodes; of a sum that may accumulate either all nodes are among them, or the sum is not. `like` is the traffic of
+    another plan of the same graph, whose analysis of the graph is taken over.
     """
 
-    def __init__(self, plan: Plan, nodes: Sequence[Node] | None = None) -> None:
+    def __init__(self, plan: Plan, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
         self.plan = plan
-        self.signatures = signatures(plan.graph)
+        self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
+        self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)
         self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
         self._earlier: dict[tuple[str, bool, str, frozenset[int]], list[Read]] = {}
         self._sums = self._active_sums()
@@ -125,7 +128,7 @@ class Traffic:
         strategies, order = self.plan.strategies, {node.name: n for n, node in enumerate(self._nodes)}
         return {
             total: tuple(sorted(names, key=order.__getitem__))
-            for total, names in accumulation_groups(self.plan.graph).items()
+            for total, names in self.groups.items()
             if total in order and all(strategies[one] == strategies[other] for one, other in pairwise(names))
         }
 

@@ -17,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from planner.errors import GraphError, PlanError
 from planner.report.schema import ReportError
+from planner.report.tables import WIDTH
 from tdl.errors import TDLError
 from topologies.errors import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2
 USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
-WIDTH = 160
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from planner.report.schema import Matrix, Report, total
 
+WIDTH = 160
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
 TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns

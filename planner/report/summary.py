@@ -1,0 +1,81 @@
+"""What a plan is, in a few lines: the table that `plan` and `print(plan)` show, and the record behind it."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from planner.report.tables import WIDTH, exact_bytes, facts, grid, percent, quantity, seconds
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Return what the table shows, as plain data."""
+    weights = [tensor for tensor in plan.graph.tensors.values() if tensor.role == "weight"]
+    return {
+        "model": plan.search.get("model"),
+        "nodes": len(plan.graph.nodes),
+        "tensors": len(plan.graph.tensors),
+        "weight_bytes": sum(tensor.nbytes for tensor in weights),
+        "workers": plan.workers,
+        "ways": plan.ways,
+        "search": dict(plan.search),
+        "bytes": plan.total_bytes,
+        "step_bytes": plan.step_bytes(),
+    }
+
+
+def summary_table(record: dict[str, Any]) -> Table:
+    """Show what was planned; a plan written by hand says little of a search."""
+    found = record["search"]
+    rows = [
+        ("graph", f"{record['nodes']} nodes, {record['tensors']} tensors"),
+        ("weights", quantity(record["weight_bytes"], "B")),
+        ("workers", grid(record["ways"])),
+    ]
+    if "name" in found:
+        rows.append(("search", f"{found['name']}, placements {found.get('placements', '-')}"))
+    rows.append(("bytes per iteration", exact_bytes(record["bytes"])))
+    if len(record["ways"]) > 1:
+        steps = zip(record["ways"], record["step_bytes"], strict=True)
+        rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
+    rows += _bound(found) + _found(found)
+    return facts(f"plan of {record['model']}" if record["model"] else "plan", rows)
+
+
+def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say how far from the best the plan can be, where a searcher knows."""
+    if "lower_bound" not in found:
+        return []
+    bound = exact_bytes(found["lower_bound"])
+    return [("lower bound", f"{bound}, gap {percent(found['gap'])}" if "gap" in found else bound)]
+
+
+def _found(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if "seconds" in found:
+        rows.append(("search took", seconds(found["seconds"])))
+    if "winner" in found:
+        rows.append(("found by", _winner(found)))
+    return rows
+
+
+def _winner(found: dict[str, Any]) -> str:
+    winner, asked, costs = found["winner"], found.get("name"), found.get("bytes", {})
+    if winner == asked or winner not in costs or asked not in costs:
+        return str(winner)
+    return f"{winner}: {exact_bytes(costs[winner])} bytes, {asked} found {exact_bytes(costs[asked])}"
+
+
+def as_text(*tables: Table) -> str:
+    """Return tables as plain text."""
+    text = io.StringIO()
+    console = Console(file=text, width=WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
+    for table in tables:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
