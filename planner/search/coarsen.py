@@ -15,6 +15,7 @@ from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.cost import Cost, Need, Read, Write, operand_need
+from planner.search.repeats import repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,15 @@ class Ties:
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs.
     `updates`: the same for the operators that update weights and optimizer state; it forbids keeping a weight
     replicated with its state sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be
-    summed where they are computed get one strategy.
+    summed where they are computed get one strategy. `repeats`: identical layers that hang on the same shared tensors;
+    it alone loses nothing.
     """
 
     elementwise: bool = True
     updates: bool = True
     unrolled: bool = True
     accumulation: bool = True
+    repeats: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,11 @@ class _Groups:
         for other in others:
             self._parent[self.find(other)] = self.find(first)
 
+    def numbered(self) -> dict[Name, int]:
+        """Return the number of every name's set, in order of first names."""
+        numbers: dict[Name, int] = {}
+        return {name: numbers.setdefault(self.find(name), len(numbers)) for name in self._parent}
+
 
 def coarsen(graph: Graph, ties: Ties, sums: Mapping[str, tuple[str, ...]] | None = None) -> CoarseGraph:
     """Return the coarsened graph.
@@ -106,20 +114,21 @@ def coarsen(graph: Graph, ties: Ties, sums: Mapping[str, tuple[str, ...]] | None
     found = signatures(graph)
     if sums is None:
         sums = accumulation_groups(graph) if ties.accumulation else {}
-    groups = _Groups([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
-    for names in _ties(graph, found, ties, sums):
-        groups.tie(names)
-    numbers: dict[Name, int] = {}
-    members: list[list[Name]] = []
-    variable_of = {}
-    for name in [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]:
-        number = numbers.setdefault(groups.find(name), len(numbers))
-        if number == len(members):
-            members.append([])
-        members[number].append(name)
-        variable_of[name] = number
-    variables = tuple(_variable(graph, found, names) for names in members)
-    return CoarseGraph(graph, found, variables, _factors(graph, found, sums, variable_of), variable_of)
+    names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
+    groups = _Groups(names)
+    for tied in _ties(graph, found, ties, sums):
+        groups.tie(tied)
+    variable_of = groups.numbered()
+    variables = _variables(graph, found, variable_of)
+    coarse = CoarseGraph(graph, found, variables, _factors(graph, found, sums, variable_of), variable_of)
+    return _without_repeats(coarse) if ties.repeats else coarse
+
+
+def _variables(graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]) -> tuple[Variable, ...]:
+    members: dict[int, list[Name]] = {}
+    for name, v in variable_of.items():
+        members.setdefault(v, []).append(name)
+    return tuple(_variable(graph, found, members[v]) for v in range(len(members)))
 
 
 def _variable(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -> Variable:
@@ -127,6 +136,40 @@ def _variable(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -
     if kind == "tensor":
         return TensorVariable(plain, graph.tensors[first].shape)
     return NodeVariable(plain, found[first])
+
+
+def _without_repeats(coarse: CoarseGraph) -> CoarseGraph:
+    """Return the graph with one variable for all that occur at the same place of identical parts."""
+    numbers: dict[object, int] = {}
+    terms = [
+        (factor.scope, numbers.setdefault((factor.cost, factor.weight, factor.count), len(numbers)))
+        for factor in coarse.factors
+    ]
+    merged = repeats(_kinds(coarse), terms)
+    place = {v: i for i, v in enumerate(merged.kept)}
+    number = [place[v] for v in merged.stands_for]
+    factors = tuple(
+        Factor(tuple(number[v] for v in factor.scope), factor.cost, factor.weight * times, factor.count * times)
+        for factor, times in zip(coarse.factors, merged.times, strict=True)
+        if times
+    )
+    variable_of = {name: number[v] for name, v in coarse.variable_of.items()}
+    variables = _variables(coarse.graph, coarse.signatures, variable_of)
+    return CoarseGraph(coarse.graph, coarse.signatures, variables, factors, variable_of)
+
+
+def _kinds(coarse: CoarseGraph) -> list[object]:
+    """Return what every variable's states depend on besides its factors."""
+    graph = coarse.graph
+    shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
+
+    def kind(variable: Variable) -> object:
+        if isinstance(variable, NodeVariable):
+            return variable.signature, len(variable.members)
+        roles = frozenset((graph.tensors[name].role, name in shown) for name in variable.members)
+        return variable.shape, len(variable.members), roles
+
+    return [kind(variable) for variable in coarse.variables]
 
 
 def _ties(

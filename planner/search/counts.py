@@ -105,9 +105,7 @@ def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...
             for name, mask in zip(extents, chosen, strict=True)
             if mask
         }
-        return normalise(
-            run for index in need.indices for run in reached(index, extents, runs, need.extent)
-        )
+        return normalise(run for index in need.indices for run in reached(index, extents, runs, need.extent))
 
     return tuple(one(worker) for worker in range(prod(ways)))
 

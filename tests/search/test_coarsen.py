@@ -10,7 +10,8 @@ from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarsen import NodeVariable, TensorVariable, coarsen
 
-NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False)
+NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
+BLOCKS = ModelOptions(batch=4, sequence=4, vocabulary=6, heads=2)
 
 
 def tensors(coarse, *names):
@@ -63,6 +64,30 @@ def test_timesteps_of_a_cell_share_strategies_and_layouts():
     assert len(nodes(tied, *gates)) == 1
     assert len(nodes(free, *gates)) == 4
     assert len(tied.variables) < len(free.variables) / 3
+
+
+def test_identical_layers_stand_for_each_other():
+    counts = {}
+    for layers in (3, 6):
+        graph = build(f"transformer-{layers}-8", BLOCKS)
+        merged, whole = coarsen(graph, Ties()), coarsen(graph, Ties(repeats=False))
+        counts[layers] = len(merged.variables)
+        assert len(whole.variables) > 2 * len(merged.variables)
+        assert merged.variable_of.keys() == whole.variable_of.keys()
+        assert sum(factor.count for factor in merged.factors) == sum(factor.count for factor in whole.factors)
+        for v, variable in enumerate(merged.variables):
+            kind = "tensor" if isinstance(variable, TensorVariable) else "node"
+            assert all(merged.variable_of[kind, name] == v for name in variable.members)
+    assert counts[3] == counts[6]
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+@pytest.mark.parametrize("name", ["recursive", "joint", "equalchop"])
+def test_identical_layers_lose_nothing(name, placements):
+    graph = build("transformer-3-8", BLOCKS)
+    plans = [search(graph, SearchOptions((2, 2), name, placements, Ties(repeats=repeats))) for repeats in (False, True)]
+    assert plans[0].search["bytes"] == plans[1].search["bytes"]
+    assert plans[0].total_bytes == plans[1].total_bytes == plans[1].search["bytes"][plans[1].search["winner"]]
 
 
 def test_accumulated_gradients_share_one_strategy_and_one_store():

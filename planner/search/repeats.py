@@ -1,0 +1,101 @@
+"""Identical parts, found by structure: repeated layers that hang on the same few shared variables.
+
+Without the hubs (variables with many neighbours, such as a residual stream's layout) what is to be minimised falls
+apart into components. Components with equal terms on the same hubs have equal best states, so one stands for all, and
+its terms count as often as it occurs: nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Scope = tuple[int, ...]
+
+HUB_NEIGHBOURS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Which variable acts for each variable, and how often each term counts (0: another stands for it)."""
+
+    stands_for: tuple[int, ...]
+    times: tuple[int, ...]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The variables that act for themselves, ascending."""
+        return tuple(v for v, u in enumerate(self.stands_for) if u == v)
+
+
+def repeats(kinds: Sequence[Hashable], terms: Sequence[tuple[Scope, int]]) -> Repeats:
+    """Return what repeats among variables of given kinds and terms of given scopes and numbers.
+
+    Only variables of equal kind can stand for each other, and only terms of equal number.
+    """
+    hubs = _hubs(len(kinds), terms)
+    owner = _owners(len(kinds), terms, hubs)
+    mine: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, list[int]] = defaultdict(list)
+    for v, component in enumerate(owner):
+        if v not in hubs:
+            members[component].append(v)
+    times = [1] * len(terms)
+    for position, (scope, _) in enumerate(terms):
+        inside = next((v for v in scope if v not in hubs), None)
+        if inside is not None:
+            mine[owner[inside]].append(position)
+    stands_for = list(range(len(kinds)))
+    for first, *others in _alike(kinds, terms, members, mine):
+        for position in mine[first]:
+            times[position] += len(others)
+        for other in others:
+            for v, u in zip(members[other], members[first], strict=True):
+                stands_for[v] = u
+            for position in mine[other]:
+                times[position] = 0
+    return Repeats(tuple(stands_for), tuple(times))
+
+
+def _hubs(count: int, terms: Sequence[tuple[Scope, int]]) -> set[int]:
+    neighbours: list[set[int]] = [set() for _ in range(count)]
+    for scope, _ in terms:
+        for v in scope:
+            neighbours[v].update(scope)
+    return {v for v, around in enumerate(neighbours) if len(around) > HUB_NEIGHBOURS}
+
+
+def _owners(count: int, terms: Sequence[tuple[Scope, int]], hubs: set[int]) -> list[int]:
+    """Return every variable's component."""
+    owner = list(range(count))
+
+    def find(v: int) -> int:
+        while owner[v] != v:
+            owner[v] = owner[owner[v]]
+            v = owner[v]
+        return v
+
+    for scope, _ in terms:
+        inside = [find(v) for v in scope if v not in hubs]
+        for v in inside[1:]:
+            owner[find(v)] = find(inside[0])
+    return [find(v) for v in range(count)]
+
+
+def _alike(
+    kinds: Sequence[Hashable],
+    terms: Sequence[tuple[Scope, int]],
+    members: Mapping[int, list[int]],
+    mine: Mapping[int, list[int]],
+) -> Iterator[list[int]]:
+    """Yield the components in groups that have kinds and, by position, terms in common; hubs are themselves."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for component, variables in members.items():
+        place = {v: position for position, v in enumerate(variables)}
+        shape = sorted(
+            (terms[position][1], tuple(place[v] if v in place else -1 - v for v in terms[position][0]))
+            for position in mine.get(component, ())
+        )
+        groups[tuple(kinds[v] for v in variables), tuple(shape)].append(component)
+    yield from groups.values()
