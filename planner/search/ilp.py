@@ -18,7 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_array
 
 from planner.errors import PlanError
-from planner.search.problem import Problem, build
+from planner.search.problem import Problem
 from planner.search.space import Limits, Outcome, Space
 
 MOST_COLUMNS = 200_000
@@ -34,13 +34,13 @@ RELATIVE_TOLERANCE = 1e-9
 def ilp(space: Space, limits: Limits) -> Outcome:
     """Return a best plan, found by scipy's HiGHS with a relative gap of 0.
 
-    The plan's bytes are recounted from the integer tables. HiGHS computes in double precision, so its dual bound is
-    believed but for a tolerance, then rounded up to the next cost that a plan can have; `tolerance_bytes` reports it.
-    The plan is proven best where `lower_bound` equals its bytes. Raises a PlanError for graphs too large, and where
-    HiGHS finds no plan in the limits' seconds.
+    The plan's cost is recounted from the integer tables. HiGHS computes in double precision, so its dual bound is
+    believed but for a tolerance, then rounded up to the next cost that a plan can have. The plan is best, so far as
+    HiGHS can be believed, where `lower_bound` equals its cost; `tolerance` among the details says, in units of cost,
+    what this rests on. Raises a PlanError for graphs too large, and where HiGHS finds no plan in the limits' seconds.
     """
-    domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    problem = build(space.coarse, domains, space.tables)
+    candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
+    problem = space.problem(candidates)
     program = Program.of(problem)
     if program.columns > MOST_COLUMNS:
         raise PlanError(
@@ -49,11 +49,11 @@ def ilp(space: Space, limits: Limits) -> Outcome:
         )
     found = program.solve(limits.seconds)
     states = program.states(found.x)
-    choice = tuple(domain.states[state] for domain, state in zip(domains, states, strict=True))
-    bytes_moved = problem.value(states)
+    choice = tuple(space.domain(v, candidates[v]).states[state] for v, state in enumerate(states))
+    cost = problem.value(states)
     lower, tolerance = program.bound(found)
-    details = {"columns": program.columns, "rows": program.rows, "tolerance_bytes": tolerance}
-    return Outcome(choice, bytes_moved, min(lower, bytes_moved), details)
+    details = {"columns": program.columns, "rows": program.rows, "tolerance": tolerance}
+    return Outcome(choice, cost, min(lower, cost), details)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +118,7 @@ class Program:
         return [int(values[start:stop].argmax()) for start, stop in bounds]
 
     def bound(self, found: OptimizeResult) -> tuple[int, int]:
-        """Return the bytes below which no plan lies, and the tolerance, in bytes, on which this rests."""
+        """Return the cost below which no plan lies, and the tolerance on which this rests, rounded up."""
         dual = max(0.0, float(found.mip_dual_bound))
         chosen = len(self.problem.sizes) + len(self.problem.terms)
         tolerance = ABSOLUTE_TOLERANCE * chosen + RELATIVE_TOLERANCE * abs(dual)

@@ -16,7 +16,7 @@ OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 def chain(draw, b, x):
     """Fully connected layers of any widths, element-wise operators and biases between."""
     for layer in range(draw.randint(1, 3)):
-        x = linear(b, x, draw.randint(2, 7), f"fc{layer}")
+        x = linear(b, x, draw.randint(2, 9), f"fc{layer}")
         if draw.random() < 0.3:
             x = add_bias(b, x, f"fc{layer}", 1)
         if draw.random() < 0.6:
@@ -112,7 +112,7 @@ def random_graph(seed):
     """Return the training graph of a seed; the kind of shape goes round with the seed."""
     draw, b = random.Random(seed), GraphBuilder()
     kind = KINDS[seed % len(KINDS)]
-    x = b.input("x", (draw.randint(2, 6), draw.randint(2, 6)))
+    x = b.input("x", (draw.randint(2, 9), draw.randint(2, 8)))
     x = kind(draw, b, x)
     if draw.random() < 0.3 and len(b.shape(x)) == 2:
         metrics = classify(b, x)

@@ -10,7 +10,7 @@ from planner.graph.ir import Graph
 from planner.search.coarsen import TensorVariable
 from planner.search.elimination import eliminate, greedy_order
 from planner.search.joint import over
-from planner.search.problem import Problem, build, by_variable
+from planner.search.problem import Problem, by_variable
 from planner.search.space import Limits, Outcome, Space
 from planner.search.tables import Term
 
@@ -24,8 +24,8 @@ def spartan(space: Space, limits: Limits) -> Outcome:
     never revised. Operators are exact once all tensors are decided.
     """
     variables = space.coarse.variables
-    domains = [space.domain(v, space.candidates(v)) for v in range(len(variables))]
-    problem = build(space.coarse, domains, space.tables)
+    candidates = [space.candidates(v) for v in range(len(variables))]
+    problem = space.problem(candidates)
     sizes = {v: _size(space.coarse.graph, of) for v, of in enumerate(variables) if isinstance(of, TensorVariable)}
     around = by_variable(problem.terms, len(variables))
     decided: dict[int, int] = {}
@@ -34,9 +34,10 @@ def spartan(space: Space, limits: Limits) -> Outcome:
         positions = {position for u in (v, *operators) for position in around[u]}
         terms = [problem.terms[position] for position in sorted(positions)]
         decided[v] = _cheapest(problem, [v, *sorted(operators)], terms, decided)
-    candidates = [[domains[v].states[decided[v]]] if v in sizes else space.candidates(v) for v in range(len(variables))]
+    for v, state in decided.items():
+        candidates[v] = (space.domain(v, candidates[v]).states[state],)
     found = over(space, candidates, limits)
-    return Outcome(found.choice, found.bytes, None, found.details)
+    return Outcome(found.choice, found.cost, None, found.details)
 
 
 def _size(graph: Graph, variable: TensorVariable) -> int:

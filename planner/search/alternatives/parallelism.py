@@ -49,7 +49,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
         found[_groups(space.ways, across)] = restricted(space, styles.composed(across, steps), limits)
-    groups = min(found, key=lambda name: found[name].bytes)
+    groups = min(found, key=lambda name: found[name].cost)
     bounds = [outcome.lower_bound for outcome in found.values()]
     lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
     return replace(found[groups], lower_bound=lower, details={**found[groups].details, "groups": groups})

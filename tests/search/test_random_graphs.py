@@ -1,0 +1,113 @@
+"""Random small training graphs: the exact searches agree, no alternative is below them, and plans count the same."""
+
+from functools import cache
+
+import pytest
+
+from planner.graph.graph_json import to_data
+from planner.plan import Plan, check_plan
+from planner.search import SEARCHERS, SearchOptions, search, space_of
+from planner.search.alternatives import IMPLIED
+from planner.search.ilp import Program
+from tests.search.brute import least_bytes
+from tests.search.graphs import KINDS, random_graph
+
+SEEDS = range(216)
+PLACEMENTS = ("S", "S,R")
+WAYS = ((2, 2), (3, 2), (3,), (2,))
+MOST_COLUMNS = 1000
+"""What HiGHS solves in a fraction of a second."""
+
+MOST_PLANS = 40_000
+
+
+@cache
+def ways_of(seed):
+    """The ways of a seed, which go round with it, unless its graph is too large for them."""
+    turned = [WAYS[(seed // len(KINDS) + number) % len(WAYS)] for number in range(len(WAYS))]
+    fit = (ways for ways in turned if _columns(space(seed, ways, "S,R")) <= MOST_COLUMNS)
+    return next(fit, (2,))
+
+
+def _columns(found):
+    return Program.of(found.problem([found.candidates(v) for v in range(len(found.coarse.variables))])).columns
+
+
+@cache
+def space(seed, ways, placements):
+    return space_of(random_graph(seed), SearchOptions(ways, placements=placements))
+
+
+@cache
+def found(seed, placements, name):
+    ways = ways_of(seed)
+    return SEARCHERS[name](space(seed, ways, placements), SearchOptions(ways).limits)
+
+
+def placements_of(seed):
+    """One of the two, for what need not be tried with both."""
+    return PLACEMENTS[seed // len(KINDS) % 3 > 0]
+
+
+def in_space(placements):
+    return [name for name in SEARCHERS if name not in IMPLIED or placements == "S,R"]
+
+
+@cache
+def enumerated(seed, placements):
+    return least_bytes(space(seed, ways_of(seed), placements), MOST_PLANS)
+
+
+def test_the_graphs_differ_and_all_kinds_of_ways_occur():
+    assert len({str(to_data(random_graph(seed))) for seed in SEEDS}) >= 200
+    of_kind = {(kind, len(ways_of(seed))) for seed in SEEDS for kind in [KINDS[seed % len(KINDS)]]}
+    assert {steps for _, steps in of_kind} == {1, 2}
+    assert len(of_kind) == 2 * len(KINDS)
+    assert {ways_of(seed) for seed in SEEDS} == set(WAYS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_joint_is_ilp_is_brute_force(seed):
+    for placements in PLACEMENTS:
+        joint, ilp = (found(seed, placements, name) for name in ("joint", "ilp"))
+        assert joint.lower_bound == joint.bytes == ilp.bytes == ilp.lower_bound
+        assert enumerated(seed, placements) in {None, joint.bytes}
+
+
+def test_brute_force_runs_on_most():
+    ran = {placements: [enumerated(seed, placements) is not None for seed in SEEDS] for placements in PLACEMENTS}
+    assert sum(ran["S"]) >= 100
+    assert sum(ran["S,R"]) >= 50
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_alternative_is_below_joint(seed):
+    placements = placements_of(seed)
+    least = found(seed, placements, "joint").bytes
+    for name in in_space(placements):
+        outcome = found(seed, placements, name)
+        assert least <= outcome.bytes == space(seed, ways_of(seed), placements).cost(outcome.choice)
+
+
+@pytest.mark.parametrize("seed", SEEDS[::5])
+def test_reported_bytes_are_the_plans_own_count(seed):
+    graph, ways, placements = random_graph(seed), ways_of(seed), placements_of(seed)
+    of = space(seed, ways, placements)
+    for name in in_space(placements):
+        choice = found(seed, placements, name).choice
+        plan = Plan(graph, 0, ways, of.layouts(choice), of.strategies(choice))
+        check_plan(plan)
+        assert plan.total_bytes == found(seed, placements, name).bytes
+
+
+def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
+    beaten = 0
+    for seed in SEEDS[::4]:
+        for placements in PLACEMENTS:
+            plan = search(random_graph(seed), SearchOptions(ways_of(seed), placements=placements))
+            costs, winner = plan.search["bytes"], plan.search["winner"]
+            assert plan.total_bytes == costs[winner] == min(costs.values())
+            assert costs["recursive"] == found(seed, placements, "recursive").bytes
+            assert (winner == "recursive") == (costs["recursive"] == costs[winner])
+            beaten += winner != "recursive"
+    assert beaten
