@@ -1,0 +1,102 @@
+"""SoyBean's aligned tilings (Figure 6) found by trying all, for any operator whose iterations each read one element.
+
+A tiling of the operands over two devices is aligned if every iteration can be done by exactly one device with what it
+holds, both do as many, each uses all that it holds, and the result is a basic tiling or two partial sums.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from planner.layout import Signature
+
+Iteration = dict[str, int]
+
+
+def aligned(signature: Signature) -> dict[tuple[int | None, ...], int | str]:
+    """Return what the result of each aligned tiling is: a dimension, or "red".
+
+    A tiling is a dimension per operand, or None where it is replicated.
+    """
+    found = {}
+    for tiling in product(*((*range(len(shape)), None) for shape in signature.shapes)):
+        if (result := _result(signature, tiling)) is not None:
+            found[tiling] = result
+    return found
+
+
+def _result(signature: Signature, tiling: tuple[int | None, ...]) -> int | str | None:
+    iterations = list(_iterations(signature))
+    done = [[one for one in iterations if _can(signature, tiling, device, one)] for device in range(2)]
+    both = [one for one in done[0] if one in done[1]]
+    if both or len(done[0]) != len(done[1]) or len(done[0]) + len(done[1]) != len(iterations):
+        return None
+    if not all(_all_used(signature, tiling, device, done[device]) for device in range(2)):
+        return None
+    return _made(signature, done)
+
+
+def _iterations(signature: Signature) -> list[Iteration]:
+    """Return the iterations that read nothing outside a tensor."""
+    names, extents = list(signature.extents), signature.extents.values()
+    every = (dict(zip(names, values, strict=True)) for values in product(*map(range, extents)))
+    return [one for one in every if all(_inside(signature, operand, at) for operand, at in _reads(signature, one))]
+
+
+def _reads(signature: Signature, iteration: Iteration) -> list[tuple[int, tuple[int, ...]]]:
+    return [
+        (access.operand, tuple(index.value(iteration) for index in access.index))
+        for access in signature.description.accesses
+    ]
+
+
+def _inside(signature: Signature, operand: int, at: tuple[int, ...]) -> bool:
+    return all(0 <= x < extent for x, extent in zip(at, signature.shapes[operand], strict=True))
+
+
+def _holds(signature: Signature, operand: int, dim: int | None, device: int, at: tuple[int, ...]) -> bool:
+    return dim is None or (at[dim] >= signature.shapes[operand][dim] // 2) == bool(device)
+
+
+def _can(signature: Signature, tiling: tuple[int | None, ...], device: int, iteration: Iteration) -> bool:
+    return all(_holds(signature, o, tiling[o], device, at) for o, at in _reads(signature, iteration))
+
+
+def _all_used(signature: Signature, tiling: tuple[int | None, ...], device: int, iterations: list[Iteration]) -> bool:
+    used = {read for one in iterations for read in _reads(signature, one)}
+    held = {
+        (operand, at)
+        for operand, shape in enumerate(signature.shapes)
+        for at in product(*map(range, shape))
+        if _holds(signature, operand, tiling[operand], device, at)
+    }
+    return used == held
+
+
+def _made(signature: Signature, done: list[list[Iteration]]) -> int | str | None:
+    index, shape = signature.description.outputs[0].index, signature.outputs[0]
+    made = [{tuple(one.value(iteration) for one in index) for iteration in part} for part in done]
+    if made[0] == made[1]:
+        return "red"
+    for dim, extent in enumerate(shape):
+        if all(
+            made[device] == {at for at in product(*map(range, shape)) if (at[dim] >= extent // 2) == bool(device)}
+            for device in range(2)
+        ):
+            return dim
+    return None
+
+
+def described(signature: Signature) -> dict[tuple[int | None, ...], int | str]:
+    """Return the same for the strategies that TDL finds: operands' dimensions in which the variable occurs, result."""
+    found = {}
+    accesses = {access.operand: access.index for access in signature.description.accesses}
+    output = signature.description.outputs[0].index
+    for name, strategy in signature.description.strategies.items():
+        tiling = tuple(_where(accesses[operand], name) for operand in range(len(signature.shapes)))
+        found[tiling] = "red" if strategy.reducer else _where(output, name)
+    return found
+
+
+def _where(index: tuple, name: str) -> int | None:
+    return next((dim for dim, one in enumerate(index) if name in one.variables), None)
