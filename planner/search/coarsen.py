@@ -16,6 +16,7 @@ from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.cost import Cost, Need, Read, Write, operand_need
 from planner.search.repeats import repeats
+from planner.search.unrolled import cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +208,12 @@ def same_coordinates(node: Node, signature: Signature) -> list[str]:
 
 def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
     """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
-    cells: dict[object, list[Node]] = {}
+    cell_of = cells(graph, found)
+    alike: dict[object, list[Node]] = {}
     for node in graph.nodes:
-        if node.unroll is not None:
-            cells.setdefault((node.unroll[0], id(found[node.name])), []).append(node)
-    for nodes in cells.values():
+        if node.name in cell_of:
+            alike.setdefault((cell_of[node.name], id(found[node.name])), []).append(node)
+    for nodes in alike.values():
         yield [("node", node.name) for node in nodes]
         tensors = [(*node.inputs, *node.outputs) for node in nodes]
         for names in zip(*tensors, strict=True):

@@ -1,0 +1,170 @@
+"""The timesteps of unrolled cells (Tofu Sec 5.1): from the builder's hints or, without any, from structure alone.
+
+What a timestep repeats are operators with the same weights. Nodes of one signature that read the same weights are the
+first families; readers of their results at the same place, alike themselves, are further ones, timestep by timestep.
+They are an unrolled cell's where a family's member feeds, through others, a later member of the same family. So two
+towers that share weights are none, nor is an embedding that serves as the output layer's weight as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+
+from planner.graph.ir import Graph, Node
+from planner.layout import Signature
+
+Cell = Hashable
+SHARED = ("weight", "state")
+
+
+def cells(graph: Graph, signatures: Mapping[str, Signature]) -> dict[str, Cell]:
+    """Return, by the node's name, the cell of every node of an unrolled one; a backward node has its forward node's.
+
+    Nodes of one cell and one signature correspond to each other in all timesteps.
+    """
+    if any(node.unroll is not None for node in graph.nodes):
+        return {node.name: node.unroll[0] for node in graph.nodes if node.unroll is not None}
+    found = _Families([node for node in graph.nodes if node.forward is None], graph, signatures).unrolled()
+    for node in graph.nodes:
+        if node.forward in found:
+            found[node.name] = found[node.forward]
+    return found
+
+
+class _Families:
+    """Nodes that correspond to each other, by timestep, and the family that each belongs to."""
+
+    def __init__(self, nodes: Sequence[Node], graph: Graph, signatures: Mapping[str, Signature]) -> None:
+        self._nodes = nodes
+        shared = {name for name, tensor in graph.tensors.items() if tensor.init is not None and tensor.role in SHARED}
+        self._likeness = [
+            (id(signatures[node.name]), tuple(name if name in shared else None for name in node.inputs))
+            for node in nodes
+        ]
+        self._readers: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._producer: dict[str, tuple[int, int]] = {}
+        self._members: list[dict[int, int]] = []
+        self._family: dict[int, int] = {}
+        self._waiting: list[tuple[int, int, list[tuple[int, int]]]] = []
+
+    def unrolled(self) -> dict[str, Cell]:
+        """Return the family of every node of an unrolled cell."""
+        first = self._first()
+        if not first:
+            return {}
+        for number, node in enumerate(self._nodes):
+            self._producer |= {name: (number, output) for output, name in enumerate(node.outputs)}
+            for operand, name in enumerate(node.inputs):
+                self._readers[name].append((number, operand))
+        for nodes in first:
+            self._add(dict(enumerate(nodes)))
+        self._extend()
+        recurrent = self._recurrent()
+        for family in recurrent:
+            for members in list(self._behind(family)):
+                recurrent.append(len(self._members))
+                self._add(members)
+                before = len(self._members)
+                self._extend()
+                recurrent.extend(range(before, len(self._members)))
+        return {self._nodes[n].name: family for family in recurrent for n in self._members[family].values()}
+
+    def _first(self) -> list[list[int]]:
+        """Return the families of nodes that read the same weights."""
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for number, likeness in enumerate(self._likeness):
+            if any(name is not None for name in likeness[1]):
+                groups[likeness].append(number)
+        return [nodes for nodes in groups.values() if len(nodes) > 1]
+
+    def _add(self, members: Mapping[int, int]) -> None:
+        """Add a family; what reads its results is to be looked at."""
+        family = len(self._members)
+        self._members.append(dict(members))
+        self._family |= dict.fromkeys(members.values(), family)
+        found: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+        for step, number in members.items():
+            for way, readers in self._readers_of(number).items():
+                for rank, reader in enumerate(readers):
+                    found[way, len(readers), rank].append((step, reader))
+        for alike in found.values():
+            if len(alike) > 1:
+                heappush(self._waiting, (min(reader for _, reader in alike), -len(alike), alike))
+
+    def _readers_of(self, number: int) -> dict[Hashable, list[int]]:
+        """Return the readers of a node's results by what they are alike in: where they read which result, and how."""
+        found: dict[Hashable, list[int]] = defaultdict(list)
+        for output, name in enumerate(self._nodes[number].outputs):
+            for reader, operand in self._readers[name]:
+                found[output, operand, self._likeness[reader]].append(reader)
+        return found
+
+    def _extend(self) -> None:
+        """Add families of readers until there are none.
+
+        The first in the graph's order come first, and of these the largest, so that a reader in the same timestep is
+        found before one in the next: the reader of a cell's state, which one timestep lacks or has elsewhere.
+        """
+        while self._waiting:
+            members = dict(heappop(self._waiting)[2])
+            new = not any(number in self._family for number in members.values())
+            if new and len(members) == len(set(members.values())):
+                self._add(members)
+
+    def _recurrent(self) -> list[int]:
+        """Return the families of the connected parts in which a family feeds itself."""
+        feeds: dict[int, set[int]] = defaultdict(set)
+        for family, members in enumerate(self._members):
+            for number in members.values():
+                for name in self._nodes[number].outputs:
+                    feeds[family].update(self._family[n] for n, _ in self._readers[name] if n in self._family)
+        parts = list(_parts(len(self._members), feeds))
+        return sorted(family for part in parts if _has_cycle(part, feeds) for family in part)
+
+    def _behind(self, family: int) -> Iterator[dict[int, int]]:
+        """Yield the families whose results a family reads, where none of their nodes belongs to one yet."""
+        members = self._members[family]
+        for operand in range(max(len(self._nodes[number].inputs) for number in members.values())):
+            made = {
+                step: self._producer[name]
+                for step, number in members.items()
+                if (name := self._nodes[number].inputs[operand]) in self._producer
+            }
+            nodes = {step: number for step, (number, _) in made.items()}
+            alike = {(self._likeness[number], output) for number, output in made.values()}
+            new = not any(number in self._family for number in nodes.values())
+            if new and len(alike) == 1 and len(set(nodes.values())) == len(nodes) > 1:
+                yield nodes
+
+
+def _parts(count: int, feeds: Mapping[int, set[int]]) -> Iterator[list[int]]:
+    """Yield the connected parts of a graph, ignoring directions."""
+    beside: list[set[int]] = [set(feeds.get(v, ())) for v in range(count)]
+    for v in range(count):
+        for u in feeds.get(v, ()):
+            beside[u].add(v)
+    left = set(range(count))
+    while left:
+        part = [min(left)]
+        left.discard(part[0])
+        for v in part:
+            new = beside[v] & left
+            left -= new
+            part.extend(sorted(new))
+        yield part
+
+
+def _has_cycle(part: Sequence[int], feeds: Mapping[int, set[int]]) -> bool:
+    fed = dict.fromkeys(part, 0)
+    for v in part:
+        for u in feeds.get(v, ()):
+            fed[u] += 1
+    ready = [v for v in part if not fed[v]]
+    for v in ready:
+        for u in feeds.get(v, ()):
+            fed[u] -= 1
+            if not fed[u]:
+                ready.append(u)
+    return len(ready) < len(part)
