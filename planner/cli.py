@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from planner.plan import check_workers
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
-from planner.search import SEARCHERS, SearchOptions, search
+from planner.search import SEARCHERS, SearchOptions, Ties, search
 
 MODEL_OPTIONS = (
     "batch", "dtype", "optimizer", "lr", "momentum", "image", "channels", "classes", "unroll", "input_width",
     "batch_norm", "width", "backbone", "embedding", "sequence", "source_sequence", "vocabulary", "heads",
 )  # fmt: skip
+
+RULES = ", ".join(field.name for field in fields(Ties))
 
 
 def read_ways(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -36,6 +38,14 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
         raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
     return tuple(map(int, parts))
+
+
+def read_rules(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Read names of coarsening rules, as in `elementwise,updates`."""
+    rules = tuple(rule.strip() for rule in text.split(",")) if text is not None else ()
+    if unknown := [rule for rule in rules if rule not in RULES.split(", ")]:
+        raise click.BadParameter(f"expected rules among {RULES}, found {', '.join(map(repr, unknown))}")
+    return rules
 
 
 @command_errors
@@ -64,6 +74,7 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first.")
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
+@click.option("--untie", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to do without: {RULES}.")
 @click.option("--objective", type=click.Choice(("bytes",)), default="bytes", show_default=True)
 @operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
@@ -81,7 +92,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     graph = load_model(model, given)
     chosen = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    plan = search(graph, SearchOptions(ways=ways, seed=options["seed"], **chosen))
+    plan = search(graph, SearchOptions(ways=ways, seed=options["seed"], untie=options["untie"], **chosen))
     plan = replace(plan, search={"model": model, **plan.search})
     if output is not None:
         save_plan(plan, output)

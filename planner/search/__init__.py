@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from planner.errors import PlanError
@@ -39,6 +39,9 @@ PLACEMENTS = ("S", "S,R")
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel")}
 """What is tried besides a search that is not exact."""
 
+HEURISTIC_STEPS = 4
+"""With more steps than this, heuristics are tried only by name: they look at whole plans of every variable."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
@@ -47,7 +50,7 @@ class SearchOptions:
     `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be) or
     "S,R" (or replicated). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R" where
     "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R" all but
-    `updates`).
+    `updates`); `untie` names those to do without.
     """
 
     ways: tuple[int, ...]
@@ -56,10 +59,11 @@ class SearchOptions:
     ties: Ties | None = None
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
+    untie: tuple[str, ...] = ()
 
 
 def search(graph: Graph, options: SearchOptions) -> Plan:
-    """Return the plan that the named searcher finds, or a heuristic's where that moves fewer bytes.
+    """Return the plan that the named searcher finds, or a heuristic's where that moves fewer bytes (to 4 steps).
 
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
     every candidate's bytes, a lower bound for what the asked-for searcher may choose from and the gap to it (where it
@@ -70,7 +74,8 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
     check_countable(graph, options.ways)
     space = space_of(graph, options)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
-    if options.name in ("recursive", "joint") and found[options.name].lower_bound != found[options.name].bytes:
+    inexact = found[options.name].lower_bound != found[options.name].bytes
+    if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
         for name in HEURISTICS[placements]:
             found[name] = SEARCHERS[name](space, options.limits)
     winner = min(found, key=lambda name: found[name].bytes)
@@ -82,8 +87,13 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
 def space_of(graph: Graph, options: SearchOptions) -> Space:
     """Return the space of plans that the options describe."""
     replicate = "R" in _checked(options)
-    ties = options.ties if options.ties is not None else Ties(updates=not replicate)
-    return Space(coarsened(graph, ties), options.ways, replicate)
+    return Space(coarsened(graph, _ties(options)), options.ways, replicate)
+
+
+def _ties(options: SearchOptions) -> Ties:
+    """Return the coarsening rules that apply."""
+    ties = options.ties if options.ties is not None else Ties(updates="R" not in _checked(options))
+    return replace(ties, **dict.fromkeys(options.untie, False))
 
 
 def _checked(options: SearchOptions) -> str:
@@ -107,6 +117,7 @@ def _report(options: SearchOptions, placements: str, found: Mapping[str, Outcome
         "name": options.name,
         "placements": placements,
         "objective": "bytes",
+        "ties": [rule for rule, on in asdict(_ties(options)).items() if on],
         "winner": winner,
         "bytes": {name: outcome.bytes for name, outcome in found.items()},
         **requested.details,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.layout import EVERYWHERE, Signature
-from planner.search.counts import Counts, Reach, agreement, common, held, reach
+from planner.search.counts import Counts, Reach, common, first_alike, held, reach
 from planner.search.domains import Layouts, Strategies, first_eligible_masks
 
 Table = NDArray[np.int64]
@@ -313,7 +313,7 @@ def _volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Tabl
     own, share, kept = _shares(landing, masks, layouts)
     alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
     if alone.any():
-        alive = agreement(ways)[:, 0][alone]
+        alive = first_alike(ways)[alone]
         share, kept = share * alive, kept * alive
     own_total, share_total, kept_total = (_over_workers(volume, ways) for volume in (own, share, kept))
     return own_total, share_total, kept_total

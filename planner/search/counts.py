@@ -29,12 +29,11 @@ def steps_of(mask: int) -> tuple[int, ...]:
 
 
 @cache
-def agreement(ways: tuple[int, ...]) -> Counts:
-    """Return [mask, worker, other]: 1 where two workers' digits agree at every step of the mask."""
-    own = np.array([digits(ways, worker) for worker in range(prod(ways))]).reshape(prod(ways), len(ways))
-    same = own[:, None, :] == own[None, :, :]
+def first_alike(ways: tuple[int, ...]) -> Counts:
+    """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
+    own = np.indices(ways).reshape(len(ways), -1).T
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
-    return np.asarray((same[None] | (masks[:, None, None, :] == 0)).all(axis=3), dtype=np.int64)
+    return np.asarray(((own[None] == 0) | (masks[:, None, :] == 0)).all(axis=2), dtype=np.int64)
 
 
 @cache
@@ -48,7 +47,11 @@ def leaves(extent: int, ways: tuple[int, ...]) -> Counts:
 def held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
     bounds = leaves(extent, ways)
-    return np.asarray(agreement(ways) @ (bounds[:, 1] - bounds[:, 0]))
+    counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
+    for step in range(len(ways)):
+        anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
+        counts = np.concatenate([anywhere, counts])
+    return counts.reshape(1 << len(ways), -1)
 
 
 @cache
@@ -59,7 +62,11 @@ def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Coun
     for worker, runs in enumerate(sets):
         for start, stop in runs:
             inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
-    return np.asarray((agreement(ways) * inside).sum(axis=2))
+    own = np.indices(ways).reshape(len(ways), -1)
+    counts = inside.reshape(1, len(sets), *ways)
+    for step in range(len(ways)):
+        counts = np.concatenate([counts.sum(axis=2), counts[:, np.arange(len(sets)), own[step]]])
+    return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +105,7 @@ Chosen = tuple[int, ...]
 def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
+    steps = steps_of(reduce(int.__or__, chosen, 0))
 
     def one(worker: int) -> Runs:
         runs = {
@@ -107,7 +115,12 @@ def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...
         }
         return normalise(run for index in need.indices for run in reached(index, extents, runs, need.extent))
 
-    return tuple(one(worker) for worker in range(prod(ways)))
+    found: dict[tuple[int, ...], Runs] = {}
+    alike = [tuple(digits(ways, worker)[step] for step in steps) for worker in range(prod(ways))]
+    for worker, key in enumerate(alike):
+        if key not in found:
+            found[key] = one(worker)
+    return tuple(found[key] for key in alike)
 
 
 @cache

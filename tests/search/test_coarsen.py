@@ -1,10 +1,12 @@
 """Coarsening rules, and what other planners found."""
 
+import json
 import time
 
 import pytest
 
 from planner.accumulate import accumulation_groups
+from planner.cli import main
 from planner.graph import GraphBuilder
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
@@ -99,6 +101,33 @@ def test_accumulated_gradients_share_one_strategy_and_one_store():
         assert len(nodes(coarse, *names)) == 1
         variable = coarse.variable_of["node", total]
         assert not any(variable in factor.scope for factor in coarse.factors)
+
+
+def test_rules_can_be_switched_off_and_are_recorded():
+    graph = build("mlp-2-8", ModelOptions(batch=4))
+    rules = {"elementwise", "updates", "unrolled", "accumulation", "repeats"}
+    assert set(search(graph, SearchOptions((2,))).search["ties"]) == rules
+    assert set(search(graph, SearchOptions((2,), placements="S,R")).search["ties"]) == rules - {"updates"}
+    plan = search(graph, SearchOptions((2,), untie=("elementwise", "repeats")))
+    assert set(plan.search["ties"]) == rules - {"elementwise", "repeats"}
+
+
+def test_the_command_switches_rules_off(tmp_path, capsys):
+    command = ["mlp-2-8", "--batch", "4", "--workers", "2", "--json", str(tmp_path / "plan.json"), "--untie"]
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "elementwise,updates"])
+    ties = json.loads((tmp_path / "plan.json").read_text())["search"]["ties"]
+    assert set(ties) == {"unrolled", "accumulation", "repeats"}
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "layers"])
+    assert "expected rules among elementwise" in capsys.readouterr().err
+
+
+def test_many_steps_are_searched_without_heuristics():
+    graph = build("transformer-2-64", ModelOptions(batch=64, sequence=64, vocabulary=64, heads=4))
+    plan = search(graph, SearchOptions((2,) * 6))
+    assert list(plan.search["bytes"]) == ["recursive"]
+    assert plan.total_bytes == plan.search["bytes"]["recursive"]
 
 
 def test_only_like_single_use_sums_accumulate():
