@@ -7,8 +7,6 @@ writes data.json, statements.svg, levels.svg and the tables in README.md, all be
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,33 @@ import drawings
 import models
 import statements
 
+from results.experiment import table, write_data, write_in_readme
+
 HERE = Path(__file__).parent
 
 
-def table(verdicts: list[dict[str, Any]]) -> str:
+def verdicts_table(verdicts: list[dict[str, Any]]) -> str:
     """Render the verdicts for the README."""
-    lines = ["| source | statement | counted how, on what | held | worst |", "|---|---|---|---|---|"]
-    for number, one in enumerate(verdicts, start=1):
-        held = "always" if one["held"] == one["draws"] else "never" if not one["held"] else f"{one['held']}"
-        worst = f"{one['worst_ratio']:.2f}x" if one["worst_ratio"] > 1 else ""
-        lines.append(
-            f"| {number}. {one['source']} | {one['says']} | {one['account']} | {held} of {one['draws']} | {worst} |"
-        )
-    return "\n".join(lines).replace("always of", "all").replace("never of", "none of")
+    return table(
+        ["source", "statement", "counted how, on what", "held", "worst"],
+        [
+            (
+                f"{number}. {one['source']}",
+                one["says"],
+                one["account"],
+                held(one),
+                f"{one['worst_ratio']:.2f}x" if one["worst_ratio"] > 1 else "",
+            )
+            for number, one in enumerate(verdicts, start=1)
+        ],
+    )
+
+
+def held(one: dict[str, Any]) -> str:
+    """Say in how many of the cases a statement held."""
+    if one["held"] == one["draws"]:
+        return f"all {one['draws']}"
+    return f"{one['held'] or 'none'} of {one['draws']}"
 
 
 def counter_examples(verdicts: list[dict[str, Any]]) -> str:
@@ -46,35 +58,33 @@ def of_models(rows: list[dict[str, Any]]) -> str:
     def listed(values: list[int]) -> str:
         return " + ".join(f"{value / 1e9:.3g}" for value in values)
 
-    lines = [
-        "| model | placements | steps | levels | moved | Lemma 2's recursion believes | it moves |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{one['model']}`, batch {one['batch']} | {one['placements']} | {listed(one['steps'])} "
-        f"| {listed(one['levels'])} | {one['bytes'] / 1e9:.3f} | {listed(one['lemma_2']['believed_steps'])} = "
-        f"{one['lemma_2']['believed'] / 1e9:.3f} | {one['lemma_2']['bytes'] / 1e9:.3f} "
-        f"({one['lemma_2']['bytes'] / one['bytes'] - 1:+.0%}) |"
-        for one in rows
-    ]
-    return "\n".join(lines)
+    return table(
+        ["model", "placements", "steps", "levels", "moved", "Lemma 2's recursion believes", "it moves"],
+        [
+            (
+                f"`{one['model']}`, batch {one['batch']}",
+                one["placements"],
+                listed(one["steps"]),
+                listed(one["levels"]),
+                f"{one['bytes'] / 1e9:.3f}",
+                f"{listed(one['lemma_2']['believed_steps'])} = {one['lemma_2']['believed'] / 1e9:.3f}",
+                f"{one['lemma_2']['bytes'] / 1e9:.3f} ({one['lemma_2']['bytes'] / one['bytes'] - 1:+.0%})",
+            )
+            for one in rows
+        ],
+    )
 
 
 def main() -> None:
     """Try every statement, plan the models, write the files."""
     verdicts = [statements.record(statements.try_statement(one)) for one in statements.STATEMENTS]
     rows = models.rows()
-    (HERE / "data.json").write_text(json.dumps({"statements": verdicts, "models": rows}, indent=1) + "\n")
+    write_data(HERE, {"statements": verdicts, "models": rows})
     (HERE / "statements.svg").write_text(drawings.statements(verdicts))
     (HERE / "levels.svg").write_text(drawings.levels(rows))
-    readme = HERE / "README.md"
-    written = readme.read_text()
-    parts = {"statements": table(verdicts), "counter-examples": counter_examples(verdicts), "models": of_models(rows)}
-    for name, content in parts.items():
-        marks = rf"(<!-- {name}: written by run.py -->\n).*?(<!-- end of {name} -->)"
-        written = re.sub(marks, lambda found, content=content: f"{found[1]}{content}\n{found[2]}", written, flags=re.S)
-    readme.write_text(written)
-    print(table(verdicts), of_models(rows), sep="\n\n")
+    tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
+    write_in_readme(HERE, **tables, **{"counter-examples": counter_examples(verdicts)})
+    print(*tables.values(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""The picture of WResNet-152-10 is of the plan that is found now, and shows what its README says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[2] / "results" / "partition-picture"
+
+
+@pytest.fixture(scope="module")
+def found():
+    sys.path.insert(0, str(HERE))
+    yield import_module("found")
+    sys.path.remove(str(HERE))
+    del sys.modules["found"]
+
+
+def test_the_drawn_plan(found):
+    written = json.loads((HERE / "data.json").read_text())
+    plan = found.plan()
+    blocks = found.blocks(found.convolutions(plan))
+    assert (plan.total_bytes, blocks) == (written["bytes"], written["blocks"])
+    assert [one["blocks"] for one in blocks] == [1, 1, 2, 1, 7, 1, 35, 1, 2]
+    kept = [{choice for conv in one["convolutions"].values() for choice in conv["x"]} for one in blocks]
+    assert kept[:3] == [{"S0"}] * 3
+    assert kept[6:] == [{"S1"}] * 3
+    moved = found.moved(plan)
+    assert moved == written["gigabytes"]
+    assert sum(sum(stage.values()) for stage in moved.values()) == pytest.approx(plan.total_bytes / 1e9)
+    assert moved["stage1"]["weights"] > moved["stage1"]["activations"]
+    assert moved["stage3"]["weights"] < moved["stage3"]["activations"]
