@@ -101,7 +101,6 @@ def test_reported_bytes_are_the_plans_own_count(seed):
 
 
 def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
-    beaten = 0
     for seed in SEEDS[::4]:
         for placements in PLACEMENTS:
             plan = search(random_graph(seed), SearchOptions(ways_of(seed), placements=placements))
@@ -109,5 +108,8 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
             assert plan.total_bytes == costs[winner] == min(costs.values())
             assert costs["recursive"] == found(seed, placements, "recursive").bytes
             assert (winner == "recursive") == (costs["recursive"] == costs[winner])
-            beaten += winner != "recursive"
+
+
+def test_the_recursion_is_sometimes_beaten():
+    beaten = [seed for seed in SEEDS if found(seed, "S", "joint").bytes < found(seed, "S", "recursive").bytes]
     assert beaten

@@ -1,7 +1,8 @@
 """The papers' alternatives: restrictions of the same space, each solved by the same solver.
 
 Where a restriction cannot be kept at a step, because what it asks for cannot be split there, every candidate of that
-step is allowed and the cheapest is taken. Within its restriction each is exact, as far as the limits allow.
+step is allowed and the cheapest is taken; of several choices, such as one dimension or another, those count that can
+be kept at most steps. Within its restriction each is exact, as far as the limits allow.
 """
 
 from planner.search.alternatives.greedy import spartan

@@ -1,12 +1,14 @@
 """Which dimensions of tensors, and variables of operators, are the batch's and which are the model's.
 
-Both are followed through plain index variables, in the order in which nodes run.
+Labels pass through plain index variables, from what a node reads to what it writes and back, until nothing changes:
+the gradient of a sum over everything gets its batch from those who read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import tdl
 from planner.graph.ir import Graph, Node
@@ -15,6 +17,9 @@ from planner.search.coarsen import CoarseGraph
 
 WEIGHTS = ("weight", "state")
 """Roles of the tensors that a model is made of; a weight's successor has the weight's role."""
+
+Place = tuple[str, tuple[str | None, ...]]
+"""A tensor that a node reads or writes, and the plain variable, if any, that indexes each of its dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +32,59 @@ class Labels:
 
 def batch_labels(coarse: CoarseGraph) -> Labels:
     """Return where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
-    graph = coarse.graph
-    tensors = {
-        name: frozenset({0}) for name, tensor in graph.tensors.items() if tensor.role == "input" and tensor.shape
-    }
-    nodes: dict[str, frozenset[str]] = {}
-    for node in graph.nodes:
-        signature = coarse.signatures[node.name]
-        split = signature.description.strategies
-        reached = [variable for _, variable in _labelled(node, signature, tensors) if variable in split]
-        nodes[node.name] = frozenset(reached[:1])
-        tensors |= _outputs(node, signature, nodes[node.name])
-    return Labels(tensors, nodes)
+    inputs = {name: frozenset({0}) for name, tensor in coarse.graph.tensors.items() if tensor.role == "input"}
+    chosen: dict[str, str] = {}
+
+    def passed_on(node: Node, reached: list[str]) -> list[str]:
+        strategies = coarse.signatures[node.name].description.strategies
+        possible = [variable for variable in reached if variable in strategies]
+        return [chosen.setdefault(node.name, possible[0])] if possible else []
+
+    return _spread(coarse, inputs, passed_on)
 
 
 def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
     """Return where the model is: the dimensions that operators share with weights they contract, never the batch.
 
-    A node's variables that index a weight or its state are labelled too, but passed on only by contractions: adding a
-    weight to an activation makes no dimension of the activation one of the model.
+    Adding a weight to an activation makes no dimension of the activation one of the model.
     """
-    graph = coarse.graph
-    tensors: dict[str, frozenset[int]] = {}
-    nodes: dict[str, frozenset[str]] = {}
-    for node in graph.nodes:
+
+    def passed_on(node: Node, reached: list[str]) -> list[str]:
         signature = coarse.signatures[node.name]
-        own = frozenset(_weight_variables(node, signature, graph)) - batch.nodes[node.name]
-        passed = frozenset(variable for _, variable in _labelled(node, signature, tensors)) - batch.nodes[node.name]
-        if not signature.description.is_elementwise:
-            passed |= own
-        nodes[node.name] = passed | own
-        for name, dims in _inputs(node, signature, passed, graph):
-            tensors[name] = tensors.get(name, frozenset()) | dims
-        tensors |= _outputs(node, signature, passed)
+        if contracts_weight(node, signature, coarse.graph):
+            reached = [*reached, *weight_variables(node, signature, coarse.graph)]
+        return [variable for variable in reached if variable not in batch.nodes[node.name]]
+
+    return _spread(coarse, {}, passed_on)
+
+
+def _spread(
+    coarse: CoarseGraph, tensors: dict[str, frozenset[int]], passed_on: Callable[[Node, list[str]], list[str]]
+) -> Labels:
+    """Return what follows from the labels of `tensors`; `passed_on` are a node's variables, given those reached."""
+    graph = coarse.graph
+    places = {node.name: list(_places(node, coarse.signatures[node.name])) for node in graph.nodes}
+    nodes: dict[str, frozenset[str]] = dict.fromkeys(places, frozenset())
+    changed = True
+    while changed:
+        changed = False
+        for node in graph.nodes:
+            if nodes[node.name].issuperset(new := passed_on(node, list(_reached(places[node.name], tensors)))):
+                continue
+            changed = True
+            nodes[node.name] |= frozenset(new)
+            for name, variables in places[node.name]:
+                if not is_weight(graph, name):
+                    dims = (dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
+                    tensors[name] = tensors.get(name, frozenset()).union(dims)
     return Labels(tensors, nodes)
+
+
+def _reached(places: list[Place], tensors: Mapping[str, frozenset[int]]) -> Iterator[str]:
+    for name, variables in places:
+        for dim, variable in enumerate(variables):
+            if variable is not None and dim in tensors.get(name, ()):
+                yield variable
 
 
 def contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
@@ -68,49 +92,23 @@ def contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
     return not signature.description.is_elementwise and any(is_weight(graph, name) for name in node.inputs)
 
 
+def weight_variables(node: Node, signature: Signature, graph: Graph) -> list[str]:
+    """Return the plain variables that index the weights which a node reads or writes."""
+    places = (variables for name, variables in _places(node, signature) if is_weight(graph, name))
+    return [variable for variable in chain.from_iterable(places) if variable is not None]
+
+
 def is_weight(graph: Graph, name: str) -> bool:
     """Whether a tensor is a weight or the optimizer's state of one, old or new."""
     return graph.tensors[name].role in WEIGHTS
 
 
-def _labelled(node: Node, signature: Signature, tensors: Mapping[str, frozenset[int]]) -> Iterator[tuple[int, str]]:
-    """Yield (operand, variable) wherever a labelled dimension of an operand is read by a plain variable."""
+def _places(node: Node, signature: Signature) -> Iterator[Place]:
+    """Yield what a node reads, then what it writes."""
     for access in signature.description.accesses:
-        for dim in sorted(tensors.get(node.inputs[access.operand], ())):
-            variable = _plain(access.index[dim])
-            if variable is not None:
-                yield access.operand, variable
-
-
-def _weight_variables(node: Node, signature: Signature, graph: Graph) -> Iterator[str]:
-    """Yield the plain variables that index weights which the node reads or writes."""
-    reads = [access.index for access in signature.description.accesses if is_weight(graph, node.inputs[access.operand])]
-    writes = [
-        output.index
-        for name, output in zip(node.outputs, signature.description.outputs, strict=True)
-        if is_weight(graph, name)
-    ]
-    for index in (*reads, *writes):
-        yield from (variable for variable in map(_plain, index) if variable is not None)
-
-
-def _inputs(
-    node: Node, signature: Signature, variables: frozenset[str], graph: Graph
-) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield what a node makes of the dimensions of the graph's inputs: a convolution, channels of the images."""
-    for access in signature.description.accesses:
-        name = node.inputs[access.operand]
-        if graph.tensors[name].role == "input":
-            yield name, _dims(access.index, variables)
-
-
-def _outputs(node: Node, signature: Signature, variables: frozenset[str]) -> dict[str, frozenset[int]]:
-    outputs = zip(node.outputs, signature.description.outputs, strict=True)
-    return {name: _dims(output.index, variables) for name, output in outputs}
-
-
-def _dims(index: tuple[tdl.Index, ...], variables: frozenset[str]) -> frozenset[int]:
-    return frozenset(dim for dim, at in enumerate(index) if _plain(at) in variables)
+        yield node.inputs[access.operand], tuple(map(_plain, access.index))
+    for name, output in zip(node.outputs, signature.description.outputs, strict=True):
+        yield name, tuple(map(_plain, output.index))
 
 
 def _plain(index: tdl.Index) -> str | None:

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+from planner.graph.ir import Node
 from planner.layout import EVERYWHERE, REPLICATE, Shard
-from planner.search.alternatives.labels import Labels, batch_labels, contracts_weight, is_weight, model_labels
+from planner.search.alternatives.labels import (
+    Labels,
+    batch_labels,
+    contracts_weight,
+    is_weight,
+    model_labels,
+    weight_variables,
+)
 from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, restricted
 from planner.search.coarsen import CoarseGraph, Name, TensorVariable
 from planner.search.space import Limits, Outcome, Space
@@ -84,6 +93,7 @@ class _Styles:
     """What a variable may do at a step under data and under model parallelism: alternatives, one for all its steps."""
 
     coarse: CoarseGraph
+    nodes: Mapping[str, Node]
     batch: Labels
     model_dims: Labels
     parts: Mapping[Name, set[str]]
@@ -91,7 +101,8 @@ class _Styles:
     @classmethod
     def of(cls, coarse: CoarseGraph) -> _Styles:
         batch = batch_labels(coarse)
-        return cls(coarse, batch, model_labels(coarse, batch), _parts(coarse))
+        nodes = {node.name: node for node in coarse.graph.nodes}
+        return cls(coarse, nodes, batch, model_labels(coarse, batch), _parts(coarse))
 
     def data(self, v: int) -> list[Wanted]:
         variable = self.coarse.variables[v]
@@ -104,11 +115,16 @@ class _Styles:
     def model(self, v: int) -> list[Wanted]:
         variable, graph = self.coarse.variables[v], self.coarse.graph
         if not isinstance(variable, TensorVariable):
-            return [frozenset({EVERYWHERE}).union(*(self.model_dims.nodes[name] for name in variable.members))]
+            return [{EVERYWHERE, *chain.from_iterable(map(self._model_variables, variable.members))}]
         if any(is_weight(graph, name) for name in variable.members) and variable.shape:
             return [{Shard(dim)} for dim in range(len(variable.shape))]
         dims = [self.model_dims.tensors.get(name, frozenset()) for name in variable.members]
         return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
+
+    def _model_variables(self, name: str) -> frozenset[str]:
+        """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
+        own = weight_variables(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
+        return self.model_dims.nodes[name].union(own) - self.batch.nodes[name]
 
     def composed(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""

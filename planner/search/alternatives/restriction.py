@@ -23,18 +23,22 @@ def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
 
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
+    """Return the states that keep to one of the alternatives, of those that can be kept at most steps."""
     states = space.candidates(v)
-    found = dict.fromkeys(state for wanted in alternatives for state in _keeping(states, wanted))
-    return list(found) or list(states)
+    steps = options_by_step(states)
+    possible = [[_possible(options, at) for options, at in zip(steps, wanted, strict=True)] for wanted in alternatives]
+    most = max((sum(map(bool, wanted)) for wanted in possible), default=0)
+    best = [wanted for wanted in possible if sum(map(bool, wanted)) == most]
+    return list(dict.fromkeys(state for wanted in best for state in _keeping(states, wanted))) or list(states)
 
 
-def _keeping(states: Sequence[State], wanted: Sequence[Wanted]) -> list[State]:
-    """Return the states that choose what is wanted at every step where it can be chosen."""
-    allowed = [
-        {option for option in options if option in at_step} or set(options)
-        for options, at_step in zip(options_by_step(states), wanted, strict=True)
-    ]
-    return [state for state in states if all(map(set.__contains__, allowed, state))]
+def _possible(options: Sequence[object], wanted: Wanted) -> set[object]:
+    return {option for option in options if option in wanted}
+
+
+def _keeping(states: Sequence[State], wanted: Sequence[set[object]]) -> list[State]:
+    """Return the states that choose what is wanted at every step where that is anything."""
+    return [state for state in states if all(not at or option in at for option, at in zip(state, wanted, strict=True))]
 
 
 def options_by_step(states: Sequence[State]) -> list[list[object]]:
