@@ -24,7 +24,7 @@ def _increment(draw: Draw) -> Case:
 def _adam(draw: Draw) -> Case:
     shape = draw.sizes(draw.size(1, 4), 2, 4)
     moments = (draw.array(*shape), draw.positive(*shape))
-    step = np.asarray(float(draw.size(1, 20)))
+    step = np.asarray(float(draw.number(1, 20)))
     attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
     return Case((draw.array(*shape), draw.array(*shape), *moments, step), attributes)
 
@@ -63,13 +63,14 @@ def _bmm(draw: Draw) -> Case:
 
 def _einsum(draw: Draw) -> Case:
     equation = EQUATIONS[draw.size(0, len(EQUATIONS) - 1)]
-    extents = {letter: draw.size(2, 4) for letter in equation if letter.isalpha()}
+    letters = tuple(dict.fromkeys(letter for letter in equation if letter.isalpha()))
+    extents = dict(zip(letters, draw.sizes(len(letters), 2, 5), strict=True))
     terms = equation.split("->")[0].split(",")
     return Case(tuple(draw.array(*(extents[c] for c in term)) for term in terms), {"equation": equation})
 
 
 def _shift_two(draw: Draw) -> Case:
-    return Case((draw.array(draw.size(4, 8)),))
+    return Case((draw.array(draw.size(4, 64)),))
 
 
 def _conv1d(draw: Draw) -> Case:
@@ -79,7 +80,7 @@ def _conv1d(draw: Draw) -> Case:
 
 
 def _batch_cholesky(draw: Draw) -> Case:
-    b, n = draw.sizes(2, 2, 4)
+    b, n = draw.sizes(2, 2, 9)
     factor = draw.array(b, n, n)
     return Case((factor @ factor.transpose(0, 2, 1) + np.eye(n),))
 

@@ -10,11 +10,15 @@ from executor.verify_cases_base import Case, Draw, Generate
 from planner.graph.ir import Value
 from tdl.catalog.loss import LOSSES
 
+KEPT_AND_REDUCED = ((0, 1), (1, 1), (0, 2), (1, 2), (3, 1), (2, 2), (1, 3), (0, 4))
+"""How many dimensions are kept and reduced."""
+
 
 def _dims(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Draw a shape, the dimensions to reduce, and how many elements go into one result."""
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
-    dims = tuple(sorted(draw.subset(len(shape), 1)))
+    kept, reduced = KEPT_AND_REDUCED[draw.size(0, len(KEPT_AND_REDUCED) - 1)]
+    dims = draw.ascending(kept + reduced, reduced)
+    shape = draw.sizes(kept + reduced, 2, 4)
     return shape, dims, int(np.prod([shape[dim] for dim in dims]))
 
 
@@ -31,7 +35,7 @@ def _product(draw: Draw) -> Case:
 
 def _mask(draw: Draw) -> Case:
     shape, dims, _ = _dims(draw)
-    return Case((draw.below(draw.size(1, 4), *shape),), {"dims": dims})
+    return Case((draw.below(draw.number(1, 4), *shape),), {"dims": dims})
 
 
 def _variance(draw: Draw, *, backward: bool) -> Case:
@@ -81,7 +85,7 @@ NORMS = (((0, 1), (2,)), ((0, 1), (1, 2)), ((0, 1), (1,)), ((1,), (1,)), ((0,), 
 
 
 def _normalize(draw: Draw, name: str) -> Case:
-    shape = draw.sizes(3, 2, 4)
+    shape = draw.sizes(3, 2, 5)
     statistics, weights = NORMS[draw.size(0, len(NORMS) - 1)]
     s, w = ([shape[dim] for dim in dims] for dims in (statistics, weights))
     grad, x, mean, var = draw.array(*shape), draw.array(*shape), draw.array(*s), draw.positive(*s)
@@ -109,7 +113,7 @@ def _softmax(draw: Draw, operands: str) -> Case:
 
 
 def _cross_entropy(draw: Draw, name: str) -> Case:
-    batch, classes = draw.sizes(2, 2, 6)
+    batch, classes = draw.sizes(2, 2, 9)
     x, labels = draw.array(batch, classes), draw.below(classes, batch)
     maximum = x.max(axis=1)
     total = np.exp(x - maximum[:, None]).sum(axis=1)
@@ -122,7 +126,7 @@ def _cross_entropy(draw: Draw, name: str) -> Case:
 
 
 def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
-    shape = draw.sizes(draw.size(1, 3), 2, 4)
+    shape = draw.sizes(draw.size(1, 3), 2, 5)
     within = name == "binary_cross_entropy"
     x = draw.generator.integers(1, 8, shape) / 8 if within else draw.array(*shape)
     probable = name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")

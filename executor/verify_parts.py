@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -67,7 +68,7 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
         iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
         for call_runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
             for number, (output, array) in enumerate(zip(outputs, arrays, strict=True)):
-                where = np.ix_(*(_positions(index, call_runs, subject.extents) for index in output.index))
+                where = _selection([_positions(index, call_runs, subject.extents) for index in output.index])
                 if results[number] is None:
                     shape = subject.description.output_shapes(subject.extents)[number]
                     results[number], counts[number] = np.zeros(shape, array.dtype), np.zeros(shape, int)
@@ -92,7 +93,7 @@ def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -
     """Put one part into its place, combining it with what is there already."""
     where, array, reducer = part
     array = array.reshape(count[where].shape)
-    if reducer is not None:
+    if reducer is not None and count[where].any():
         merged = REDUCERS[reducer].numpy(result[where], array)
         array = np.where(count[where] > 0, merged, array)
     result[where] = array
@@ -103,20 +104,22 @@ def run_worker(
     subject: Subject, iterations: Iterations, split: frozenset[str], draw: Draw
 ) -> Iterator[tuple[Iterations, tuple[Array, ...]]]:
     """Give one worker the operands it needs and call the kernel once per contiguous run; yield each call's outputs."""
-    description, tight = subject.description, draw.flag()
-    local = [
-        _needed(subject, number, iterations, None if tight else split) for number in range(len(subject.case.operands))
-    ]
+    description, kept = subject.description, None if draw.flag() else split
+    local = [_needed(subject, number, iterations, kept) for number in range(len(subject.case.operands))]
     held = [
-        subject.xp.asarray(operand[np.ix_(*rows)] if operand.ndim else operand)
+        subject.xp.asarray(operand[_selection(rows)].copy())
         for operand, rows in zip(subject.case.operands, local, strict=True)
     ]
     separate = [variable for variable in iterations if variable in description.contiguous]
+    if not separate:
+        starts = tuple(tuple(int(rows[0]) if len(rows) else 0 for rows in dims) for dims in local)
+        yield iterations, call_kernel(subject, iterations, tuple(held), starts)
+        return
     for chosen in product(*(iterations[variable] for variable in separate)):
         runs = dict(iterations) | {variable: (run,) for variable, run in zip(separate, chosen, strict=True)}
         slices, origins = [], []
         for number, rows in enumerate(local):
-            wanted = _needed(subject, number, runs, None if tight else split) if separate else rows
+            wanted = _needed(subject, number, runs, kept)
             placed = [_slice(have, want) for have, want in zip(rows, wanted, strict=True)]
             slices.append(held[number][(..., *placed)])
             origins.append(
@@ -145,8 +148,12 @@ def call_kernel(
 
 def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
     """Return each output's dtype, as the description says."""
-    dtypes = [str(operand.dtype) for operand in subject.case.operands]
-    return [np.dtype(dtype) for dtype in subject.description.output_dtypes(dtypes)]
+    return list(_output_dtypes(subject.description, tuple(operand.dtype for operand in subject.case.operands)))
+
+
+@lru_cache(maxsize=1024)
+def _output_dtypes(description: Description, dtypes: tuple[np.dtype[Any], ...]) -> tuple[np.dtype[Any], ...]:
+    return tuple(np.dtype(dtype) for dtype in description.output_dtypes([str(dtype) for dtype in dtypes]))
 
 
 def blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
@@ -185,6 +192,19 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
     return integral
 
 
+def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
+    """Return what selects these places of every dimension: slices where they are contiguous, which is faster."""
+    slices = [slice(int(own[0]), int(own[-1]) + 1) for own in places if len(own) and own[-1] - own[0] == len(own) - 1]
+    return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
+
+
+@lru_cache(maxsize=1024)
+def _indices(description: Description, number: int) -> tuple[tuple[Index, ...], ...]:
+    """Distinct indices of every dimension of an operand."""
+    own = [access.index for access in description.accesses if access.operand == number]
+    return tuple(tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True))
+
+
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
     """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
 
@@ -192,29 +212,35 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
     variables `split` occurs is needed whole; with None every dimension is narrowed.
     """
     operand = subject.case.operands[number]
-    needed = []
-    for dim, extent in enumerate(operand.shape):
-        indices = [access.index[dim] for access in subject.description.accesses if access.operand == number]
-        marked = np.zeros(extent, dtype=bool)
-        for index in indices:
-            kept = split is not None and not split & set(index.variables)
-            if not isinstance(index, Affine | Digits) or kept:
-                marked[:] = True
-                continue
-            if isinstance(index, Digits):
-                marked[_positions(index, runs, subject.extents)] = True
-                continue
-            if index.is_plain:
-                for start, stop in runs[index.variables[0]]:
-                    marked[start:stop] = True
-                continue
+    indices = _indices(subject.description, number) or ((),) * operand.ndim
+    return [_marked(subject, extent, own, runs, split) for extent, own in zip(operand.shape, indices, strict=True)]
+
+
+def _marked(
+    subject: Subject, extent: int, indices: tuple[Index, ...], runs: Iterations, split: frozenset[str] | None
+) -> Array:
+    """Return the places of one dimension that its indices need."""
+    if any(
+        not isinstance(index, Affine | Digits) or (split is not None and split.isdisjoint(index.variables))
+        for index in indices
+    ):
+        return np.arange(extent)
+    if len(indices) == 1 and indices[0].is_plain and runs[indices[0].variables[0]][-1][1] <= extent:
+        return _values(runs[indices[0].variables[0]])
+    marked = np.zeros(extent, dtype=bool)
+    for index in indices:
+        if isinstance(index, Digits):
+            marked[_positions(index, runs, subject.extents)] = True
+        elif index.is_plain:
+            for start, stop in runs[index.variables[0]]:
+                marked[start:stop] = True
+        else:
             for chosen in product(*(runs[variable] for variable in index.variables)):
                 single = {variable: (run,) for variable, run in zip(index.variables, chosen, strict=True)}
                 points = _positions(index, single, subject.extents)
                 if len(points):
                     marked[max(0, points.min()) : max(0, points.max() + 1)] = True
-        needed.append(np.flatnonzero(marked))
-    return needed
+    return np.flatnonzero(marked)
 
 
 def _slice(have: Array, want: Array) -> slice:

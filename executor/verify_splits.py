@@ -29,16 +29,27 @@ def split_checks(application: Application, draw: Draw) -> Iterator[Check]:
     chosen = [pairs[number] for number in draw.generator.permutation(len(pairs))[: application.pairs]]
     for together in [*((name,) for name in names), *chosen]:
         for scattered in (False, True):
-            cuts = {name: deal(draw, subject.extents[name], draw.size(2, 3), scattered) for name in together}
-            compute = partial(run_in_parts, subject, cuts, draw)
-            yield compared(f"split {','.join(together)}", compute, application.expected)
+            yield split_check(application, draw, together, scattered=scattered)
     for name in names:
-        strategy = subject.description.strategies[name]
-        cut = draw.size(1, subject.extents[name] - 1)
-        yield compared(f"meaning of {name}", partial(evaluate_in_parts, subject, strategy, cut), application.expected)
-        if strategy.halos:
-            stop = draw.size(1, subject.extents[name])
-            yield Check(f"halo of {name}", partial(uncovered, subject, strategy, (draw.size(0, stop - 1), stop)))
+        yield from meaning_checks(application, draw, name)
+
+
+def split_check(application: Application, draw: Draw, together: Sequence[str], *, scattered: bool) -> Check:
+    """Check the kernel on random parts along some variables, each of extent 2 or more."""
+    subject = application.subject
+    cuts = {name: deal(draw, subject.extents[name], draw.size(2, 3), scattered) for name in together}
+    return compared(f"split {','.join(together)}", partial(run_in_parts, subject, cuts, draw), application.expected)
+
+
+def meaning_checks(application: Application, draw: Draw, name: str) -> Iterator[Check]:
+    """Yield the checks of one strategy that need no kernel: the description in two parts, and its halos."""
+    subject = application.subject
+    strategy = subject.description.strategies[name]
+    cut = draw.size(1, subject.extents[name] - 1)
+    yield compared(f"meaning of {name}", partial(evaluate_in_parts, subject, strategy, cut), application.expected)
+    if strategy.halos:
+        stop = draw.size(1, subject.extents[name])
+        yield Check(f"halo of {name}", partial(uncovered, subject, strategy, (draw.size(0, stop - 1), stop)))
 
 
 def evaluate_in_parts(subject: Subject, strategy: Strategy, cut: int) -> list[Array]:

@@ -1,0 +1,124 @@
+"""Shapes that Hypothesis draws, each once, until every strategy of an operator has been split on enough of them.
+
+Everything that may change a shape is drawn by Hypothesis, and nothing else: it then knows which cases it has had, and
+turns to others. Values follow from what was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import combinations, permutations
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from executor.verify_cases import Case, Draw, Generate
+from tdl import Description
+
+LEAST = 50
+"""Distinct shapes on which every strategy is split."""
+
+ROUNDS = (90, 90, 90, 90, 360, 720, 1440)
+"""Cases drawn at a time."""
+
+QUIET = settings(
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+Name = tuple[str, str | None]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn(Draw):
+    """Sizes and choices that Hypothesis draws, so that it finds the smallest failing shape."""
+
+    choose: Callable[[st.SearchStrategy[Any]], Any]
+
+    def size(self, low=2, high=5):
+        found = self.choose(_one_of(low, high))
+        self.generator.bit_generator.advance(found - low + 1)
+        return found
+
+    def sizes(self, count, low=2, high=5):
+        ways = high - low + 1
+        number = self.size(0, ways**count - 1)
+        return tuple(low + number // ways**place % ways for place in reversed(range(count)))
+
+    def flag(self):
+        return self.choose(_one_of(0, 1)) == 1
+
+    def subset(self, count, low=0):
+        ways = list(permutations(range(count), self.size(low, count)))
+        return ways[self.size(0, len(ways) - 1)]
+
+    def ascending(self, count, number):
+        ways = list(combinations(range(count), number))
+        return ways[self.size(0, len(ways) - 1)]
+
+
+@cache
+def _one_of(low, high):
+    return st.sampled_from(range(low, high + 1))
+
+
+@st.composite
+def cases(draw, generate: Generate) -> Case:
+    return generate(Drawn(np.random.default_rng(0), draw))
+
+
+@dataclass(slots=True)
+class Shapes:
+    """The shapes that have been drawn of one operator, and on how many of them each strategy was split.
+
+    Two cases are of one shape if shapes, extents of all index variables, and the indices that are read and written
+    are equal: an attribute that changes none of these, such as a learning rate, makes no other shape.
+    """
+
+    drawn: set[Key] = field(default_factory=set)
+    split: dict[Name, int] = field(default_factory=dict)
+    maps: dict[Any, int] = field(default_factory=dict)
+
+    def key(self, description: Description, operands: Iterable[np.ndarray], extents: dict[str, int]) -> Key:
+        indices = (description.accesses, tuple(output.index for output in description.outputs))
+        number = self.maps.setdefault(indices, len(self.maps))
+        return number, tuple(operand.shape for operand in operands), tuple(extents.items())
+
+    def wanted(self, description: Description, extents: dict[str, int], key: Key) -> list[str]:
+        """Return the strategies to be split on this shape: of a new one, those split on too few so far."""
+        for strategy in description.strategies.values():
+            self.split.setdefault((strategy.variable, strategy.reducer), 0)
+        if key in self.drawn:
+            return []
+        return [
+            name
+            for name, strategy in description.strategies.items()
+            if extents[name] > 1 and self.split[name, strategy.reducer] < LEAST
+        ]
+
+    def note(self, description: Description, key: Key, done: Sequence[str]) -> None:
+        self.drawn.add(key)
+        for name in done:
+            self.split[name, description.strategies[name].reducer] += 1
+
+    @property
+    def least(self) -> int:
+        """On how many shapes the strategy was split that was split on the fewest; without one, shapes."""
+        return min(self.split.values(), default=len(self.drawn))
+
+
+def draw_until_enough(generate: Generate, shapes: Shapes, check: Callable[[Case], None]) -> None:
+    """Draw cases and check them, until every strategy is split on enough shapes, or nothing new is found."""
+    for number, count in enumerate(ROUNDS):
+        before = len(shapes.drawn)
+        limited = settings(QUIET, max_examples=count)
+        seed(number)(limited(given(cases(generate))(check)))()
+        if (shapes.drawn and shapes.least >= LEAST) or len(shapes.drawn) == before:
+            return
