@@ -62,7 +62,17 @@ def _found(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("search took", seconds(found["seconds"])))
     if "winner" in found:
         rows.append(("found by", _winner(found)))
+    tried = found.get("factors", ())
+    if len(tried) == 1 and len(tried[0]["ways"]) > 1:
+        rows.append(("factors tried", "prime ones only"))
+    if len(tried) > 1:
+        rows += [("factors tried" if one is tried[0] else "", _factors(one)) for one in tried]
     return rows
+
+
+def _factors(tried: dict[str, Any]) -> str:
+    ways = " x ".join(map(str, tried["ways"]))
+    return f"{ways}: {exact_bytes(tried['cost'])} in {seconds(tried['seconds'])}"
 
 
 def _winner(found: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
 """The command `plan` when all is well."""
 
 import json
-import math
 
 import pytest
 
-from planner.cli import main, prime_factors
+from planner.cli import main
 from planner.plan_json import load_plan
 from planner.report.cli import main as compare
 
@@ -14,12 +13,6 @@ def run(main, *arguments):
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return ended.value.code
-
-
-@pytest.mark.parametrize(("number", "factors"), [(1, ()), (2, (2,)), (12, (3, 2, 2)), (8, (2, 2, 2)), (35, (7, 5))])
-def test_default_ways(number, factors):
-    assert prime_factors(number) == factors
-    assert math.prod(factors) == number
 
 
 def test_plan_is_written_and_described(tmp_path, capsys):
@@ -41,6 +34,16 @@ def test_plan_is_written_and_described(tmp_path, capsys):
 def test_any_number_of_workers(workers, capsys):
     assert run(main, "mlp-2-8", "--workers", workers) == 0
     assert "bytes per iteration" in capsys.readouterr().out
+
+
+def test_workers_are_factored_unless_ways_are_given(tmp_path, capsys):
+    assert run(main, "mlp-2-16", "--workers", "8", "-o", tmp_path / "plan.json") == 0
+    shown = capsys.readouterr().out
+    assert all(f" {ways}: " in shown for ways in ("2 x 2 x 2", "4 x 2", "8"))
+    assert run(main, "mlp-2-16", "--ways", "4,2", "-o", tmp_path / "other.json") == 0
+    assert "factors tried" not in capsys.readouterr().out
+    assert load_plan(tmp_path / "other.json").ways == (4, 2)
+    assert load_plan(tmp_path / "plan.json").total_bytes <= load_plan(tmp_path / "other.json").total_bytes
 
 
 def test_a_plan_is_a_function_of_its_input(tmp_path):

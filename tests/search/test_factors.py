@@ -1,0 +1,83 @@
+"""Factorisations of the number of workers: which there are, which is best, and that none is for every model."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.search import SearchOptions, search
+from planner.search.factors import MOST_WORKERS_FACTORED, best_factors, cost_of, factorisations, prime_factors
+from tests.search.samples import training_graphs
+from tests.search.test_search import chain
+
+
+@pytest.mark.parametrize(("number", "factors"), [(1, ()), (2, (2,)), (12, (3, 2, 2)), (8, (2, 2, 2)), (35, (7, 5))])
+def test_prime_factors(number, factors):
+    assert prime_factors(number) == factors
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        (1, [()]),
+        (7, [(7,)]),
+        (8, [(2, 2, 2), (4, 2), (8,)]),
+        (12, [(3, 2, 2), (4, 3), (6, 2), (12,)]),
+        (16, [(2, 2, 2, 2), (4, 2, 2), (4, 4), (8, 2), (16,)]),
+        (64, [(2, 2, 2, 2, 2, 2)]),
+    ],
+)
+def test_factorisations(workers, expected):
+    assert list(factorisations(workers)) == expected
+
+
+@pytest.mark.parametrize("workers", range(1, 40))
+def test_primes_come_first_and_no_product_is_missing(workers):
+    """A sequence of factors, largest first, is there exactly where its product is the number."""
+    found = factorisations(workers)
+    assert found[0] == prime_factors(workers)
+    if workers <= MOST_WORKERS_FACTORED:
+        assert set(found) == {ways for ways in descending(workers, workers) if math.prod(ways) == workers}
+
+
+def descending(largest, most):
+    """Every non-increasing sequence of numbers from 2 to `largest` whose product is at most `most`."""
+    found = [()]
+    for number in range(2, min(largest, most) + 1):
+        found += [(number, *rest) for rest in descending(number, most // number)]
+    return found
+
+
+def test_more_workers_than_there_can_be():
+    with pytest.raises(PlanError, match="at most 1024 workers, found 1000000000000000003"):
+        factorisations(10**18 + 3)
+
+
+@given(training_graphs(), st.sampled_from([4, 6, 8]), st.sampled_from(["S", "S,R"]))
+@settings(max_examples=25, deadline=None)
+def test_the_best_is_kept_and_all_are_told(graph, workers, placements):
+    options = SearchOptions((), placements=placements)
+    plan = best_factors(graph, workers, options)
+    alone = {ways: search(graph, SearchOptions(ways, placements=placements)) for ways in factorisations(workers)}
+    tried = {tuple(one["ways"]): one["cost"] for one in plan.search["factors"]}
+    assert tried == {ways: found.total_bytes for ways, found in alone.items()}
+    assert plan.total_bytes == cost_of(plan) == min(tried.values()) == tried[plan.ways]
+    assert plan.layouts == alone[plan.ways].layouts
+
+
+def test_the_finest_is_not_always_the_best():
+    """The recursion's first step of two is misled; its first of four sees further. Joint search is not misled."""
+    graph = chain(24, [16, 8, 8])
+    costs = {tuple(one["ways"]): one["cost"] for one in best_factors(graph, 8, SearchOptions(())).search["factors"]}
+    assert costs[4, 2] < costs[2, 2, 2] < costs[8,]
+    assert best_factors(graph, 8, SearchOptions(())).ways == (4, 2)
+    assert search(graph, SearchOptions((2, 2, 2), "joint")).total_bytes <= costs[4, 2]
+
+
+def test_of_equals_the_first():
+    assert best_factors(chain(8, [8, 8]), 1, SearchOptions(())).ways == ()
+    plan = best_factors(chain(8, [8, 8]), 4, SearchOptions((), "data-parallel"))
+    assert len({one["cost"] for one in plan.search["factors"]}) == 1
+    assert plan.ways == (2, 2)
