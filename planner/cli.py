@@ -83,7 +83,7 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
     "--ways", metavar="K1,K2,...", callback=read_ways, help="Factors to split by, outermost first; no others are tried."
 )
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
-@click.option("--placements", default=None, help="What may be chosen: S, or S,R.")
+@click.option("--placements", default=None, help="What may be chosen: S; S,R; or S,R,P.")
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to do without: {RULES}.")
 @click.option("--objective", type=click.Choice(("bytes",)), default="bytes", show_default=True)
 @operators_option

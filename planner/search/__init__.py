@@ -14,7 +14,8 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search import alternatives, ilp, joint, recursive
-from planner.search.coarsen import Ties
+from planner.search.carriage import carriage, may_be_partial
+from planner.search.coarsen import TensorVariable, Ties
 from planner.search.coarsen import coarsen as coarsened
 from planner.search.space import Limits, Outcome, Searcher, Space
 
@@ -34,9 +35,12 @@ SEARCHERS: dict[str, Searcher] = {
     "one-weird-trick": alternatives.one_weird_trick,
 }
 
-PLACEMENTS = ("S", "S,R")
+PLACEMENTS = ("S", "S,R", "S,R,P")
 
-HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel")}
+PARTIAL = ("recursive", "joint")
+"""The searchers that let tensors be partial."""
+
+HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
 """What is tried besides a search that is not exact."""
 
 HEURISTIC_STEPS = 4
@@ -47,10 +51,12 @@ HEURISTIC_STEPS = 4
 class SearchOptions:
     """What to search for.
 
-    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be) or
-    "S,R" (or replicated). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R" where
-    "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R" all but
-    `updates`); `untie` names those to do without.
+    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
+    "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
+    `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
+    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R"
+    all but `updates`; under "S,R,P" element-wise operators do not tie what may be partial, either);
+    `untie` names those to do without.
     """
 
     ways: tuple[int, ...]
@@ -74,20 +80,37 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
     check_countable(graph, options.ways)
     space = space_of(graph, options)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
+    if placements == "S,R,P" and options.ties is None:
+        found["S,R"] = _nothing_partial(space, space_of(graph, replace(options, placements="S,R")), options)
     inexact = found[options.name].lower_bound != found[options.name].bytes
     if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
         for name in HEURISTICS[placements]:
-            found[name] = SEARCHERS[name](space, options.limits)
+            found[name] = SEARCHERS[name](space.without_partial(), options.limits)
     winner = min(found, key=lambda name: found[name].bytes)
     best = found[winner]
     report = _report(options, placements, found, winner) | {"seconds": round(time.perf_counter() - started, 3)}
     return Plan(graph, options.seed, options.ways, space.layouts(best.choice), space.strategies(best.choice), report)
 
 
+def _nothing_partial(space: Space, tied: Space, options: SearchOptions) -> Outcome:
+    """Return what the same searcher finds where nothing is partial, under the ties that this allows."""
+    found = SEARCHERS[options.name](tied, options.limits)
+    of = tied.coarse.variable_of
+    names = (
+        ("tensor" if isinstance(variable, TensorVariable) else "node", variable.members[0])
+        for variable in space.coarse.variables
+    )
+    return replace(found, choice=tuple(found.choice[of[name]] for name in names))
+
+
 def space_of(graph: Graph, options: SearchOptions) -> Space:
     """Return the space of plans that the options describe."""
-    replicate = "R" in _checked(options)
-    return Space(coarsened(graph, _ties(options)), options.ways, replicate)
+    placements, ties = _checked(options), _ties(options)
+    if "P" not in placements:
+        return Space(coarsened(graph, ties), options.ways, "R" in placements)
+    untied = frozenset[str]() if options.ties is not None else may_be_partial(graph, options.ways)
+    coarse = coarsened(graph, ties, partial=True, untied=untied)
+    return Space(coarse, options.ways, replicate=True, carriage=carriage(coarse, options.ways))
 
 
 def _ties(options: SearchOptions) -> Ties:
@@ -101,13 +124,14 @@ def _checked(options: SearchOptions) -> str:
     if options.name not in SEARCHERS:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
     wanted = {part.strip() for part in options.placements.split(",")}
-    if "P" in wanted:
-        allowed = " or ".join(PLACEMENTS)
-        raise PlanError(f"expected placements {allowed} (P is not supported yet), found {options.placements!r}")
-    if wanted not in ({"S"}, {"S", "R"}):
+    if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
+    if "P" in wanted and options.name not in PARTIAL:
+        raise PlanError(f"expected a searcher among {', '.join(PARTIAL)} for placements S,R,P, found {options.name!r}")
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
+    if "P" in wanted:
+        return "S,R,P"
     return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")
 
 

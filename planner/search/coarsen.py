@@ -6,7 +6,7 @@ Nothing here needs the result to be a chain. Every rule is a tie between names a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -106,22 +106,31 @@ class _Groups:
         return {name: numbers.setdefault(self.find(name), len(numbers)) for name in self._parent}
 
 
-def coarsen(graph: Graph, ties: Ties, sums: Mapping[str, tuple[str, ...]] | None = None) -> CoarseGraph:
+def coarsen(
+    graph: Graph,
+    ties: Ties,
+    sums: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    partial: bool = False,
+    untied: frozenset[str] = frozenset(),
+) -> CoarseGraph:
     """Return the coarsened graph.
 
     `sums` are the sums to be accumulated locally (default: all that can be, if `ties.accumulation`); nodes of one
-    sum share one strategy.
+    sum share one strategy. `partial`: tensors may be partial, so that reads say through which operands they go.
+    Element-wise operators do not tie the tensors `untied`.
     """
     found = signatures(graph)
     if sums is None:
         sums = accumulation_groups(graph) if ties.accumulation else {}
     names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
     groups = _Groups(names)
-    for tied in _ties(graph, found, ties, sums):
+    for tied in _ties(graph, found, ties, sums, untied):
         groups.tie(tied)
     variable_of = groups.numbered()
     variables = _variables(graph, found, variable_of)
-    coarse = CoarseGraph(graph, found, variables, _factors(graph, found, sums, variable_of), variable_of)
+    factors = _factors(graph, _costs(graph, found, sums, partial=partial), variable_of)
+    coarse = CoarseGraph(graph, found, variables, factors, variable_of)
     return _without_repeats(coarse) if ties.repeats else coarse
 
 
@@ -174,7 +183,11 @@ def _kinds(coarse: CoarseGraph) -> list[object]:
 
 
 def _ties(
-    graph: Graph, found: Mapping[str, Signature], ties: Ties, sums: Mapping[str, tuple[str, ...]]
+    graph: Graph,
+    found: Mapping[str, Signature],
+    ties: Ties,
+    sums: Mapping[str, tuple[str, ...]],
+    untied: frozenset[str],
 ) -> Iterator[list[Name]]:
     for old, new in graph.updates.items():
         yield [("tensor", old), ("tensor", new)]
@@ -182,7 +195,9 @@ def _ties(
     for node in graph.nodes:
         wanted = ties.updates if updated.intersection(node.outputs) else ties.elementwise
         if wanted and found[node.name].description.is_elementwise:
-            yield [("tensor", name) for name in same_coordinates(node, found[node.name])]
+            alike = (name for name in same_coordinates(node, found[node.name]) if name not in untied)
+            if tensors := [("tensor", name) for name in alike]:
+                yield tensors
         if node.name in sums:
             yield [("node", name) for name in sums[node.name]]
             yield [("tensor", name) for name in (*node.inputs, *node.outputs)]
@@ -220,12 +235,14 @@ def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Nam
             yield [("tensor", name) for name in names]
 
 
-def _factors(
-    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]], variable_of: Mapping[Name, int]
-) -> tuple[Factor, ...]:
+Charge = tuple[tuple[str, ...], str, Cost]
+"""(nodes, tensor, cost) of a fetch, a shared fetch or a store."""
+
+
+def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
     weights: Counter[tuple[tuple[int, ...], Cost]] = Counter()
     counts: Counter[tuple[tuple[int, ...], Cost]] = Counter()
-    for nodes, tensor, cost in _costs(graph, found, sums):
+    for nodes, tensor, cost in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
         weights[scope, cost] += ITEM_BYTES[graph.tensors[tensor].dtype]
         counts[scope, cost] += 1
@@ -233,11 +250,11 @@ def _factors(
 
 
 def _costs(
-    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]]
-) -> Iterator[tuple[tuple[str, ...], str, Cost]]:
-    """Yield (nodes, tensor, cost) of every fetch, shared fetch and store."""
+    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]], *, partial: bool
+) -> Iterator[Charge]:
+    """Yield every fetch, shared fetch and store."""
     summands = {name for names in sums.values() for name in names}
-    groups: dict[tuple[str, str], dict[str, tuple[Need, ...]]] = {}
+    groups: dict[tuple[str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
         signature = found[node.name]
         if node.name in sums:
@@ -246,14 +263,23 @@ def _costs(
         for tensor in dict.fromkeys(node.inputs):
             operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
             needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
-            yield (node.name,), tensor, Read(graph.tensors[tensor].shape, (needs,))
+            reader = needs, tuple(operands) if partial else None
+            yield (node.name,), tensor, _read(graph.tensors[tensor].shape, [reader])
             if node.forward is not None:
-                groups.setdefault((node.forward, tensor), {})[node.name] = needs
+                groups.setdefault((node.forward, tensor), {})[node.name] = reader
         if node.name not in summands:
             for output, tensor in enumerate(node.outputs):
                 yield (node.name,), tensor, Write(signature, output)
     for (_, tensor), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
-                shared = tuple(readers[node] for node in nodes)
-                yield nodes, tensor, Read(graph.tensors[tensor].shape, shared)
+                yield nodes, tensor, _read(graph.tensors[tensor].shape, [readers[node] for node in nodes])
+
+
+Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
+"""A node's needs of a tensor, and the operands through which it reads it where those matter."""
+
+
+def _read(shape: tuple[int, ...], readers: Sequence[Reader]) -> Read:
+    operands = tuple(positions for _, positions in readers if positions is not None)
+    return Read(shape, tuple(needs for needs, _ in readers), operands)

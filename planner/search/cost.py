@@ -5,6 +5,9 @@ needs and does not own: |need| - |need n own|. Writing: an owner pulls its tile 
 results are first reduced to shares and the shares fetched. All of these volumes are products over dimensions of
 the counts in `counts.py`; where no count depends on the worker they are the design's closed forms.
 
+Partial tensors: a reader that does not carry the terms on fetches all of them, so that |need| counts once per term; a
+result that stays partial is not reduced there. What goes together, no table says: `infeasible` does.
+
 Across level i (between workers whose digits first differ at step i) goes what is had within the group that shares the
 digits at steps < i but not within the one that shares them at steps <= i. What a group has together is what a worker
 would have if it were cut at those steps alone, so that every level's volume is a difference of two such counts.
@@ -38,26 +41,50 @@ class Read:
     """One fetch of a tensor: per node, its operands' distinct needs of it.
 
     For one node, the cost of its fetch. For several nodes of a backward group, what fetching the union saves or adds
-    over the fetches of smaller groups (the term of inclusion and exclusion in which all of them occur).
+    over the fetches of smaller groups (the term of inclusion and exclusion in which all of them occur). `operands` are,
+    per node, those through which it reads the tensor; needed where it may be partial.
     """
 
     shape: tuple[int, ...]
     nodes: tuple[tuple[Need, ...], ...]
+    operands: tuple[tuple[int, ...], ...] = ()
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy of each node..., layout]."""
+        carried = self._carried(strategies, layouts)
+        terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
         total: Table = np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
         for chosen in product(*(list(_subsets(needs)) for needs in self.nodes)):
             odd = sum(len(needs) - 1 for needs in chosen) + len(self.nodes) - 1
-            total += (-1) ** odd * _not_owned(chosen, strategies, layouts)
-        return total
+            total += (-1) ** odd * _not_owned(chosen, strategies, layouts, terms)
+        return total if carried is None else np.where(_alike(carried, layouts), total, 0)
+
+    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
+        """Return 1 where a node carries terms of a tensor that is not partial then, or of others but not of it.
+
+        [strategy of each node..., layout]; None where nothing is infeasible.
+        """
+        if len(self.operands) != 1:
+            return None
+        carries, without = strategies[0].carries(self.operands[0])
+        wrong = (carries[:, None] & ~layouts.partial) | (without[:, None] & layouts.partial)
+        return _flags(wrong, (len(carries), len(layouts.states)))
+
+    def _carried(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
+        """Return, per node, [strategy]: the steps at which it carries the tensor's terms; None if never partial."""
+        if not layouts.partial.any():
+            return None
+        if len(self.operands) != len(self.nodes):
+            raise ValueError("expected the operands through which each node reads a tensor that may be partial")
+        return [domain.carries(operands)[0] for domain, operands in zip(strategies, self.operands, strict=True)]
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every fetch by itself.
 
         Only the last node's fetches count: what the term says of the earlier ones cancels out.
         """
-        across, last = _Across(self.nodes, strategies, layouts), len(self.nodes) - 1
+        carried = self._carried(strategies, layouts)
+        across, last = _Across(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
         parts = []
         for size in range(last + 1):
             for nodes in combinations(range(last), size):
@@ -78,6 +105,16 @@ class Write:
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy, layout]."""
         return _stored(self, strategies[0], layouts)
+
+    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
+        """Return 1 where the tensor is partial at a step that does not sum, [strategy, layout]; None if nowhere."""
+        if not layouts.partial.any():
+            return None
+        summing = strategies[0].carrying
+        for name, how in self.signature.description.strategies.items():
+            if how.reducer == "Sum":
+                summing = summing | strategies[0].mask(name)
+        return _flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every hop by itself."""
@@ -154,9 +191,9 @@ def _classes(columns: Sequence[NDArray[np.int64]], states: int) -> _Classes:
     return _Classes(of.reshape(-1), masks)
 
 
-def _need_classes(needs: tuple[Need, ...], strategies: Strategies) -> _Classes:
+def _need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> _Classes:
     names = [name for need in needs for dimension in need for name in dimension.variables]
-    return _classes([strategies.mask(name) for name in names], len(strategies.states))
+    return _classes([*map(strategies.mask, names), *more], len(strategies.states))
 
 
 Term = tuple[tuple[Reach, tuple[int, ...]], ...]
@@ -173,17 +210,42 @@ def _terms(needs: tuple[Need, ...], masks: Table) -> list[list[Term]]:
     return found
 
 
-def _not_owned(chosen: Sequence[tuple[Need, ...]], strategies: Sequence[Strategies], layouts: Layouts) -> Table:
-    """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout]."""
-    rank = len(layouts.shape)
+def _flags(wrong: Table, shape: tuple[int, ...]) -> Table | None:
+    return np.broadcast_to(wrong != 0, shape).astype(np.int64) if wrong.any() else None
+
+
+def _alike(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where all nodes carry the same terms and so share a fetch, [strategy or class of each node..., layout]."""
+    last = carried[-1][:, None]
+    together = np.ones((1,) * (len(carried) + 1), dtype=bool)
+    for number, steps in enumerate(carried[:-1], start=1):
+        differing = (steps[:, *(None,) * (len(carried) - number), None] ^ last) & layouts.partial
+        together = together & (differing == 0)
+    return together
+
+
+def _not_owned(
+    chosen: Sequence[tuple[Need, ...]],
+    strategies: Sequence[Strategies],
+    layouts: Layouts,
+    times: Table | None = None,
+) -> Table:
+    """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout].
+
+    `times` is how many terms of every element are read, broadcast to that shape.
+    """
+    rank, shape = len(layouts.shape), (*(len(s.states) for s in strategies), len(layouts.states))
     if rank == 0:
-        return np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
+        again = np.int64(0) if times is None else (times - 1) * prod(layouts.ways)
+        return np.broadcast_to(again, shape)
     axes = [_need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
     terms = [_terms(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
     whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
     total = _within(terms, whole, layouts.ways)
-    moved = total[..., -1:] - total[..., :-1]
-    return np.asarray(moved[np.ix_(*(classes.of for classes in axes), np.arange(len(layouts.states)))])
+    every = np.ix_(*(classes.of for classes in axes))
+    if times is None:
+        return np.asarray((total[..., -1:] - total[..., :-1])[every])
+    return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
 
 
 def _within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
@@ -206,12 +268,27 @@ def _within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...
 class _Across:
     """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
 
-    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy.
+    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy; `carried` are
+    the steps at which it carries the tensor's terms, if it may be partial.
     """
 
-    def __init__(self, nodes: Sequence[tuple[Need, ...]], strategies: Sequence[Strategies], layouts: Layouts) -> None:
-        classes = [_need_classes(needs, domain) for needs, domain in zip(nodes, strategies, strict=True)]
+    def __init__(
+        self,
+        nodes: Sequence[tuple[Need, ...]],
+        strategies: Sequence[Strategies],
+        layouts: Layouts,
+        carried: Sequence[Table] | None,
+    ) -> None:
+        more = [()] * len(nodes) if carried is None else [(steps,) for steps in carried]
+        classes = [_need_classes(*one) for one in zip(nodes, strategies, more, strict=True)]
         self.of = tuple(axis.of for axis in classes)
+        self._terms_read: Table | int = 1
+        self._together: Table | int = 1
+        if carried is not None:
+            kept = [axis.masks[:, -1] for axis in classes]
+            after = ~leading(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
+            self._terms_read = product_of_ways(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
+            self._together = _alike(kept, layouts).astype(np.int64)
         self._terms = [_terms(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
         groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
@@ -223,7 +300,7 @@ class _Across:
         """Return the fetch of what is in a need and in none of those had before."""
         subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
         parts = [(-1) ** len(others) * self._common(frozenset((need, *others))) for others in subsets]
-        return reduce(np.add, parts)
+        return np.asarray(reduce(np.add, parts) * self._together)
 
     def _common(self, needs: frozenset[tuple[int, int]]) -> Table:
         """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
@@ -232,13 +309,18 @@ class _Across:
         return self._found[needs]
 
     def _count(self, needs: frozenset[tuple[int, int]]) -> Table:
+        steps, states = len(self._layouts.ways), len(self._layouts.states)
         if not self._layouts.shape:
-            return np.zeros((len(self._layouts.ways), *(1 for _ in self.of), len(self._layouts.states)), dtype=np.int64)
+            one = np.full((steps + 1, *(1 for _ in self.of), states), prod(self._layouts.ways), dtype=np.int64)
+            return self._differences(one)
         axes = []
         for node, terms in enumerate(self._terms):
             kept = [number for at, number in sorted(needs) if at == node]
             axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
-        had = np.moveaxis(_within(axes, self._masks, self._layouts.ways)[..., self._at], -2, 0)
+        return self._differences(np.moveaxis(_within(axes, self._masks, self._layouts.ways)[..., self._at], -2, 0))
+
+    def _differences(self, volume: Table) -> Table:
+        had = volume * self._terms_read
         return np.asarray(had[:-1] - had[1:])
 
 
@@ -272,7 +354,7 @@ def _stored(write: Write, strategies: Strategies, layouts: Layouts) -> Table:
     moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
     for block in _blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes.masks[block]
-        copies = product_of_ways(layouts.ways)[masks[:, -2, None]]
+        copies = product_of_ways(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
         own, share, kept = _volumes(landing, masks, layouts)
         moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
     return np.asarray(moved[classes.of])
@@ -290,7 +372,7 @@ def _stored_across(write: Write, strategies: Strategies, layouts: Layouts) -> Cr
     for block in _blocks(shape[0], shape[1] * prod(ways) * 2):
         for i, part in enumerate(leading(ways).tolist()):
             _, share[block], kept[i, block] = _volumes(landing, classes.masks[block] & part, layouts)
-    copies = product_of_ways(ways)[classes.masks[:, -2, None] & ~leading(ways)[:, None, None]]
+    copies = product_of_ways(ways)[classes.masks[:, -2, None] & ~leading(ways)[:, None, None] & ~layouts.partial]
     one_hop = layouts.replicated == 0
     reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
     had = np.where(one_hop, copies, 1) * kept
@@ -299,8 +381,7 @@ def _stored_across(write: Write, strategies: Strategies, layouts: Layouts) -> Cr
 
 def _landing_classes(write: Write, strategies: Strategies) -> tuple[Need, _Classes]:
     """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
-    landing = output_reach(write.signature, write.output)
-    reducing = np.zeros(len(strategies.states), dtype=np.int64)
+    landing, reducing = output_reach(write.signature, write.output), strategies.carrying
     for name in write.signature.description.reduction_variables:
         reducing = reducing | strategies.mask(name)
     columns = [strategies.mask(name) for dimension in landing for name in dimension.variables]

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from itertools import product
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout import EVERYWHERE, REPLICATE, Layout, Placement, Shard, Signature, Strategy, eligible
+from planner.layout import (
+    EVERYWHERE,
+    PARTIAL,
+    REPLICATE,
+    TERMS,
+    Layout,
+    Placement,
+    Shard,
+    Signature,
+    Strategy,
+    eligible,
+)
 from planner.layout.split import first_eligible
 from planner.search.counts import held
 
@@ -20,9 +31,10 @@ Masks = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layouts:
-    """Candidate layouts of tensors of one shape, with the steps at which each shards a dimension or replicates.
+    """Candidate layouts of tensors of one shape, with the steps at which each shards, replicates or is partial.
 
-    `sharded` is [dimension, state] and `replicated` [state], bit masks over steps. Interned, compared by identity.
+    `sharded` is [dimension, state], `replicated` [state] and `partial` [state], or one 0 where none is: bit masks over
+    steps. Interned, compared by identity.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +42,7 @@ class Layouts:
     states: tuple[Layout, ...]
     sharded: Masks
     replicated: Masks
+    partial: Masks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +58,20 @@ class Strategies:
         found = self.masks.get(variable)
         return np.zeros(len(self.states), dtype=np.int64) if found is None else found
 
+    @property
+    def carrying(self) -> Masks:
+        """Return [state]: the steps at which terms of partial operands are carried."""
+        return self._any(choice for choice in self.masks if carried(choice))
+
+    def carries(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
+        """Return [state] twice: the steps that carry terms of some of these operands, and those that leave some out."""
+        some = self._any(choice for choice in self.masks if carried(choice).intersection(operands))
+        without = (choice for choice in self.masks if carried(choice) and not carried(choice).issuperset(operands))
+        return some, self._any(without)
+
+    def _any(self, choices: Iterable[str]) -> Masks:
+        return reduce(np.bitwise_or, map(self.mask, choices), np.zeros(len(self.states), dtype=np.int64))
+
 
 Domain = Layouts | Strategies
 
@@ -53,11 +80,12 @@ Domain = Layouts | Strategies
 def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
     ordered = tuple(sorted(states, key=lambda layout: largest_holding(shape, layout, ways)))
-    sharded = np.array(
-        [[_mask(layout, Shard(dim)) for layout in ordered] for dim in range(len(shape))], dtype=np.int64
-    )
+    sharded = np.array([[_mask(layout, Shard(dim)) for layout in ordered] for dim in range(len(shape))], dtype=np.int64)
     replicated = np.array([_mask(layout, REPLICATE) for layout in ordered], dtype=np.int64)
-    return Layouts(shape, ways, ordered, sharded.reshape(len(shape), len(ordered)), replicated)
+    partial = np.array([_mask(layout, PARTIAL) for layout in ordered], dtype=np.int64)
+    if not partial.any():
+        partial = partial[:1]
+    return Layouts(shape, ways, ordered, sharded.reshape(len(shape), len(ordered)), replicated, partial)
 
 
 _STRATEGIES: dict[tuple[tuple[int, ...], tuple[tuple[str, int], ...], tuple[Strategy, ...]], Strategies] = {}
@@ -97,6 +125,19 @@ def largest_part(signature: Signature, strategy: Strategy, ways: tuple[int, ...]
     return int(parts.max())
 
 
+def carrying(operands: Iterable[int]) -> str:
+    """Return the choice by which a node carries terms of these operands, such as `+{0,1}`; in a plan it is `+`."""
+    return f"{TERMS}{{{','.join(map(str, sorted(operands)))}}}"
+
+
+@cache
+def carried(choice: str) -> frozenset[int]:
+    """Return the operands whose terms a choice carries; none if it is a variable or `*`."""
+    if not choice.startswith(TERMS):
+        return frozenset()
+    return frozenset(map(int, choice[len(TERMS) + 1 : -1].split(",")))
+
+
 @cache
 def placements_at(
     shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
@@ -114,9 +155,7 @@ def choices_at(
 
     `everywhere`: for every operator, because the objective makes computing twice cost something.
     """
-    split = tuple(
-        name for name in signature.description.strategies if eligible(signature.extents[name], ways, step)
-    )
+    split = tuple(name for name in signature.description.strategies if eligible(signature.extents[name], ways, step))
     if not split or everywhere or (replicate and signature.description.is_elementwise):
         return (*split, EVERYWHERE)
     return split
@@ -124,9 +163,7 @@ def choices_at(
 
 def all_layouts(shape: tuple[int, ...], ways: tuple[int, ...], *, replicate: bool) -> tuple[Layout, ...]:
     """Return every candidate layout over all steps."""
-    return tuple(
-        product(*(placements_at(shape, ways, step, replicate=replicate) for step in range(len(ways))))
-    )
+    return tuple(product(*(placements_at(shape, ways, step, replicate=replicate) for step in range(len(ways)))))
 
 
 def all_strategies(

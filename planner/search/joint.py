@@ -13,11 +13,14 @@ from planner.search.space import Limits, Outcome, Space, State
 def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
-    The recursion's plan is where it starts from, so it is never worse.
+    The recursion's plan is where it starts from, so it is never worse; where tensors may be partial, so is the plan of
+    this search in which none is.
     """
-    start = recursive(space, limits)
+    start = recursion = recursive(space, limits)
+    if space.carriage is not None:
+        start = min(start, joint(space.without_partial(), limits), key=lambda one: one.cost)
     found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start.choice)
-    return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": start.cost})
+    return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 
 
 def over(
@@ -25,7 +28,8 @@ def over(
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `start` is one of them."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    problem = build(space.coarse, domains, space.tables, space.objective)
+    known = None if start is None or space.carriage is None else space.cost(start)
+    problem = build(space.coarse, domains, space.tables, space.feasible(known))
     incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
     found = minimise(problem, limits, incumbent)
     choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))

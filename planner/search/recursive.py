@@ -6,23 +6,49 @@ step made a group fetch is seen in full. The subtracted term is a constant of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from planner.search.domains import Domain
 from planner.search.problem import build
-from planner.search.solver import minimise
+from planner.search.solver import Solution, minimise
 from planner.search.space import Limits, Outcome, Space, State
 
 
 def recursive(space: Space, limits: Limits) -> Outcome:
-    """Choose step by step. Every step is exact within limits; their sequence need not be."""
+    """Choose step by step. Every step is exact within limits; their sequence need not be.
+
+    Where tensors may be partial, the plan is the better of this and of the recursion in which none is.
+    """
     count = len(space.coarse.variables)
     choice: list[State] = [()] * count
     width, largest, total = 0, 0, 0
     for step in range(len(space.ways)):
-        domains = [
-            space.domain(v, [(*choice[v], option) for option in space.options(v, step)], step + 1) for v in range(count)
-        ]
-        problem = build(space.coarse, domains, space.tables, space.objective)
-        found = minimise(problem, limits)
+        domains, found = _step(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         width, largest, total = max(width, found.width), max(largest, found.largest_table_bytes), found.value
     details = {"width": width, "largest_table_bytes": largest}
-    return Outcome(tuple(choice), total, None, details)
+    outcome = Outcome(tuple(choice), total, None, details)
+    if space.carriage is None:
+        return outcome
+    return min(outcome, recursive(space.without_partial(), limits), key=lambda one: one.cost)
+
+
+def _step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> tuple[list[Domain], Solution]:
+    """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
+    domains = _domains(space, choice, step)
+    if space.carriage is None:
+        return domains, minimise(build(space.coarse, domains, space.tables, space.objective), limits)
+    plain = _domains(space.without_partial(), choice, step)
+    known = minimise(build(space.coarse, plain, space.tables, space.objective), limits)
+    start = [
+        domain.states.index(without.states[state])
+        for domain, without, state in zip(domains, plain, known.states, strict=True)
+    ]
+    return domains, minimise(build(space.coarse, domains, space.tables, space.feasible(known.value)), limits, start)
+
+
+def _domains(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
+    return [
+        space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
+        for v, before in enumerate(choice)
+    ]

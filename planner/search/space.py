@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
-from planner.layout import Layout, Placement, Strategy
+from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
+from planner.search.carriage import INFEASIBLE, Carriage, Feasible, above
 from planner.search.coarsen import CoarseGraph, TensorVariable
 from planner.search.domains import (
     Domain,
     all_layouts,
     all_strategies,
+    carried,
+    carrying,
     choices_at,
     layouts_of,
     placements_at,
@@ -38,7 +42,8 @@ class Limits:
 class Space:
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 
-    `tables` remembers costs between searches.
+    `tables` remembers costs between searches. `carriage` says what may be partial, where anything may. A strategy of
+    the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`.
     """
 
     coarse: CoarseGraph
@@ -46,9 +51,22 @@ class Space:
     replicate: bool
     tables: Tables = field(default_factory=Tables)
     objective: Objective = BYTES
+    carriage: Carriage | None = None
+
+    def without_partial(self) -> Space:
+        """Return the same space in which nothing is partial."""
+        return replace(self, carriage=None)
+
+    def feasible(self, cost: int | None = None) -> Objective:
+        """Return the objective under which whatever does not go together costs more than a plan of this cost."""
+        if self.carriage is None:
+            return self.objective
+        return Feasible(self.objective, INFEASIBLE if cost is None else above(self.coarse, cost))
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
+        if self.carriage is not None:
+            return tuple(product(*(self.options(v, step) for step in range(len(self.ways)))))
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
             return all_layouts(variable.shape, self.ways, replicate=self.replicate)
@@ -60,10 +78,14 @@ class Space:
         """Return what a variable's state may have at a step."""
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
-            return placements_at(variable.shape, self.ways, step, replicate=self.replicate)
-        return choices_at(
+            placements = placements_at(variable.shape, self.ways, step, replicate=self.replicate)
+            partial = self.carriage is not None and v in self.carriage.partial[step]
+            return (*placements, PARTIAL) if partial else placements
+        choices = choices_at(
             variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.everywhere
         )
+        sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
+        return (*choices, *map(carrying, sets))
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
         """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
@@ -73,13 +95,13 @@ class Space:
         return strategies_of(variable.signature, ways, tuple(states))
 
     def cost(self, choice: Sequence[State]) -> int:
-        """Return the cost of a plan, one state per variable, in the objective's unit."""
+        """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""
         return self.problem([(state,) for state in choice]).constant
 
     def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
         """Return the problem of choosing one of the candidates of every variable."""
         domains = [self.domain(v, states) for v, states in enumerate(candidates)]
-        return build(self.coarse, domains, self.tables, self.objective)
+        return build(self.coarse, domains, self.tables, self.feasible())
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
         """Return every tensor's layout."""
@@ -89,7 +111,8 @@ class Space:
     def strategies(self, choice: Sequence[State]) -> dict[str, Strategy]:
         """Return every node's strategy."""
         of = self.coarse.variable_of
-        return {node.name: choice[of["node", node.name]] for node in self.coarse.graph.nodes}
+        plain = [tuple(TERMS if carried(one) else one for one in map(str, state)) for state in choice]
+        return {node.name: plain[of["node", node.name]] for node in self.coarse.graph.nodes}
 
 
 @dataclass(frozen=True, slots=True)

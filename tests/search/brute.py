@@ -6,14 +6,12 @@ from math import prod
 import numpy as np
 
 from planner.search.coarsen import TensorVariable
-from planner.search.problem import build
 
 
 def least_bytes(space, most=300_000):
     """Return the least bytes of any plan of the space, or None where there are too many plans."""
     variables = range(len(space.coarse.variables))
-    domains = [space.domain(v, space.candidates(v)) for v in variables]
-    problem = build(space.coarse, domains, space.tables)
+    problem = space.problem([space.candidates(v) for v in variables])
     tensors = [v for v in variables if isinstance(space.coarse.variables[v], TensorVariable)]
     groups = _groups(problem, set(variables) - set(tensors))
     layouts = prod(problem.sizes[v] for v in tensors)

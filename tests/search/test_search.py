@@ -141,7 +141,7 @@ def test_one_worker_moves_nothing():
     ("options", "message"),
     [
         (SearchOptions((2,), "quantum"), "expected a searcher among recursive, joint.*found 'quantum'"),
-        (SearchOptions((2,), placements="S,R,P"), "P is not supported"),
+        (SearchOptions((2,), "ilp", "S,R,P"), "expected a searcher among recursive, joint for placements S,R,P, found"),
         (SearchOptions((2,), placements="R"), "expected placements"),
         (SearchOptions((2, 1)), "ways of at least 2"),
     ],
