@@ -22,7 +22,7 @@ def _increment(draw: Draw) -> Case:
 
 
 def _adam(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    shape = draw.shape()
     moments = (draw.array(*shape), draw.positive(*shape))
     step = np.asarray(float(draw.number(1, 20)))
     attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
@@ -36,7 +36,7 @@ def _adamw(draw: Draw) -> Case:
 
 def _by_root(draw: Draw, **attributes: Value) -> Case:
     """Operands of an optimizer that keeps squares of gradients."""
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    shape = draw.shape()
     return Case((draw.array(*shape), draw.array(*shape), draw.positive(*shape)), {"lr": 0.1, "eps": 1e-3, **attributes})
 
 

@@ -44,6 +44,10 @@ class Draw:
         """Return `count` sizes."""
         return tuple(self.size(low, high) for _ in range(count))
 
+    def shape(self, least: int = 1, most: int = 4, low: int = 2, high: int = 4) -> tuple[int, ...]:
+        """Return from `least` to `most` sizes."""
+        return self.sizes(self.size(least, most), low, high)
+
     def flag(self) -> bool:
         """Return True or False."""
         return bool(self.generator.integers(2))
@@ -78,18 +82,18 @@ Generate = Callable[[Draw], Case]
 
 def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
     """Operands of one shape, of both signs."""
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    shape = draw.shape()
     return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
 
 
 def positive_shape(draw: Draw) -> Case:
     """One operand above zero."""
-    return Case((draw.positive(*draw.sizes(draw.size(1, 4), 2, 4)),))
+    return Case((draw.positive(*draw.shape()),))
 
 
 def binary(draw: Draw) -> Case:
     """Two operands, the second above zero and of the same shape or of some of the first one's dimensions."""
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    shape = draw.shape()
     a = draw.array(*shape)
     if draw.flag():
         return Case((a, draw.positive(*shape)))

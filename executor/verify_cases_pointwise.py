@@ -77,7 +77,7 @@ def _attributes(draw: Draw, row: str) -> Mapping[str, Value]:
 
 
 def _shape(draw: Draw) -> tuple[int, ...]:
-    return draw.sizes(draw.size(1, 4), 2, 4)
+    return draw.shape()
 
 
 def _one_operand(draw: Draw, row: str, operands: int) -> Case:
@@ -132,7 +132,7 @@ def _broadcast_mask(draw: Draw, operands: int) -> Case:
 
 
 def _square(draw: Draw, **attributes: Value) -> Case:
-    return Case((draw.array(*draw.sizes(draw.size(0, 2), 1, 3), *draw.sizes(2, 2, 5)),), attributes)
+    return Case((draw.array(*draw.shape(0, 2, 1, 3), *draw.sizes(2, 2, 5)),), attributes)
 
 
 def _diagonal(draw: Draw) -> Case:

@@ -54,7 +54,7 @@ def _extreme(draw: Draw, *, backward: bool) -> Case:
 
 
 def _cumulative(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 3), 2, 5)
+    shape = draw.shape(1, 3, 2, 5)
     dim = draw.size(0, len(shape) - 1)
     extents: dict[str, Value] = {f"i{dim}": shape[dim]}
     return Case((draw.array(*shape),), {"dim": dim, "reverse": draw.flag(), "extents": extents})
@@ -102,7 +102,7 @@ def _normalize(draw: Draw, name: str) -> Case:
 
 def _softmax(draw: Draw, operands: str) -> Case:
     """Operands by letter: "x" logits, "m" maximum, "t" total, "g" gradient, "r" softmax, "i" one number per row."""
-    shape = draw.sizes(draw.size(1, 4), 2, 4)
+    shape = draw.shape()
     dim = draw.size(-len(shape), len(shape) - 1)
     x = draw.array(*shape)
     exponentials = np.exp(x - x.max(axis=dim, keepdims=True))
@@ -126,7 +126,7 @@ def _cross_entropy(draw: Draw, name: str) -> Case:
 
 
 def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
-    shape = draw.sizes(draw.size(1, 3), 2, 5)
+    shape = draw.shape(1, 3, 2, 5)
     within = name == "binary_cross_entropy"
     x = draw.generator.integers(1, 8, shape) / 8 if within else draw.array(*shape)
     probable = name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")

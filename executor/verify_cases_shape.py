@@ -15,7 +15,7 @@ RESHAPES = (
 
 
 def _shape(draw: Draw, least: int = 1) -> tuple[int, ...]:
-    return draw.sizes(draw.size(least, 4), 2, 4)
+    return draw.shape(least)
 
 
 def _reshape(draw: Draw) -> Case:
@@ -31,13 +31,13 @@ def _reshape(draw: Draw) -> Case:
 
 
 def _unbind(draw: Draw) -> Case:
-    shape = draw.sizes(draw.size(1, 3), 2, 4)
+    shape = draw.shape(1, 3)
     dim = draw.size(0, len(shape) - 1)
     return Case((draw.array(*shape),), {"dim": dim, "n": shape[dim]})
 
 
 def _stack(draw: Draw) -> Case:
-    shape, count = draw.sizes(draw.size(1, 3), 2, 4), draw.size(1, 4)
+    shape, count = draw.shape(1, 3), draw.size(1, 4)
     return Case(tuple(draw.array(*shape) for _ in range(count)), {"dim": draw.size(0, len(shape))})
 
 
@@ -47,7 +47,7 @@ def _permute(draw: Draw) -> Case:
 
 
 def _cat(draw: Draw) -> Case:
-    shape, sizes = list(_shape(draw)), draw.sizes(draw.size(1, 4), 1, 4)
+    shape, sizes = list(_shape(draw)), draw.shape(1, 4, 1, 4)
     dim = draw.size(0, len(shape) - 1)
     arrays = tuple(draw.array(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes)
     return Case(arrays, {"dim": dim, "sizes": sizes})
@@ -103,12 +103,12 @@ def _diagonal(draw: Draw, *, backward: bool) -> Case:
 
 
 def _embedding(draw: Draw) -> Case:
-    (rows, width), shape = draw.sizes(2, 2, 6), draw.sizes(draw.size(1, 2), 2, 4)
+    (rows, width), shape = draw.sizes(2, 2, 6), draw.shape(1, 2)
     return Case((draw.array(rows, width), draw.below(rows, *shape)), extents={"v": rows})
 
 
 def _embedding_backward(draw: Draw) -> Case:
-    (rows, width), shape = draw.sizes(2, 2, 6), draw.sizes(draw.size(1, 2), 2, 4)
+    (rows, width), shape = draw.sizes(2, 2, 6), draw.shape(1, 2)
     return Case((draw.array(*shape, width), draw.below(rows, *shape)), {"extents": {"v": rows}})
 
 

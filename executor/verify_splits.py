@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from math import ceil, floor, prod
+from typing import cast
 
 import numpy as np
 
 from executor.verify_cases import Array, Draw
-from executor.verify_check import Application, Check, compared
+from executor.verify_check import EXACT, Application, Check, compared, difference
 from executor.verify_parts import PartError, Subject, deal, run_in_parts
 from tdl import REDUCERS, Affine, Halo, Output, Strategy
 from tdl.index import Rational
@@ -46,36 +47,50 @@ def meaning_checks(application: Application, draw: Draw, name: str) -> Iterator[
     subject = application.subject
     strategy = subject.description.strategies[name]
     cut = draw.size(1, subject.extents[name] - 1)
-    yield compared(f"meaning of {name}", partial(evaluate_in_parts, subject, strategy, cut), application.expected)
+    parts = ((0, cut), (cut, subject.extents[name]))
+    if strategy.reducer is None:
+        part = parts[draw.size(0, 1)]
+        yield Check(f"meaning of {name}", partial(part_differs, application, name, part))
+    else:
+        compute = partial(reduce_parts, subject, strategy, parts)
+        yield compared(f"meaning of {name}", compute, application.expected)
     if strategy.halos:
         stop = draw.size(1, subject.extents[name])
         yield Check(f"halo of {name}", partial(uncovered, subject, strategy, (draw.size(0, stop - 1), stop)))
 
 
-def evaluate_in_parts(subject: Subject, strategy: Strategy, cut: int) -> list[Array]:
-    """Evaluate the description below and from `cut`, and put the two together as the strategy says: no kernel runs."""
-    description, variable, operands = subject.description, strategy.variable, subject.case.operands
-    parts = [
-        description.evaluate(operands, subject.case.attributes, subject.extents, {variable: bounds})
-        for bounds in ((0, cut), (cut, subject.extents[variable]))
-    ]
-    if strategy.reducer is not None:
-        combine = REDUCERS[strategy.reducer].numpy
-        return [np.asarray(combine(*pair)) for pair in zip(*parts, strict=True)]
-    return [
-        _joined(subject, variable, output, pair)
-        for output, pair in zip(description.outputs, zip(*parts, strict=True), strict=True)
-    ]
+def reduce_parts(subject: Subject, strategy: Strategy, parts: Sequence[tuple[int, int]]) -> list[Array]:
+    """Evaluate the description in two parts, and combine them by the strategy's reducer: no kernel runs."""
+    results = [_evaluate(subject, strategy.variable, part) for part in parts]
+    combine = REDUCERS[cast(str, strategy.reducer)].numpy
+    return [np.asarray(combine(*pair)) for pair in zip(*results, strict=True)]
 
 
-def _joined(subject: Subject, variable: str, output: Output, parts: Sequence[Array]) -> Array:
-    """Concatenate along a variable's own axis: a mixed-radix dimension is taken apart and merged again."""
+def part_differs(application: Application, variable: str, part: tuple[int, int]) -> str | None:
+    """Evaluate the description in one part, and say how it differs from the same part of the whole, or None."""
+    subject = application.subject
+    expected = [
+        _part_of(whole, subject, variable, (output, part))
+        for whole, output in zip(application.expected, subject.description.outputs, strict=True)
+    ]
+    return difference(_evaluate(subject, variable, part), expected, EXACT)
+
+
+def _evaluate(subject: Subject, variable: str, part: tuple[int, int]) -> tuple[Array, ...]:
+    case = subject.case
+    return subject.description.evaluate(case.operands, case.attributes, subject.extents, {variable: part})
+
+
+def _part_of(whole: Array, subject: Subject, variable: str, place: tuple[Output, tuple[int, int]]) -> Array:
+    """Cut along a variable's own axis: a mixed-radix dimension is taken apart and merged again."""
+    output, (start, stop) = place
     names = [name for index in output.index for name in index.variables]
     if variable not in names:
         raise PartError(f"parts of {variable} are to be concatenated, but no output dimension runs over it")
-    sizes = [-1 if name == variable else subject.extents[name] for name in names]
-    whole = np.concatenate([part.reshape(sizes) for part in parts], names.index(variable))
-    return whole.reshape([prod(subject.extents[name] for name in index.variables) for index in output.index])
+    sizes = dict(subject.extents) | {variable: stop - start}
+    apart = whole.reshape([subject.extents[name] for name in names])
+    cut = apart[tuple(slice(start, stop) if name == variable else slice(None) for name in names)]
+    return cut.reshape([prod(sizes[name] for name in index.variables) for index in output.index])
 
 
 def uncovered(subject: Subject, strategy: Strategy, part: tuple[int, int]) -> str | None:

@@ -22,7 +22,7 @@ from tdl import Description
 LEAST = 50
 """Distinct shapes on which every strategy is split."""
 
-ROUNDS = (90, 90, 90, 90, 360, 720, 1440)
+ROUNDS = (85, 85, 85, 85, 360, 720, 1440)
 """Cases drawn at a time."""
 
 QUIET = settings(
@@ -48,9 +48,16 @@ class Drawn(Draw):
         return found
 
     def sizes(self, count, low=2, high=5):
-        ways = high - low + 1
-        number = self.size(0, ways**count - 1)
-        return tuple(low + number // ways**place % ways for place in reversed(range(count)))
+        return _digits(self.size(0, (high - low + 1) ** count - 1), count, low, high)
+
+    def shape(self, least=1, most=4, low=2, high=4):
+        ranks = range(least, most + 1)
+        number = self.size(0, sum((high - low + 1) ** rank for rank in ranks) - 1)
+        for rank in ranks:
+            if number < (high - low + 1) ** rank:
+                return _digits(number, rank, low, high)
+            number -= (high - low + 1) ** rank
+        raise AssertionError
 
     def flag(self):
         return self.choose(_one_of(0, 1)) == 1
@@ -62,6 +69,12 @@ class Drawn(Draw):
     def ascending(self, count, number):
         ways = list(combinations(range(count), number))
         return ways[self.size(0, len(ways) - 1)]
+
+
+def _digits(number, count, low, high):
+    """Digits from low to high of a number, most significant first."""
+    ways = high - low + 1
+    return tuple(low + number // ways**place % ways for place in reversed(range(count)))
 
 
 @cache
