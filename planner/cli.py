@@ -22,8 +22,9 @@ from planner.plan import Plan, check_workers
 from planner.plan_json import save_plan
 from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
-from planner.search import SEARCHERS, SearchOptions, Ties, search
+from planner.search import OBJECTIVES, SEARCHERS, SearchOptions, Ties, search
 from planner.search.factors import MOST_WORKERS_FACTORED, best_factors
+from topologies import Machine, load_topology
 
 MODEL_OPTIONS = (
     "batch", "dtype", "optimizer", "lr", "momentum", "image", "channels", "classes", "unroll", "input_width",
@@ -85,12 +86,13 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S; S,R; or S,R,P.")
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to do without: {RULES}.")
-@click.option("--objective", type=click.Choice(("bytes",)), default="bytes", show_default=True)
+@click.option("--objective", type=click.Choice(OBJECTIVES), default="bytes", show_default=True, help="Of which little.")
+@click.option("--topo", help="The machine that --objective time is about: a YAML file or the name of one.")
 @operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
 def main(model: str, output: Path | None, json_file: Path | None, **options: Any) -> None:
-    """Find how to split the training step of MODEL over workers so that few bytes move.
+    """Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
     MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
     path/to/file.py:function, a function without arguments that returns a Graph.
@@ -99,10 +101,12 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     check_written((output, json_file), (*source_files(model), *options["operator_files"]))
     load_operators(options["operator_files"])
     _check_ways(options["workers"], options["ways"])
+    machine = _machine(options["objective"], options["topo"])
     given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
     graph = load_model(model, given)
-    chosen = {"name": options["searcher"], "placements": options["placements"]}
+    chosen: dict[str, Any] = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen |= {"objective": options["objective"], "machine": machine}
     asked = SearchOptions(ways=(), seed=options["seed"], untie=options["untie"], **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
     plan = replace(plan, search={"model": model, **plan.search})
@@ -118,6 +122,14 @@ def _search(graph: Graph, workers: int | None, ways: tuple[int, ...] | None, opt
     if ways is None:
         return best_factors(graph, workers or 1, options)
     return search(graph, replace(options, ways=ways))
+
+
+def _machine(objective: str, topology: str | None) -> Machine | None:
+    if objective == "time" and topology is None:
+        raise click.UsageError("--objective time: expected --topo MACHINE, found none")
+    if objective != "time" and topology is not None:
+        raise click.UsageError(f"--topo {topology}: expected --objective time with it, found {objective}")
+    return None if topology is None else load_topology(topology)
 
 
 def _check_ways(workers: int | None, ways: tuple[int, ...] | None) -> None:

@@ -17,7 +17,7 @@ from planner.layout import parse_placement
 from planner.plan import Plan, check_names, check_plan
 
 FORMAT = "plan/1"
-DECISIVE = ("model", "name", "placements", "objective")  # what of a search is said beside the decisions
+DECISIVE = ("model", "name", "placements", "objective", "machine")  # what of a search is said beside the decisions
 
 
 class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -44,15 +44,31 @@ def summary_table(record: dict[str, Any]) -> Table:
     if len(record["ways"]) > 1:
         steps = zip(record["ways"], record["step_bytes"], strict=True)
         rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
-    rows += _bound(found) + _found(found)
+    rows += _predicted(found) + _bound(found) + _found(found)
     return facts(f"plan of {record['model']}" if record["model"] else "plan", rows)
+
+
+def _predicted(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say where the time of an iteration goes, of a plan searched for that."""
+    if not {"predicted_s", "machine", "winner", "level_s", "latency_s", "compute_s"} <= found.keys():
+        return []
+    levels = [(f"  across level {i}", seconds(cost)) for i, cost in enumerate(found["level_s"], start=1)]
+    return [
+        (f"time per iteration on {found['machine']}", seconds(found["predicted_s"][found["winner"]])),
+        *levels,
+        ("  latencies", seconds(found["latency_s"])),
+        ("  computation", seconds(found["compute_s"])),
+    ]
 
 
 def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Say how far from the best the plan can be, where a searcher knows."""
-    if "lower_bound" not in found:
+    if "lower_bound_s" in found:
+        bound = seconds(found["lower_bound_s"])
+    elif "lower_bound" in found:
+        bound = exact_bytes(found["lower_bound"])
+    else:
         return []
-    bound = exact_bytes(found["lower_bound"])
     return [("lower bound", f"{bound}, gap {percent(found['gap'])}" if "gap" in found else bound)]
 
 

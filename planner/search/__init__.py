@@ -1,4 +1,4 @@
-"""The search: a graph and the ways to split it in, the plan that moves the fewest bytes out.
+"""The search: a graph and the ways to split it in, the plan that moves the fewest bytes (or takes least time) out.
 
 Searchers share one signature and sit in one dict, `SEARCHERS`.
 """
@@ -15,11 +15,16 @@ from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search import alternatives, ilp, joint, recursive
 from planner.search.carriage import carriage, may_be_partial
-from planner.search.coarsen import TensorVariable, Ties
+from planner.search.coarsen import CoarseGraph, TensorVariable, Ties
 from planner.search.coarsen import coarsen as coarsened
+from planner.search.objective import BYTES, Objective
 from planner.search.space import Limits, Outcome, Searcher, Space
+from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
+from topologies import Machine
 
-__all__ = ["SEARCHERS", "Limits", "Outcome", "SearchOptions", "Searcher", "Space", "Ties", "search", "space_of"]
+__all__ = [
+    "OBJECTIVES", "SEARCHERS", "Limits", "Outcome", "SearchOptions", "Searcher", "Space", "Ties", "search", "space_of",
+]  # fmt: skip
 
 SEARCHERS: dict[str, Searcher] = {
     "recursive": recursive.recursive,
@@ -36,6 +41,8 @@ SEARCHERS: dict[str, Searcher] = {
 }
 
 PLACEMENTS = ("S", "S,R", "S,R,P")
+
+OBJECTIVES = ("bytes", "time")
 
 PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
@@ -56,7 +63,7 @@ class SearchOptions:
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R"
     all but `updates`; under "S,R,P" element-wise operators do not tie what may be partial, either);
-    `untie` names those to do without.
+    `untie` names those to do without. `objective` is "bytes" or, on a `machine`, "time".
     """
 
     ways: tuple[int, ...]
@@ -66,14 +73,17 @@ class SearchOptions:
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
     untie: tuple[str, ...] = ()
+    objective: str = "bytes"
+    machine: Machine | None = None
 
 
 def search(graph: Graph, options: SearchOptions) -> Plan:
-    """Return the plan that the named searcher finds, or a heuristic's where that moves fewer bytes (to 4 steps).
+    """Return the plan that the named searcher finds, or a heuristic's where that costs less (to 4 steps).
 
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
-    every candidate's bytes, a lower bound for what the asked-for searcher may choose from and the gap to it (where it
-    knows one), seconds and table sizes. Raises a PlanError for options that make no sense.
+    every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
+    the gap to it (where it knows one), seconds and table sizes. Raises a PlanError for options that make no sense, a
+    TopologyError for a machine that cannot run the plan.
     """
     started = time.perf_counter()
     placements = _checked(options)
@@ -81,14 +91,16 @@ def search(graph: Graph, options: SearchOptions) -> Plan:
     space = space_of(graph, options)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
     if placements == "S,R,P" and options.ties is None:
-        found["S,R"] = _nothing_partial(space, space_of(graph, replace(options, placements="S,R")), options)
-    inexact = found[options.name].lower_bound != found[options.name].bytes
+        tied = replace(space_of(graph, replace(options, placements="S,R")), objective=space.objective)
+        found["S,R"] = _nothing_partial(space, tied, options)
+    inexact = found[options.name].lower_bound != found[options.name].cost
     if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
         for name in HEURISTICS[placements]:
             found[name] = SEARCHERS[name](space.without_partial(), options.limits)
-    winner = min(found, key=lambda name: found[name].bytes)
+    winner = min(found, key=lambda name: found[name].cost)
     best = found[winner]
-    report = _report(options, placements, found, winner) | {"seconds": round(time.perf_counter() - started, 3)}
+    report = _report(options, placements, found, winner) | _costs(space, found, found[options.name].lower_bound, winner)
+    report |= {"seconds": round(time.perf_counter() - started, 3)}
     return Plan(graph, options.seed, options.ways, space.layouts(best.choice), space.strategies(best.choice), report)
 
 
@@ -107,10 +119,16 @@ def space_of(graph: Graph, options: SearchOptions) -> Space:
     """Return the space of plans that the options describe."""
     placements, ties = _checked(options), _ties(options)
     if "P" not in placements:
-        return Space(coarsened(graph, ties), options.ways, "R" in placements)
+        coarse = coarsened(graph, ties)
+        return Space(coarse, options.ways, "R" in placements, objective=_objective(options, coarse, MOST_TICKS))
     untied = frozenset[str]() if options.ties is not None else may_be_partial(graph, options.ways)
     coarse = coarsened(graph, ties, partial=True, untied=untied)
-    return Space(coarse, options.ways, replicate=True, carriage=carriage(coarse, options.ways))
+    objective = _objective(options, coarse, MOST_TICKS_PARTIAL)
+    return Space(coarse, options.ways, replicate=True, objective=objective, carriage=carriage(coarse, options.ways))
+
+
+def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> Objective:
+    return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
 
 
 def _ties(options: SearchOptions) -> Ties:
@@ -123,6 +141,11 @@ def _checked(options: SearchOptions) -> str:
     """Return the placement set: what is asked for, and what the searcher implies."""
     if options.name not in SEARCHERS:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
+    if options.objective not in OBJECTIVES:
+        raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
+    if (options.objective == "time") != (options.machine is not None):
+        machine = "none" if options.machine is None else options.machine.name
+        raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
     wanted = {part.strip() for part in options.placements.split(",")}
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
@@ -136,17 +159,33 @@ def _checked(options: SearchOptions) -> str:
 
 
 def _report(options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str) -> dict[str, Any]:
-    requested, best = found[options.name], found[winner].bytes
+    requested, best = found[options.name], found[winner].cost
     report: dict[str, Any] = {
         "name": options.name,
         "placements": placements,
-        "objective": "bytes",
+        "objective": options.objective,
         "ties": [rule for rule, on in asdict(_ties(options)).items() if on],
         "winner": winner,
-        "bytes": {name: outcome.bytes for name, outcome in found.items()},
         **requested.details,
     }
     if requested.lower_bound is not None:
-        report |= {"lower_bound": requested.lower_bound}
         report |= {"gap": round((best - requested.lower_bound) / max(1, requested.lower_bound), 6)}
     return report
+
+
+def _costs(space: Space, found: Mapping[str, Outcome], bound: int | None, winner: str) -> dict[str, Any]:
+    """Return every candidate's bytes, the bound, and under the objective time what that predicts."""
+    objective = space.objective
+    if not isinstance(objective, Time):
+        costs = {"bytes": {name: outcome.cost for name, outcome in found.items()}}
+        return costs if bound is None else {**costs, "lower_bound": bound}
+    in_bytes = replace(space, objective=BYTES)
+    domains = [space.domain(v, (state,)) for v, state in enumerate(found[winner].choice)]
+    report = {
+        "bytes": {name: in_bytes.cost(outcome.choice) for name, outcome in found.items()},
+        "machine": objective.machine.name,
+        "tick_s": objective.tick_s,
+        "predicted_s": {name: outcome.cost * objective.tick_s for name, outcome in found.items()},
+        **asdict(objective.breakdown(space.coarse, domains, space.tables)),
+    }
+    return report if bound is None else {**report, "lower_bound_s": bound * objective.tick_s}

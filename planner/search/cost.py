@@ -292,8 +292,9 @@ class _Across:
         self._terms = [_terms(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
         groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
-        distinct, at = np.unique(groups.reshape(len(layouts.shape), -1), axis=1, return_inverse=True)
-        self._masks, self._at = distinct, at.reshape(groups.shape[1:])
+        columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
+        self._masks, at = np.unique(columns, axis=1, return_inverse=True)
+        self._at = at.reshape(groups.shape[1:])
         self._found: dict[frozenset[tuple[int, int]], Table] = {}
 
     def beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:

@@ -31,7 +31,7 @@ def steps_of(mask: int) -> tuple[int, ...]:
 @cache
 def first_alike(ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
-    own = np.indices(ways).reshape(len(ways), -1).T
+    own = np.indices(ways).reshape(len(ways), prod(ways)).T
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(((own[None] == 0) | (masks[:, None, :] == 0)).all(axis=2), dtype=np.int64)
 
@@ -62,7 +62,7 @@ def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Coun
     for worker, runs in enumerate(sets):
         for start, stop in runs:
             inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
-    own = np.indices(ways).reshape(len(ways), -1)
+    own = np.indices(ways).reshape(len(ways), len(sets))
     counts = inside.reshape(1, len(sets), *ways)
     for step in range(len(ways)):
         counts = np.concatenate([counts.sum(axis=2), counts[:, np.arange(len(sets)), own[step]]])

@@ -37,9 +37,10 @@ def best_factors(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     return replace(best, search={**best.search, "seconds": seconds, "factors": tried})
 
 
-def cost_of(plan: Plan) -> int:
-    """Return what the search counted for its plan, in the objective's unit."""
-    return int(plan.search["bytes"][plan.search["winner"]])
+def cost_of(plan: Plan) -> int | float:
+    """Return what the search predicted for its plan: bytes, or seconds where it searched for little time."""
+    costs: dict[str, int | float] = plan.search.get("predicted_s", plan.search["bytes"])
+    return costs[plan.search["winner"]]
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     """
     count = len(space.coarse.variables)
     choice: list[State] = [()] * count
-    width, largest, total = 0, 0, 0
+    width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
     for step in range(len(space.ways)):
         domains, found = _step(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]

@@ -1,0 +1,146 @@
+"""The objective time: seconds of one iteration on a described machine, nothing overlapping (design: Objectives).
+
+Bytes across each level at the bandwidth all workers together have there, the latency of every transfer (its slowest
+level's), and the computation of the worker that takes longest over each node. Times are whole ticks, so that the solver
+stays exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from planner.search.coarsen import CoarseGraph, Factor
+from planner.search.cost import Cost
+from planner.search.domains import Domain, Layouts, Strategies, strategies_of
+from planner.search.objective import Priced, factor_domains
+from planner.search.roofline import Kernel, Worker, kernels, slowest, workers_of
+from planner.search.tables import Table, Tables
+from topologies import Machine, levels
+
+COPIES = 2
+"""Of all that is sent: into a message where it comes from, and out of it where it goes to."""
+
+MOST_TICKS = 1 << 54
+"""What any plan may cost, so that sums and bounds of costs stay within 64 bits."""
+
+MOST_TICKS_PARTIAL = 1 << 48
+"""The same where tensors may be partial: penalties for what does not go together lie above a plan's cost."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Time:
+    """Predicted time on a machine, in ticks of `tick_s` seconds.
+
+    `byte_ticks` and `latency_ticks` are per level: of one byte that crosses it while all workers send, and of a
+    transfer that crosses it; copying into and out of messages is in both. `workers` are the devices that compute.
+    """
+
+    machine: Machine
+    workers: tuple[Worker, ...]
+    tick_s: float
+    byte_ticks: tuple[int, ...]
+    latency_ticks: tuple[int, ...]
+    name: str = "time"
+    everywhere: bool = True
+
+    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        """Yield the time of bytes that move, of latencies, and of every node's computation."""
+        for factor in coarse.factors:
+            moving, waiting = self._transfers(factor, domains, tables)
+            yield Priced(factor.scope, moving, factor.weight)
+            yield Priced(factor.scope, waiting, factor.count)
+        yield from self._computations(coarse, domains, tables)
+
+    def breakdown(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Breakdown:
+        """Say where the time of one plan goes: every domain has a single state."""
+        crossing = np.zeros(len(self.byte_ticks), dtype=np.int64)
+        latency = 0
+        for factor in coarse.factors:
+            strategies, layouts, key = factor_domains(factor, domains)
+            levels_of = partial(_levels, factor.cost, strategies, layouts)
+            crossing += factor.weight * tables[tables.remember((_levels, *key), levels_of)[0]].reshape(len(crossing))
+            latency += factor.count * int(tables[self._transfers(factor, domains, tables)[1]].sum())
+        computing = sum(
+            priced.times * int(tables[priced.table].sum()) for priced in self._computations(coarse, domains, tables)
+        )
+        nbytes = crossing.tolist()
+        seconds = tuple(n * ticks * self.tick_s for n, ticks in zip(nbytes, self.byte_ticks, strict=True))
+        return Breakdown(tuple(nbytes), seconds, latency * self.tick_s, computing * self.tick_s)
+
+    def _transfers(self, factor: Factor, domains: Sequence[Domain], tables: Tables) -> tuple[int, ...]:
+        """Return the numbers of two tables: ticks per byte of the element type, and ticks of latency."""
+        strategies, layouts, key = factor_domains(factor, domains)
+        return tables.remember((self, *key), partial(self._moved, factor.cost, strategies, layouts))
+
+    def _moved(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+        crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
+        moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.levels(), axes=1)
+        latencies = np.array(self.latency_ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
+        waiting = np.zeros_like(moving)
+        for sign, part in crossings.parts:
+            waiting = waiting + sign * (latencies * (part > 0)).max(axis=0, initial=0)
+        return [crossings.spread(moving), crossings.spread(waiting)]
+
+    def _computations(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        for v, kernel, count in kernels(coarse):
+            domain = domains[v]
+            if isinstance(domain, Strategies):
+                number = tables.remember((self, kernel, domain), partial(self._computed, kernel, domain))[0]
+                yield Priced((v,), number, count)
+
+    def _computed(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
+        return [np.rint(slowest(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
+
+
+def _levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    return [cost.crossings(strategies, layouts).levels()]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where a plan's predicted time goes: the bytes across each level, their seconds, latencies, computation."""
+
+    level_bytes: tuple[int, ...]
+    level_s: tuple[float, ...]
+    latency_s: float
+    compute_s: float
+
+
+def time_on(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
+    """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than `most_ticks`.
+
+    Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
+    """
+    found, workers = levels(machine, ways), workers_of(machine, math.prod(ways))
+    packing_s = COPIES * sum(worker.copy_s_per_byte for worker in workers) / len(workers) ** 2
+    byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
+    launch_s = max(worker.device.launch_latency_s for worker in workers)
+    latency_s = [level.latency_s + COPIES * launch_s for level in found]
+    tick_s = _most_seconds(coarse, byte_s, latency_s, workers) / most_ticks
+    byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)
+    latency_ticks = tuple(round(seconds / tick_s) for seconds in latency_s)
+    return Time(machine, workers, tick_s, byte_ticks, latency_ticks)
+
+
+def _most_seconds(
+    coarse: CoarseGraph, byte_s: Sequence[float], latency_s: Sequence[float], workers: tuple[Worker, ...]
+) -> float:
+    """Return a time that no plan exceeds by much: everybody fetches, stores and computes everything."""
+    tensors, total = coarse.graph.tensors, 0.0
+    for node in coarse.graph.nodes:
+        names = (*node.inputs, *node.outputs)
+        total += len(names) * max(latency_s, default=0.0)
+        total += len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
+    counts: Counter[Kernel] = Counter()
+    for _, kernel, count in kernels(coarse):
+        counts[kernel] += count
+    for kernel, count in counts.items():
+        alone = slowest(kernel, strategies_of(kernel.signature, (), ((),)), workers)
+        total += count * len(workers) * float(alone[0])
+    return max(total, 1e-12)

@@ -1,0 +1,241 @@
+"""Predicted time: against a recount from the plan's exchanges and shapes, brute force, and the simulator."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.graph.ir import ITEM_BYTES
+from planner.models import ModelOptions, build
+from planner.plan import Plan
+from planner.program.calls import node_work
+from planner.program.lower import lower
+from planner.search import SEARCHERS, SearchOptions, search, space_of
+from planner.search.roofline import workers_of
+from planner.traffic import Traffic
+from simulator.interpreter import Switches, interpret
+from tests.search.brute import least_bytes
+from tests.search.samples import training_graphs
+from tests.search.test_crossings import by_level
+from topologies import TopologyError, load_topology, parse_topology
+from topologies.load import FOLDER
+
+MODELS = {
+    "mlp-2-12": {"batch": 6},
+    "rnn-1-16": {"batch": 8, "unroll": 3, "input_width": 5, "classes": 7},
+    "cnn-5-4": {"batch": 5, "image": 7, "classes": 3},
+}
+UNLIKE = """
+format: topology/1
+name: unlike
+description: two kinds of devices, two of which share a processor and a memory
+device_types:
+  - name: slow
+    peak_flop_per_s: {float32: 1.0e9}
+    memory_bandwidth_bytes_per_s: 4.0e9
+    efficiency: {matmul: 0.5, convolution: 0.25, elementwise: 1, reduction: 0.5, other: 1}
+    launch_latency_s: 1.0e-6
+    cores: 2
+  - name: fast
+    peak_flop_per_s: {float32: 4.0e9}
+    memory_bytes: 1.0e9
+    memory_bandwidth_bytes_per_s: 6.0e9
+    efficiency: {matmul: 0.5, convolution: 0.5, elementwise: 1, reduction: 0.5, other: 1}
+    launch_latency_s: 2.0e-6
+devices:
+  - {name: d0, type: slow, processor: cpu, memory: ram}
+  - {name: d1, type: slow, processor: cpu, memory: ram}
+  - {name: d2, type: fast}
+  - {name: d3, type: fast}
+processors:
+  - {name: cpu, cores: 3}
+memories:
+  - {name: ram, memory_bytes: 1.0e9, memory_bandwidth_bytes_per_s: 5.0e9}
+switches:
+  - {name: left}
+  - {name: right}
+links:
+  - {ends: [d0, left], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 1.0e-6}
+  - {ends: [d1, left], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 1.0e-6}
+  - {ends: [d2, right], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 1.0e-6}
+  - {ends: [d3, right], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 1.0e-6}
+  - {ends: [left, right], bandwidth_bytes_per_s: 0.5e9, direction: shared, latency_s: 4.0e-6}
+"""
+
+
+def graph_of(name):
+    return build(name, ModelOptions(**MODELS[name]))
+
+
+def timed(ways, machine, name="recursive", placements="S,R"):
+    return SearchOptions(ways, name, placements, objective="time", machine=machine)
+
+
+def own(name, **changes):
+    """One of the package's machines with some figures changed."""
+    text = (FOLDER / f"{name}.yaml").read_text()
+    for key, value in changes.items():
+        text = re.sub(rf"{key}: [^,}}#\s]+", f"{key}: {value}", text)
+    return parse_topology(text)
+
+
+@pytest.fixture(scope="module")
+def p2():
+    return load_topology("p2.8xlarge")
+
+
+@pytest.fixture(scope="module")
+def uniform():
+    return load_topology("uniform-8")
+
+
+def recounted_ticks(plan, objective):
+    """A plan's time in ticks, from its exchanges and from the shapes that every worker computes on."""
+    traffic, tensors = Traffic(plan), plan.graph.tensors
+    total = sum(map(np.multiply, by_level(plan.bytes, plan.ways), objective.byte_ticks))
+    for _, exchange in traffic.exchanges():
+        crossed = by_level(exchange.moved(), plan.ways)
+        total += max((wait for wait, n in zip(objective.latency_ticks, crossed, strict=True) if n), default=0)
+    for work in traffic.work:
+        slowest = 0.0
+        for number, worker in enumerate(objective.workers):
+            share = node_work(work.signature, work.strategy, plan.ways, number)
+            sizes = zip(
+                (*work.node.inputs, *work.node.outputs), (*share.input_elements, *share.output_elements), strict=True
+            )
+            touched = sum(n * ITEM_BYTES[tensors[name].dtype] for name, n in sizes)
+            dtypes = [tensors[name].dtype for name in work.node.outputs]
+            dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0]) if share.operations else "float32"
+            operations, nbytes = share.operations * worker.processor, touched * max(worker.processor, worker.memory)
+            alone = worker.device.roofline_s(work.signature.category, dtype, operations, nbytes)
+            slowest = max(slowest, alone + len(share.calls) * worker.device.launch_latency_s)
+        total += round(slowest / objective.tick_s)
+    return int(total)
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
+@pytest.mark.parametrize(("machine", "ways"), [("p2.8xlarge", (2, 2, 2)), ("p2.8xlarge", (4, 2)), ("unlike", (2, 2))])
+@pytest.mark.parametrize("name", MODELS)
+def test_predicted_time_is_the_plans(name, machine, ways, placements):
+    machine = parse_topology(UNLIKE) if machine == "unlike" else load_topology(machine)
+    graph = graph_of(name)
+    for searcher in ("recursive", "allrow", "spartan", "data-parallel")[: 1 if "P" in placements else None]:
+        options = timed(ways, machine, searcher, placements)
+        plan, space = search(graph, options), space_of(graph, options)
+        report = plan.search
+        expected = recounted_ticks(plan, space.objective)
+        found = report["predicted_s"][report["winner"]] / space.objective.tick_s
+        assert found == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
+        parts = sum(report["level_s"]) + report["latency_s"] + report["compute_s"]
+        assert parts == pytest.approx(report["predicted_s"][report["winner"]])
+        assert list(report["level_bytes"]) == by_level(plan.bytes, ways)
+        assert report["bytes"][report["winner"]] == plan.total_bytes
+        assert (report["objective"], report["machine"]) == ("time", machine.name)
+
+
+@given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2)]), st.sampled_from(["S", "S,R"]))
+@settings(max_examples=20, deadline=None)
+def test_joint_takes_the_least_time_of_all(graph, ways, placements):
+    options = timed(ways, load_topology("p2.8xlarge"), "joint", placements)
+    space = space_of(graph, options)
+    least = least_bytes(space)
+    assume(least is not None)
+    found = {name: SEARCHERS[name](space, options.limits) for name in ("joint", "recursive", "equalchop")}
+    assert found["joint"].cost == found["joint"].lower_bound == least
+    for outcome in found.values():
+        assert least <= outcome.cost == space.cost(outcome.choice)
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+@pytest.mark.parametrize("name", ["mlp-2-12", "rnn-1-16"])
+def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
+    graph, ways = graph_of(name), (2, 2)
+    quick = search(graph, timed(ways, p2, "joint", placements))
+    lean = search(graph, SearchOptions(ways, "joint", placements))
+    assert quick.search["gap"] == lean.search["gap"] == 0
+    assert lean.total_bytes <= quick.total_bytes or "*" in {c for s in quick.strategies.values() for c in s}
+    objective = space_of(graph, timed(ways, p2)).objective
+    assert recounted_ticks(quick, objective) <= recounted_ticks(lean, objective) + len(graph.nodes)
+
+
+def test_where_levels_are_alike_and_computing_is_free_time_ranks_like_bytes():
+    machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", launch_latency_s="0", latency_s="0")
+    for name in MODELS:
+        graph = graph_of(name)
+        objective = space_of(graph, timed((2, 2, 2), machine)).objective
+        plans = [search(graph, SearchOptions((2, 2, 2), s, "S,R")) for s in ("joint", "allrow", "spartan", "hybrid")]
+        plans.sort(key=lambda plan: plan.total_bytes)
+        seconds = [recounted_ticks(plan, objective) for plan in plans]
+        assert len({plan.total_bytes for plan in plans}) > 2
+        for (less, more), (shorter, longer) in zip(pairwise(plans), pairwise(seconds), strict=True):
+            assert (shorter < longer) == (less.total_bytes < more.total_bytes)
+
+
+def reversed_steps(plan):
+    return Plan(
+        plan.graph,
+        plan.seed,
+        plan.ways[::-1],
+        {name: layout[::-1] for name, layout in plan.layouts.items()},
+        {name: strategy[::-1] for name, strategy in plan.strategies.items()},
+    )
+
+
+def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
+    graph = build("mlp-4-1024", ModelOptions(batch=256))
+    plan = search(graph, SearchOptions((2, 2, 2), "hybrid", "S,R"))
+    other = reversed_steps(plan)
+    assert other.total_bytes == plan.total_bytes
+    assert by_level(other.bytes, other.ways) != by_level(plan.bytes, plan.ways)
+    for machine, alike in ((p2, False), (uniform, True)):
+        objective = space_of(graph, timed((2, 2, 2), machine)).objective
+        one, two = recounted_ticks(plan, objective), recounted_ticks(other, objective)
+        assert (one == pytest.approx(two, rel=0.01)) == alike
+
+
+@pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mlp-3-256", {"batch": 64}),
+        ("cnn-5-16", {"batch": 16, "image": 16}),
+        ("rnn-1-128", {"batch": 32, "unroll": 3, "input_width": 64, "classes": 64}),
+    ],
+)
+def test_predictions_are_within_a_tenth_of_the_simulator_without_overlap(name, options, machine):
+    """So plans that differ by more are ranked alike."""
+    graph, machine = build(name, ModelOptions(**options)), load_topology(machine)
+    for searcher in ("equalchop", "allrow", "data-parallel"):
+        plan = search(graph, timed((2, 2, 2), machine, searcher))
+        simulated = interpret(lower(plan, prefetch=0), machine, Switches(overlap=False)).seconds
+        assert simulated == pytest.approx(plan.search["predicted_s"][searcher], rel=0.1)
+
+
+def test_one_worker_only_computes(p2):
+    report = search(graph_of("cnn-5-4"), timed((), p2)).search
+    assert report["level_s"] == ()
+    assert report["latency_s"] == 0
+    assert report["predicted_s"]["recursive"] == pytest.approx(report["compute_s"])
+
+
+def test_devices_that_share_a_processor_or_a_memory_are_slower_together():
+    workers = workers_of(parse_topology(UNLIKE), 4)
+    assert [(worker.processor, worker.memory) for worker in workers] == [(4 / 3, 8 / 5)] * 2 + [(1, 1)] * 2
+    assert [(w.processor, w.memory) for w in workers_of(parse_topology(UNLIKE), 1)] == [(1, 1)]
+
+
+def test_bad_objectives(p2):
+    graph = graph_of("mlp-2-12")
+    for options, message in (
+        (SearchOptions((2,), objective="money"), "an objective among bytes, time, found 'money'"),
+        (SearchOptions((2,), objective="time"), "objective time: expected a machine"),
+        (SearchOptions((2,), machine=p2), "objective bytes: expected .* found p2.8xlarge"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            search(graph, options)
+    with pytest.raises(TopologyError, match="at least 16 devices"):
+        search(graph, timed((2, 2, 2, 2), p2))
