@@ -1,0 +1,34 @@
+"""One recursive search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+from planner.models import ModelOptions, build
+from planner.search import SearchOptions, search
+
+
+def measure(model: str, batch: int, ways: tuple[int, ...], placements: str) -> dict[str, object]:
+    """Return nodes, bytes, seconds of CPU from graph to plan, and the process's largest memory."""
+    graph = build(model, ModelOptions(batch=batch))
+    started = time.process_time()
+    plan = search(graph, SearchOptions(ways, "recursive", placements))
+    seconds = time.process_time() - started
+    return {
+        "model": model,
+        "batch": batch,
+        "ways": ways,
+        "placements": placements,
+        "nodes": len(graph.nodes),
+        "bytes": plan.search["bytes"]["recursive"],
+        "seconds": round(seconds, 3),
+        "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+if __name__ == "__main__":
+    model, batch, ways, placements = sys.argv[1:]
+    print(json.dumps(measure(model, int(batch), tuple(map(int, ways.split(","))), placements)))
