@@ -185,10 +185,11 @@ class _Classes:
 
 
 def _classes(columns: Sequence[NDArray[np.int64]], states: int) -> _Classes:
-    if not columns:
-        return _Classes(np.zeros(states, dtype=np.intp), np.zeros((1, 0), dtype=np.int64))
-    masks, of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return _Classes(of.reshape(-1), masks)
+    numbers: dict[tuple[int, ...], int] = {}
+    rows = zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * states
+    of = [numbers.setdefault(row, len(numbers)) for row in rows]
+    masks = np.array(list(numbers), dtype=np.int64).reshape(len(numbers), len(columns))
+    return _Classes(np.array(of, dtype=np.intp), masks)
 
 
 def _need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> _Classes:

@@ -73,19 +73,15 @@ def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Coun
 class Reach:
     """What index expressions reach of one dimension of `extent` indices; interned, compared by identity.
 
-    `extents` gives the extent of every index variable that occurs; `plain` names the variable where the only index is
-    that variable itself and covers the dimension: then reach and holding differ step by step.
+    `extents` gives the extent of every index variable that occurs, `variables` their names; `plain` names the variable
+    where the only index is that variable itself and covers the dimension: then reach and holding differ step by step.
     """
 
     extent: int
     indices: tuple[tdl.Index, ...]
     extents: tuple[tuple[str, int], ...]
+    variables: tuple[str, ...]
     plain: str | None
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The index variables that narrow this dimension when they are split."""
-        return tuple(name for name, _ in self.extents)
 
 
 @cache
@@ -94,7 +90,7 @@ def reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str,
     plain = None
     if len(indices) == 1 and isinstance(indices[0], tdl.Affine) and indices[0].is_plain:
         plain = extents[0][0] if extents[0][1] == extent else None
-    return Reach(extent, indices, extents, plain)
+    return Reach(extent, indices, extents, tuple(name for name, _ in extents), plain)
 
 
 Chosen = tuple[int, ...]
