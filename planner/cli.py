@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
+from rich.table import Table
 
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
@@ -19,7 +22,8 @@ from planner.graph.optimizers import OPTIMIZERS
 from planner.model_source import load_model, source_files
 from planner.models.options import FLOAT_DTYPES
 from planner.plan import Plan, check_workers
-from planner.plan_json import save_plan
+from planner.plan_json import is_plan, load_plan, save_plan
+from planner.report import difference, explain
 from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
 from planner.search import OBJECTIVES, SEARCHERS, SearchOptions, Ties, search
@@ -32,6 +36,9 @@ MODEL_OPTIONS = (
 )  # fmt: skip
 
 RULES = ", ".join(field.name for field in fields(Ties))
+
+SHOWING = ("diff", "explain", "json_file", "operator_files")
+"""The options that have a meaning where nothing is searched."""
 
 COLLECTED_EVERY = 200_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
@@ -59,7 +66,7 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
 
 @command_errors
 @click.command("plan")
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--batch", type=click.IntRange(1), help="Samples per iteration, over all workers.")
 @click.option("--dtype", type=click.Choice(FLOAT_DTYPES))
 @click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)))
@@ -91,15 +98,63 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
 @operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
-def main(model: str, output: Path | None, json_file: Path | None, **options: Any) -> None:
+@click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
+@click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
+@click.pass_context
+def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
     """Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
     MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
-    path/to/file.py:function, a function without arguments that returns a Graph.
+    path/to/file.py:function, a function without arguments that returns a Graph. A saved plan.json is
+    shown as it is, without searching.
     """
     gc.set_threshold(COLLECTED_EVERY)
-    check_written((output, json_file), (*source_files(model), *options["operator_files"]))
+    read = diff or (source_files(model) if model else ())
+    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
+    if diff is not None:
+        _refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
+        record, shown = _compared(diff)
+    elif model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    elif model.endswith(".json") and is_plan(model):
+        _refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", *SHOWING))
+        record, shown = _shown(load_plan(model), at_length=options["explain"])
+    else:
+        plan = _searched(model, options)
+        if options["output"] is not None:
+            save_plan(plan, options["output"])
+        record, shown = _shown(plan, at_length=options["explain"])
+    if options["json_file"] is not None:
+        write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    for table in shown:
+        stdout().print(table)
+
+
+def _refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -> None:
+    """Raise an error where an option is given that has no meaning here."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if given and parameter.name not in allowed:
+            raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
+
+
+def _compared(paths: tuple[Path, Path]) -> tuple[dict[str, Any], Sequence[Table]]:
+    one, other = map(load_plan, paths)
+    names = paths[0].name, paths[1].name
+    found = difference.difference((one, other), names if names[0] != names[1] else (str(paths[0]), str(paths[1])))
+    return difference.to_data(found), difference.tables(found)
+
+
+def _shown(plan: Plan, *, at_length: bool) -> tuple[dict[str, Any], Sequence[Table]]:
+    record = describe(plan)
+    if not at_length:
+        return record, [summary_table(record)]
+    found = explain.explain(plan)
+    return record | explain.to_data(found), [summary_table(record), *explain.tables(found)]
+
+
+def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     _check_ways(options["workers"], options["ways"])
     machine = _machine(options["objective"], options["topo"])
     given = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
@@ -109,13 +164,7 @@ def main(model: str, output: Path | None, json_file: Path | None, **options: Any
     chosen |= {"objective": options["objective"], "machine": machine}
     asked = SearchOptions(ways=(), seed=options["seed"], untie=options["untie"], **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
-    plan = replace(plan, search={"model": model, **plan.search})
-    if output is not None:
-        save_plan(plan, output)
-    record = describe(plan)
-    if json_file is not None:
-        write_file(json_file, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    stdout().print(summary_table(record))
+    return replace(plan, search={"model": model, **plan.search})
 
 
 def _search(graph: Graph, workers: int | None, ways: tuple[int, ...] | None, options: SearchOptions) -> Plan:

@@ -20,6 +20,12 @@ FORMAT = "plan/1"
 DECISIVE = ("model", "name", "placements", "objective", "machine")  # what of a search is said beside the decisions
 
 
+class _Format(msgspec.Struct, frozen=True):
+    """The first that is asked of a file."""
+
+    format: str = ""
+
+
 class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One step's decisions: placements by tensor, choices by node."""
 
@@ -43,6 +49,35 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     search: dict[str, Any] = {}
 
 
+class TriedRecord(msgspec.Struct, frozen=True):
+    """One factorisation that was tried; its cost in bytes or seconds."""
+
+    ways: list[int]
+    cost: int | float
+    seconds: float
+
+
+class SearchRecord(msgspec.Struct, frozen=True):
+    """What is shown of a search, where it is there; a searcher reports more, which is kept as it is."""
+
+    model: str = ""
+    name: str = ""
+    placements: str = ""
+    objective: str = ""
+    machine: str = ""
+    winner: str = ""
+    bytes: dict[str, int] = {}
+    lower_bound: int = 0
+    lower_bound_s: float = 0.0
+    predicted_s: dict[str, float] = {}
+    level_s: list[float] = []
+    latency_s: float = 0.0
+    compute_s: float = 0.0
+    gap: float = 0.0
+    seconds: float = 0.0
+    factors: list[TriedRecord] = []
+
+
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The whole file."""
 
@@ -61,6 +96,14 @@ def load_plan(path: str | Path) -> Plan:
         return plan_from_json(Path(path).read_bytes())
     except (PlanError, GraphError) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def is_plan(path: str | Path) -> bool:
+    """Whether a file says that it is a plan; a file that is no JSON does not."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=_Format).format.startswith("plan/")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def plan_from_json(text: bytes) -> Plan:
@@ -101,8 +144,19 @@ def _plan(record: PlanRecord) -> Plan:
         ways,
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
-        record.search,
+        _search(record),
     )
+
+
+def _search(record: PlanRecord) -> dict[str, Any]:
+    """Return what is said of the search; what is reported of it cannot be recounted, but must be of the right types."""
+    reported = {} if record.reported is None else record.reported.search
+    for where, given in (("$.search", record.search), ("$.reported.search", reported)):
+        try:
+            msgspec.convert(given, SearchRecord)
+        except msgspec.ValidationError as error:
+            raise PlanError(f"{where}: {error}") from error
+    return {**reported, **record.search}
 
 
 def _placement(text: str, where: str) -> Any:

@@ -52,6 +52,8 @@ def _predicted(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Say where the time of an iteration goes, of a plan searched for that."""
     if not {"predicted_s", "machine", "winner", "level_s", "latency_s", "compute_s"} <= found.keys():
         return []
+    if found["winner"] not in found["predicted_s"]:
+        return []
     levels = [(f"  across level {i}", seconds(cost)) for i, cost in enumerate(found["level_s"], start=1)]
     return [
         (f"time per iteration on {found['machine']}", seconds(found["predicted_s"][found["winner"]])),
@@ -68,7 +70,7 @@ def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif "lower_bound" in found:
         bound = exact_bytes(found["lower_bound"])
     else:
-        return []
+        return [("lower bound", f"not sought by {found['name']}")] if "name" in found else []
     return [("lower bound", f"{bound}, gap {percent(found['gap'])}" if "gap" in found else bound)]
 
 
@@ -88,7 +90,9 @@ def _found(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _factors(tried: dict[str, Any]) -> str:
     ways = " x ".join(map(str, tried["ways"]))
-    return f"{ways}: {exact_bytes(tried['cost'])} in {seconds(tried['seconds'])}"
+    cost = tried["cost"]
+    found = seconds(cost) if isinstance(cost, float) else exact_bytes(cost)
+    return f"{ways}: {found}, search {seconds(tried['seconds'])}"
 
 
 def _winner(found: dict[str, Any]) -> str:

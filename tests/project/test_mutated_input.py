@@ -59,6 +59,7 @@ def test_plans(tmp_path, capsys, seed):
         file = tmp_path / f"{number}.json"
         file.write_text(json.dumps(mutated(PLAN, chance)))
         ends_well(simulate, (file, "--topo", "uniform-8"), capsys)
+        ends_well(plan, (file, "--explain"), capsys)
 
 
 def test_graphs(tmp_path, capsys):

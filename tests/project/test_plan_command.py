@@ -1,6 +1,7 @@
 """The command `plan` when all is well."""
 
 import json
+import re
 
 import pytest
 
@@ -63,6 +64,83 @@ def test_a_graph_file_and_a_function_give_the_same_plan(tmp_path):
     assert run(main, tmp_path / "graph.json", "--ways", "2,2", "-o", tmp_path / "two.json") == 0
     one, two = (load_plan(tmp_path / name) for name in ("one.json", "two.json"))
     assert (one.layouts, one.strategies) == (two.layouts, two.strategies)
+
+
+def shown_of(capsys, *arguments):
+    assert run(main, *arguments) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return shown.out
+
+
+def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatch):
+    file, data = tmp_path / "plan.json", tmp_path / "data.json"
+    searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
+    record = json.loads(data.read_text())
+    monkeypatch.setattr("planner.cli.search", lambda *_: pytest.fail("searched again"))
+    monkeypatch.setattr("planner.cli.best_factors", lambda *_: pytest.fail("searched again"))
+    assert shown_of(capsys, file, "--explain", "--json", data) == searched
+    assert json.loads(data.read_text()) == record
+    assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]
+    assert sum(sum(kind["step_bytes"]) for kind in record["kinds"].values()) == load_plan(file).total_bytes
+    assert len(record["arena_bytes"]) == 4
+
+
+def test_an_example_plan_is_explained(capsys):
+    """The two exchanges of the worked example: 64 bytes of W, 64 of partial sums, by its only operator."""
+    shown = shown_of(capsys, "docs/examples/product.plan.json", "--explain")
+    (row,) = [line.split() for line in shown.splitlines() if line.startswith("│ mm ")]
+    assert " ".join(row) == "│ mm │ 1 │ 64 │ 64 │ 128 │ 100.0 % │"
+
+
+def test_two_plans_are_compared(tmp_path, capsys):
+    one, other, data = tmp_path / "one.json", tmp_path / "other.json", tmp_path / "data.json"
+    assert run(main, "mlp-2-16", "--ways", "4", "-o", one) == 0
+    assert run(main, "mlp-2-16", "--ways", "2,2", "--placements", "S,R", "-o", other) == 0
+    capsys.readouterr()
+    shown = shown_of(capsys, "--diff", one, other, "--json", data)
+    totals = [load_plan(file).total_bytes for file in (one, other)]
+    assert all(f"{total:,}" in shown for total in totals)
+    assert json.loads(data.read_text())["facts"]["bytes per iteration"] == totals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{one}", "--workers", "3"), r"one\.json is a saved plan, .*expected no --workers"),
+        (("{one}", "-o", "{new}"), r"one\.json is a saved plan, .*expected no -o"),
+        (("--diff", "{one}", "{one}", "--seed", "3"), r"--diff compares saved plans: expected no --seed"),
+        (("mlp-2-8", "--diff", "{one}", "{one}"), r"--diff compares saved plans: expected no model"),
+        (("--diff", "{one}"), r"--diff.*2 arguments"),
+        (("--diff", "{one}", "{absent}"), r"absent\.json: No such file"),
+        (
+            ("--diff", "{one}", "docs/examples/product.plan.json"),
+            r"product\.plan\.json: expected the graph of one\.json",
+        ),
+        (("--diff", "{one}", "{one}", "--json", "{one}"), r"one\.json: expected another file"),
+    ],
+)
+def test_what_saved_plans_refuse(tmp_path, capsys, arguments, message):
+    files = {name: tmp_path / f"{name}.json" for name in ("one", "new", "absent")}
+    assert run(main, "mlp-2-8", "--ways", "2", "-o", files["one"]) == 0
+    capsys.readouterr()
+    assert run(main, *(argument.format(**files) for argument in arguments)) == 2
+    assert re.fullmatch(rf"error: .*{message}.*\n", capsys.readouterr().err)
+
+
+def test_what_a_saved_plan_reports_of_its_search_has_the_right_types(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    assert run(main, "mlp-2-8", "--workers", "2", "--search", "joint", "-o", file) == 0
+    data = json.loads(file.read_text())
+    assert load_plan(file).search["lower_bound"] == data["reported"]["bytes"]["total"]
+    capsys.readouterr()
+    for section in (data["search"], data["reported"]["search"]):
+        kept = dict(section)
+        section["name"] = ["joint"]
+        file.write_text(json.dumps(data))
+        assert run(main, file) == 2
+        assert re.search(r"search: Expected `str`, got `array` - at `\$\.name`", capsys.readouterr().err)
+        section.update(kept)
 
 
 def test_compare_exits_1_where_bytes_differ(tmp_path, capsys):

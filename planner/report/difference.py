@@ -1,0 +1,241 @@
+"""Two plans of one graph side by side: bytes, memory, and the decisions in which they differ with what each costs.
+
+Every table that lists bytes adds up to the two plans' bytes: what is decided alike, or shown no more, is a row too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.layout import Layout, Strategy
+from planner.program.lower import lower
+from planner.report.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
+from planner.report.tables import exact_bytes, grid, table
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+ROWS_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Names that are alike in kind and in both plans' decisions, and the bytes that they cost in each plan."""
+
+    kind: str
+    decisions: tuple[str, str]
+    names: tuple[str, ...]
+    nbytes: tuple[int, int]
+
+    @property
+    def more(self) -> int:
+        """How many bytes more the second plan moves for them."""
+        return self.nbytes[1] - self.nbytes[0]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the plans decided differently."""
+        return self.decisions[0] != self.decisions[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What both plans are or have; `more` is the difference where one makes sense."""
+
+    name: str
+    values: tuple[int | str, int | str]
+    more: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
+
+    names: tuple[str, str]
+    facts: tuple[Fact, ...]
+    kinds: tuple[Row, ...]
+    tensors: tuple[Row, ...]
+    nodes: tuple[Row, ...]
+
+
+def difference(plans: tuple[Plan, Plan], names: tuple[str, str]) -> Difference:
+    """Compare two plans; `names` are what to call them. Raises a PlanError where their graphs differ."""
+    one, other = plans
+    if one.graph != other.graph:
+        found = _unlike(one.graph, other.graph)
+        raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {found}")
+    role = {name: tensor.role for name, tensor in one.graph.tensors.items()}
+    op = {node.name: node.op for node in one.graph.nodes}
+    moved = tuple(map(flows, plans))
+    kinds = [Row(kind, ("", ""), (kind,), nbytes) for kind, nbytes in _pairs(set(op.values()), *map(by_kind, moved))]
+    writer = _Writer(plans)
+    tensors = _rows(role, writer.layouts, *map(by_tensor, moved))
+    nodes = _rows(op, writer.strategies, *map(by_node, moved))
+    return Difference(names, tuple(_facts(plans)), _ordered(kinds), tensors, nodes)
+
+
+def _unlike(one: Graph, other: Graph) -> str:
+    """Say in a few words where two graphs differ first."""
+    for tensor, same in _both(one.tensors.values(), other.tensors.values()):
+        if tensor != same:
+            return f"tensor {(tensor or same).name!r} is not the same"
+    for node, alike in _both(one.nodes, other.nodes):
+        if node != alike:
+            return f"node {(node or alike).name!r} is not the same"
+    return "tensors and nodes are the same, updates or metrics are not"
+
+
+def _both(one: Iterable[Any], other: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip_longest(one, other)
+
+
+class _Writer:
+    """Writes both plans' decisions so that equal decisions have equal texts, whatever the ways.
+
+    Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
+    extents do not divide, that can round parts differently.)
+    """
+
+    def __init__(self, plans: tuple[Plan, Plan]) -> None:
+        self._plans = plans
+        self._alike = plans[0].ways == plans[1].ways
+
+    def layouts(self, name: str) -> tuple[str, str]:
+        one, other = self._plans
+        return self._write(one.layouts[name], one.ways), self._write(other.layouts[name], other.ways)
+
+    def strategies(self, name: str) -> tuple[str, str]:
+        one, other = self._plans
+        return self._write(one.strategies[name], one.ways), self._write(other.strategies[name], other.ways)
+
+    def _write(self, choices: Layout | Strategy, ways: Sequence[int]) -> str:
+        return write_choices(choices) if self._alike else write_parts(choices, ways)
+
+
+def write_parts(choices: Layout | Strategy, ways: Sequence[int]) -> str:
+    """Write a layout or a strategy with the parts that each choice makes, as in `S0/4 S1/2`."""
+    merged: list[tuple[str, int]] = []
+    for choice, way in zip(map(str, choices), ways, strict=True):
+        if merged and merged[-1][0] == choice:
+            merged[-1] = (choice, merged[-1][1] * way)
+        else:
+            merged.append((choice, way))
+    return " ".join(f"{choice}/{way}" for choice, way in merged) or "-"
+
+
+def _pairs(names: Iterable[str], *costs: dict[str, int]) -> Iterator[tuple[str, tuple[int, int]]]:
+    for name in sorted(names):
+        yield name, (costs[0].get(name, 0), costs[1].get(name, 0))
+
+
+def _rows(
+    kind_of: dict[str, str], decided: Callable[[str], tuple[str, str]], *costs: dict[str, int]
+) -> tuple[Row, ...]:
+    groups: dict[tuple[str, tuple[str, str]], list[str]] = {}
+    for name, kind in kind_of.items():
+        groups.setdefault((kind, decided(name)), []).append(name)
+    rows = []
+    for (kind, decisions), names in groups.items():
+        sums = [sum(cost.get(name, 0) for name in names) for cost in costs]
+        rows.append(Row(kind, decisions, tuple(names), (sums[0], sums[1])))
+    return _ordered(rows)
+
+
+def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: (-abs(row.more), -max(row.nbytes), row.kind, row.decisions)))
+
+
+def _facts(plans: tuple[Plan, Plan]) -> Iterator[Fact]:
+    one, other = plans
+    yield Fact("workers", (grid(one.ways), grid(other.ways)))
+    yield Fact("search", (_searched(one), _searched(other)))
+    yield _number("bytes per iteration", (one.total_bytes, other.total_bytes))
+    steps = zip_longest(one.step_bytes(), other.step_bytes(), fillvalue=0)
+    for step, (first, second) in enumerate(steps, start=1):
+        more = second - first if one.ways == other.ways else None
+        yield Fact(f"  step {step}", (first, second), more)
+    arenas = [[worker.arena_bytes for worker in lower(plan).workers] for plan in plans]
+    yield _number("largest arena", map(max, arenas))
+    yield _number("arenas together", map(sum, arenas))
+    yield _number("tensors together", (sum(group.held_bytes for group in stored(plan)) for plan in plans))
+    yield _number("  of which replicated", (sum(group.replicated_bytes for group in stored(plan)) for plan in plans))
+
+
+def _searched(plan: Plan) -> str:
+    return f"{plan.search.get('name', 'unknown')}, placements {plan.search.get('placements', 'unknown')}"
+
+
+def _number(name: str, values: Iterable[int]) -> Fact:
+    one, other = values
+    return Fact(name, (one, other), other - one)
+
+
+def tables(found: Difference) -> tuple[Table, ...]:
+    """Show a comparison."""
+    facts = [[f.name, *map(_shown, f.values), "" if f.more is None else _signed(f.more)] for f in found.facts]
+    kinds = [[row.kind, *_sums([row])] for row in found.kinds if any(row.nbytes)]
+    kinds.append(["total", *_sums(found.kinds)])
+    return (
+        table("two plans of one graph", ["", *found.names, "more"], facts),
+        table("bytes by kind of operator", ["operators", *found.names, "more"], kinds),
+        _decisions("tensors whose layouts differ, and the bytes of their transfers", "tensors", found, found.tensors),
+        _decisions("nodes whose strategies differ, and the bytes of their transfers", "nodes", found, found.nodes),
+    )
+
+
+def _decisions(title: str, what: str, found: Difference, rows: Sequence[Row]) -> Table:
+    differing = [row for row in rows if row.differs]
+    shown, more = differing[:ROWS_SHOWN], differing[ROWS_SHOWN:]
+    lines = [[f"{row.kind}: {_named(row.names)}", *row.decisions, *_sums([row])] for row in shown]
+    if more:
+        lines.append([f"{sum(len(row.names) for row in more)} more that differ", "", "", *_sums(more)])
+    alike = [row for row in rows if not row.differs]
+    lines.append([f"{sum(len(row.names) for row in alike)} decided alike", "", "", *_sums(alike)])
+    lines.append(["total", "", "", *_sums(rows)])
+    one, other = found.names
+    return table(title, [what, f"in {one}", f"in {other}", f"bytes, {one}", f"bytes, {other}", "more"], lines)
+
+
+def _sums(rows: Iterable[Row]) -> tuple[str, str, str]:
+    pairs = [row.nbytes for row in rows]
+    one, other = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    return exact_bytes(one), exact_bytes(other), _signed(other - one)
+
+
+def _shown(value: int | str) -> str:
+    return value if isinstance(value, str) else exact_bytes(value)
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _signed(value: int) -> str:
+    return f"{value:+,}" if value else "0"
+
+
+def to_data(found: Difference) -> dict[str, Any]:
+    """Return a comparison as plain data, with every name that is decided differently."""
+
+    def row(one: Row) -> dict[str, Any]:
+        return {
+            "kind": one.kind,
+            "decisions": list(one.decisions),
+            "names": list(one.names),
+            "bytes": list(one.nbytes),
+        }
+
+    return {
+        "plans": list(found.names),
+        "facts": {fact.name.strip(): list(fact.values) for fact in found.facts},
+        "kinds": {one.kind: list(one.nbytes) for one in found.kinds},
+        "tensors": [row(one) for one in found.tensors if one.differs],
+        "nodes": [row(one) for one in found.nodes if one.differs],
+    }

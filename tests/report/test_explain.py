@@ -1,0 +1,169 @@
+"""What is said of a plan adds up to its bytes, and an alternative costs what the plan with it would move."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from planner.layout import PARTIAL, elements, owned
+from planner.models import ModelOptions, build
+from planner.plan import check_plan
+from planner.program.lower import lower
+from planner.report import alternatives
+from planner.report.accounts import by_kind, by_node, by_tensor, flows, kinds_by_step, stored, write_choices
+from planner.report.alternatives import candidates, costliest, rejected
+from planner.report.console import stdout
+from planner.report.explain import explain, kinds_table, tables, to_data
+from planner.search import SearchOptions, search
+from tests.report.plans import any_plan
+from tests.search.test_partial import two_products
+
+ALL = 10**9
+SEARCHED = [
+    ("mlp-2-12", {"batch": 8}, (2, 2), "S"),
+    ("rnn-2-6", {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7}, (2, 2), "S"),
+    ("wresnet-14-0.0625", {"batch": 4, "image": 16, "classes": 6}, (2, 2), "S,R"),
+]
+
+
+def searched(case):
+    name, options, ways, placements = case
+    return search(build(name, ModelOptions(**options)), SearchOptions(ways, placements=placements))
+
+
+def check_sums(plan):
+    kinds = kinds_by_step(plan)
+    assert tuple(map(sum, zip(*kinds.values(), strict=True))) == plan.step_bytes()
+    assert {op: sum(costs) for op, costs in kinds.items() if any(costs)} == +by_kind(flows(plan))
+    for account in (by_kind, by_node, by_tensor):
+        assert account(flows(plan)).total() == plan.total_bytes
+    everything = costliest(plan, ALL)
+    assert sum(one.nbytes for one in everything) == plan.total_bytes
+    assert [one.nbytes for one in everything] == sorted((one.nbytes for one in everything), reverse=True)
+
+
+@given(any_plan())
+@settings(max_examples=40, deadline=None)
+def test_sums_are_the_bytes_of_any_plan(plan):
+    check_sums(plan)
+
+
+@given(any_plan())
+@settings(max_examples=25, deadline=None)
+def test_an_alternative_costs_what_the_plan_with_it_moves(plan):
+    check_alternatives(plan, units=4, each=4)
+
+
+def check_alternatives(plan, units, each):
+    compared = 0
+    for one in costliest(plan, ALL)[:units]:
+        others = rejected(plan, one.unit)
+        assert [other.extra_bytes for other in others] == sorted(other.extra_bytes for other in others)
+        assert one.strategy not in {other.strategy for other in others}
+        assert len(others) + 1 == len(candidates(plan, one.unit))
+        for other in others[:each]:
+            names = {node.name for node in one.unit.nodes}
+            changed = replace(plan, strategies={**plan.strategies, **dict.fromkeys(names, other.strategy)})
+            check_plan(changed)
+            assert changed.total_bytes - plan.total_bytes == other.extra_bytes
+            compared += 1
+    return compared
+
+
+@pytest.mark.parametrize("case", SEARCHED, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_searched_plans(case):
+    """Backward groups that share fetches, sums over timesteps, windows, partial sums."""
+    plan = searched(case)
+    check_sums(plan)
+    assert check_alternatives(plan, units=12, each=3) > 3
+
+
+def test_sums_over_timesteps_change_together():
+    plan = searched(SEARCHED[1])
+    summed = [one for one in costliest(plan, ALL) if len(one.unit.nodes) > 1]
+    assert summed
+    together = {frozenset(names) for names in plan.traffic().groups.values()}
+    assert {frozenset(node.name for node in one.unit.nodes) for one in summed} <= together
+
+
+def test_partial_tensors():
+    """What is partial is not replicated, and its strategies stay as they are at that step."""
+    plan = search(two_products(), SearchOptions((2, 2), placements="S,R,P"))
+    check_sums(plan)
+    assert check_alternatives(plan, units=12, each=9)
+    partial = [one for one in stored(plan) if PARTIAL in one.layout]
+    assert partial
+    assert any("P+" in write_choices(one.layout) for one in partial)
+
+
+def test_many_strategies_are_not_all_tried(monkeypatch):
+    plan = searched(SEARCHED[2])
+    unit = next(one.unit for one in costliest(plan, ALL) if one.unit.nodes[0].op == "convolution")
+    every = candidates(plan, unit)
+    monkeypatch.setattr(alternatives, "MOST_STRATEGIES", 10)
+    some, own = candidates(plan, unit), plan.strategies[unit.nodes[0].name]
+    assert own in some
+    assert set(some) < set(every)
+    assert all(len(set(one)) == 1 or sum(map(str.__ne__, one, own)) <= 1 for one in some)
+
+
+@given(any_plan())
+@settings(max_examples=25, deadline=None)
+def test_stored_tensors_are_counted(plan):
+    found = {(one.role, one.layout): one for one in stored(plan)}
+    held = Counter()
+    for name, tensor in plan.graph.tensors.items():
+        key = tensor.role, plan.layouts[name]
+        for worker in range(plan.workers):
+            held[key] += 4 * elements(owned(tensor.shape, plan.layouts[name], plan.ways, worker))
+    assert {key: one.held_bytes for key, one in found.items()} == held
+    assert sum(one.nbytes for one in found.values()) == sum(t.nbytes for t in plan.graph.tensors.values())
+    assert sum(one.tensors for one in found.values()) == len(plan.graph.tensors)
+
+
+def cells(table):
+    return [list(column.cells) for column in table.columns]
+
+
+def test_tables_show_the_sums():
+    plan = searched(SEARCHED[2])
+    found = explain(plan)
+    columns = cells(kinds_table(found))
+    assert [int(column[-1].replace(",", "")) for column in columns[1:5]] == [
+        len(plan.graph.nodes),
+        *plan.step_bytes(),
+        plan.total_bytes,
+    ]
+    assert sum(int(cell.replace(",", "")) for cell in columns[4][:-1]) == plan.total_bytes
+    assert found.arenas == tuple(worker.arena_bytes for worker in lower(plan).workers)
+    data = to_data(found)
+    assert sum(sum(kind["step_bytes"]) for kind in data["kinds"].values()) == plan.total_bytes
+    assert len(data["costliest"]) == 10
+
+
+def test_a_plan_prints_as_a_table(capsys):
+    plan = searched(SEARCHED[0])
+    assert f"{plan.total_bytes:,}" in str(plan)
+    assert all(len(line) <= 80 for line in str(plan).splitlines())
+    assert repr(plan) == f"<plan of {len(plan.graph.nodes)} nodes for 4 as 2 x 2 workers, seed 0>"
+    assert str(replace(plan, search={})).startswith("plan\n")
+    for table in tables(explain(plan)):
+        stdout().print(table)
+    shown = capsys.readouterr().out
+    assert f"{plan.total_bytes:,}" in shown
+    assert all(len(line) <= 120 for line in map(str.rstrip, shown.splitlines()))
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_plans_in_which_little_moves(workers):
+    ways = (workers,) if workers > 1 else ()
+    plan = search(build("mlp-2-8", ModelOptions(batch=10)), SearchOptions(ways))
+    assert len(tables(explain(plan))) == 4
+    assert "1" in str(plan)
+
+
+def test_choices_are_written_once_where_all_are_one():
+    assert write_choices(("n", "n", "n")) == "n"
+    assert write_choices(("n", "c", "n")) == "n c n"
+    assert write_choices(()) == "-"
