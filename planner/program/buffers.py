@@ -61,6 +61,23 @@ class Drafts:
 
     def place(self, worker: int, end: int) -> tuple[tuple[Buffer, ...], int]:
         """Return a worker's buffers with their offsets, and the arena's size in bytes."""
+        offsets, size = self._arena(self._spans(worker, end))
+        return tuple(_buffer(item, worker, offsets[item.storage], end) for item in self.items), size
+
+    def arena_sizes(self, workers: int, end: int) -> tuple[int, ...]:
+        """Return the arena's size in bytes on every worker; workers whose buffers are of equal sizes share a plan."""
+        sizes: dict[tuple[Storage, ...], int] = {}
+        found = []
+        for worker in range(workers):
+            spans = self._spans(worker, end)
+            key = tuple(spans.values())
+            if key not in sizes:
+                sizes[key] = self._arena(spans)[1]
+            found.append(sizes[key])
+        return tuple(found)
+
+    def _spans(self, worker: int, end: int) -> dict[int, Storage]:
+        """Return what each storage of a worker must hold and from when to when."""
         spans: dict[int, Storage] = {}
         for item in self.items:
             nbytes = _nbytes(item, worker)
@@ -70,11 +87,13 @@ class Drafts:
                 first, last = min(first, span.first), max(last, span.last)
                 nbytes = max(nbytes, span.nbytes)
             spans[item.storage] = Storage(nbytes, first, last)
+        return spans
+
+    def _arena(self, spans: dict[int, Storage]) -> tuple[dict[int, int], int]:
         pinned = [number for number in spans if self.items[number].kind == "persistent"]
         others = [number for number in spans if self.items[number].kind != "persistent"]
         fixed, free, size = plan_arena([spans[n] for n in pinned], [spans[n] for n in others])
-        offsets = dict(zip([*pinned, *others], [*fixed, *free], strict=True))
-        return tuple(_buffer(item, worker, offsets[item.storage], end) for item in self.items), size
+        return dict(zip([*pinned, *others], [*fixed, *free], strict=True)), size
 
 
 def _nbytes(item: Draft, worker: int) -> int:

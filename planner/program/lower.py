@@ -53,6 +53,12 @@ def lower(plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence
     return Program(plan.ways, _Workers(drafting), drafting.stored, regions, sent_bytes(drafting))
 
 
+def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
+    """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
+    drafting = Drafting(plan, prefetch, plan.traffic())
+    return drafting.drafts.arena_sizes(plan.workers, drafting.end)
+
+
 def sent_bytes(drafting: Drafting) -> NDArray[np.int64]:
     """Return the k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
     total = np.zeros((drafting.plan.workers,) * 2, dtype=np.int64)

@@ -15,7 +15,7 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy
-from planner.program.lower import lower
+from planner.program.lower import arena_sizes
 from planner.report.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
 from planner.report.tables import exact_bytes, grid, table
 
@@ -161,7 +161,7 @@ def _facts(plans: tuple[Plan, Plan]) -> Iterator[Fact]:
     for step, (first, second) in enumerate(steps, start=1):
         more = second - first if one.ways == other.ways else None
         yield Fact(f"  step {step}", (first, second), more)
-    arenas = [[worker.arena_bytes for worker in lower(plan).workers] for plan in plans]
+    arenas = [arena_sizes(plan) for plan in plans]
     yield _number("largest arena", map(max, arenas))
     yield _number("arenas together", map(sum, arenas))
     yield _number("tensors together", (sum(group.held_bytes for group in stored(plan)) for plan in plans))

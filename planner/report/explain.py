@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from planner.program.lower import lower
+from planner.program.lower import arena_sizes
 from planner.report.accounts import Stored, kinds_by_step, stored, write_choices
 from planner.report.alternatives import Costly, Rejected, costliest, rejected
 from planner.report.tables import exact_bytes, percent, quantity, table
@@ -48,8 +48,8 @@ def explain(plan: Plan) -> Explanation:
     """Return where a plan's bytes go."""
     costly = tuple((one, rejected(plan, one.unit)) for one in costliest(plan, COSTLIEST))
     nodes = Counter(node.op for node in plan.graph.nodes)
-    arenas = tuple(worker.arena_bytes for worker in lower(plan).workers)
-    return Explanation(plan.total_bytes, dict(nodes), kinds_by_step(plan), costly, stored(plan), arenas)
+    kinds = kinds_by_step(plan)
+    return Explanation(plan.total_bytes, dict(nodes), kinds, costly, stored(plan), arena_sizes(plan))
 
 
 def tables(found: Explanation) -> tuple[Table, ...]:

@@ -48,8 +48,8 @@ def test_contradictions_are_refused(report, change, message):
         (b'"workers": 2', b'"workers": "two"', r"bad\.json: Expected `int`.*\$\.workers"),
         (b'"workers": 2', b'"workerz": 2', r"bad\.json: .*workerz"),
         (b'"source": "simulator"', b'"source": "guess"', r"bad\.json: .*\$\.source"),
-        (b'"ways"', b'ways', r"bad\.json: JSON is malformed"),
-        (b'report/1', b'report/2', r"bad\.json: .*report/1"),
+        (b'"ways"', b"ways", r"bad\.json: JSON is malformed"),
+        (b"report/1", b"report/2", r"bad\.json: .*report/1"),
     ],
 )
 def test_bad_files_are_named(tmp_path, report, old, new, message):
