@@ -21,9 +21,10 @@ from executor.verify_cases import CASES, Case, Draw, Generate
 from executor.verify_check import Application, Check
 from executor.verify_gradients import gradient_checks
 from executor.verify_kernel import kernel_checks, run_whole, shape_checks
-from executor.verify_parts import Subject
+from executor.verify_parts import PartError, Subject, UnwrittenError
 from executor.verify_planned import planned_checks
 from executor.verify_splits import split_checks
+from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 
 __all__ = ["KINDS", "Failure", "Options", "Verification", "check_operator", "run_whole"]
@@ -158,7 +159,7 @@ def _guarded(checks: Iterator[Check]) -> Iterator[Check]:
     try:
         yield from checks
     except Exception as error:  # a rule, or a description that lies, may fail in any way
-        found = f"{type(error).__name__}: {error}"
+        found = _told(error)
         yield Check("set up", lambda: found)
 
 
@@ -166,7 +167,13 @@ def _finding(check: Check) -> str | None:
     try:
         return check.run()
     except Exception as error:  # whatever a kernel or a rule raises is a finding about that operator
-        return f"{type(error).__name__}: {error}"
+        return _told(error)
+
+
+def _told(error: Exception) -> str:
+    """Return what an error says; the project's own say all by themselves."""
+    own = isinstance(error, tdl.TDLError | GraphError | PartError | UnwrittenError)
+    return str(error) if own else f"{type(error).__name__}: {error}"
 
 
 def _describe(case: Case) -> str:

@@ -20,7 +20,7 @@ from executor.verify_cases import Array, Case, Draw
 from executor.verify_check import Application, Check
 from planner.graph.build import ONES, GraphBuilder
 from planner.graph.ir import Init, Node, Value
-from planner.graph.rules import Backward, Gradient, Gradients, Rule
+from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
 
 STEP = 1e-5
 TOLERANCE = 1e-5
@@ -72,7 +72,10 @@ DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
 
 
 def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
-    """Yield, for every floating-point operand, the check of its gradient; none for an operator without a rule."""
+    """Yield the check that the rule applies, and for every floating-point operand that of its gradient.
+
+    Nothing is checked of an operator without a rule, and no gradient of a rule that does not apply.
+    """
     name = application.operator.name
     rule = application.rules.get(name)
     if rule is None:
@@ -86,13 +89,9 @@ def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
     if len(outputs) > 1:
         ways[" with one output in use"] = [outputs[draw.size(0, len(outputs) - 1)]]
     for suffix, used in ways.items():
-        slopes = problem.slopes(rule, used, free, constant=False)
-        for number in free:
-            yield Check(f"gradient of operand {number}{suffix}", partial(slopes, number))
+        yield from _Slopes(problem, rule, tuple(used), tuple(free), constant=False).checks(suffix)
     if outputs and application.expected[outputs[0]].shape == ():
-        slopes = problem.slopes(rule, outputs[:1], free, constant=True)
-        for number in free:
-            yield Check(f"gradient of operand {number} from a constant", partial(slopes, number))
+        yield from _Slopes(problem, rule, (outputs[0],), tuple(free), constant=True).checks(" from a constant")
 
 
 class _Problem:
@@ -104,12 +103,6 @@ class _Problem:
         self.derived = derived
         self.random = draw.generator
         self.operands = _untied(case.operands, self.random)
-
-    def slopes(
-        self, rule: Rule, used: Sequence[int], free: Sequence[int], *, constant: bool
-    ) -> Callable[[int], str | None]:
-        """Return a function that compares an operand's gradient, when the outputs `used` have one."""
-        return _Slopes(self, rule, tuple(used), tuple(free), constant).compare
 
     def forward(self) -> tuple[GraphBuilder, Node, list[str]]:
         """Build the operator's node with those that derive its operands; return the operands' names too."""
@@ -130,7 +123,7 @@ class _Slopes:
     """The gradients that a rule gives for one choice of outputs, and the central differences of the same."""
 
     def __init__(
-        self, problem: _Problem, rule: Rule, used: tuple[int, ...], free: tuple[int, ...], constant: bool
+        self, problem: _Problem, rule: Rule, used: tuple[int, ...], free: tuple[int, ...], *, constant: bool
     ) -> None:
         self.problem, self.rule, self.used, self.free = problem, rule, used, free
         self.builder, self.node, self.names = problem.forward()
@@ -143,6 +136,13 @@ class _Slopes:
         self.gradients: Gradients | None = None
         self.values: Mapping[str, Array] = {}
 
+    def checks(self, suffix: str) -> Iterator[Check]:
+        """Yield the check that the rule applies, then, where it does, one per operand."""
+        yield Check(f"gradient rule{suffix}", self.apply)
+        if self.gradients is not None:
+            for number in self.free:
+                yield Check(f"gradient of operand {number}{suffix}", partial(self.compare, number))
+
     def compare(self, number: int) -> str | None:
         """Say how the derivative along a random direction of one operand differs, or None."""
         operand = self.given[self.names[number]]
@@ -154,20 +154,8 @@ class _Slopes:
             return None
         return f"derivative along a random direction is {found:.9g}, central differences say {expected:.9g}"
 
-    def _by_rule(self, number: int, direction: Array) -> tuple[float, float]:
-        """Return the derivative as the rule's nodes compute it, and the size of the terms it is summed from."""
-        gradient = self._gradients()[number]
-        if gradient is None:
-            return 0.0, 0.0
-        value = self.values[gradient] if isinstance(gradient, str) else np.asarray(gradient)
-        if value.shape != direction.shape:
-            raise ValueError(f"the gradient has shape {value.shape}, the operand {direction.shape}")
-        return float(np.sum(value * direction)), float(np.sum(np.abs(value * direction)))
-
-    def _gradients(self) -> Gradients:
-        """Apply the rule once, and evaluate the nodes that it emits."""
-        if self.gradients is not None:
-            return self.gradients
+    def apply(self) -> None:
+        """Apply the rule, and evaluate the nodes that it emits; raises whatever they raise."""
         arriving: list[Gradient | None] = [None] * len(self.node.outputs)
         values = {**self.given, "one": np.ones(())}
         for number, factor in self.factors.items():
@@ -180,12 +168,17 @@ class _Slopes:
         producers = {output: node for node in self.nodes for output in node.outputs}
         wanted = tuple(number in self.free or number in self.problem.derived for number in range(len(self.names)))
         backward = Backward(self.builder, self.node, tuple(arriving), wanted, producers)
-        gradients = self.rule(backward)
-        if len(gradients) != len(self.names):
-            raise ValueError(f"the rule returns {len(gradients)} gradients for {len(self.names)} operands")
+        gradients = apply_rule(self.rule, backward)
         self.values = evaluated(self.builder.nodes, values)
         self.gradients = gradients
-        return gradients
+
+    def _by_rule(self, number: int, direction: Array) -> tuple[float, float]:
+        """Return the derivative as the rule's nodes compute it, and the size of the terms it is summed from."""
+        gradient = cast("Gradients", self.gradients)[number]
+        if gradient is None:
+            return 0.0, 0.0
+        terms = (self.values[gradient] if isinstance(gradient, str) else gradient) * direction
+        return float(np.sum(terms)), float(np.sum(np.abs(terms)))
 
     def _combined(self, moved: Mapping[str, Array]) -> float:
         """Return the random combination of the outputs, with some operands moved."""

@@ -31,6 +31,10 @@ class PartError(ValueError):
     """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
 
 
+class UnwrittenError(ValueError):
+    """A kernel left elements of an output as they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What is run: a kernel, its description at given ranks, one case, and the extents of the whole."""
@@ -131,7 +135,10 @@ def run_worker(
 def call_kernel(
     subject: Subject, runs: Iterations, inputs: tuple[Any, ...], origins: tuple[tuple[int, ...], ...]
 ) -> tuple[Array, ...]:
-    """Call the kernel on outputs that are slices of larger arrays, filled with what no result should hold."""
+    """Call the kernel on outputs that are slices of larger arrays, filled with what no result should hold.
+
+    Raises UnwrittenError where it leaves elements as they were.
+    """
     outputs = tuple(
         blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
         for output, dtype in zip(subject.description.outputs, output_dtypes(subject), strict=True)
@@ -143,7 +150,10 @@ def call_kernel(
         start = spans[0][0] if variable in subject.description.contiguous else 1_000_000
         ranges[variable] = (start, start + length)
     subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
-    return tuple(asnumpy(output) for output in outputs)
+    written = tuple(asnumpy(output) for output in outputs)
+    for number, output in enumerate(written):
+        _require_written(number, output)
+    return written
 
 
 def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
@@ -156,11 +166,28 @@ def _output_dtypes(description: Description, dtypes: tuple[np.dtype[Any], ...]) 
     return tuple(np.dtype(dtype) for dtype in description.output_dtypes([str(dtype) for dtype in dtypes]))
 
 
+UNWRITTEN = {
+    "f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5, "i8": 0xA5A5_A5A5_A5A5_A5A5,
+}  # fmt: skip
+"""Bits of what was never written, by dtype: a NaN that nothing computes from numbers, or a number that is no index."""
+
+
 def blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return an array that is not contiguous, full of NaN, or of a number that is no index."""
-    fill = float("nan") if dtype.kind == "f" else -7
-    larger = xp.full([extent + 1 for extent in shape], fill, dtype=dtype)
+    """Return an array that is not contiguous, full of what marks an element as unwritten."""
+    kind = dtype.str[1:]
+    larger = xp.full([extent + 1 for extent in shape], UNWRITTEN[kind], dtype=f"u{kind[1:]}").view(dtype)
     return larger[(..., *(slice(0, extent) for extent in shape))]
+
+
+def _require_written(number: int, output: Array) -> None:
+    kind = output.dtype.str[1:]
+    left = output.view(f"u{kind[1:]}") == UNWRITTEN[kind]
+    if left.any():
+        where = "" if left.all() else f" at {[int(place) for place in np.argwhere(left)[0]]}"
+        raise UnwrittenError(
+            f"the kernel does not write output {number}{where}: every element must be written, as by "
+            f"call.outputs[{number}][...] = values or out=call.outputs[{number}], without reading what was there"
+        )
 
 
 def _length(index: Index, runs: Iterations) -> int:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, SupportsFloat, SupportsInt, cast
+from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
 
 from planner.graph.ir import Value
 
 Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
 Range = tuple[int, int]
+
+
+class Outputs(tuple[Array, ...]):
+    """The arrays that a kernel writes into; they cannot be replaced by others."""
+
+    __slots__ = ()
+
+    def __setitem__(self, number: object, value: object) -> NoReturn:
+        raise TypeError(
+            f"call.outputs[{number}] cannot be another array: write into it, call.outputs[{number}][...] = values"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,10 @@ class KernelCall:
     attributes: Mapping[str, Value]
     ranges: Mapping[str, Range]
     origins: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Guard the outputs against assignment."""
+        object.__setattr__(self, "outputs", Outputs(self.outputs))
 
     def integer(self, name: str) -> int:
         """Attribute `name` as an integer."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Node
-from planner.graph.rules import RULES, Backward, Gradient, materialise
+from planner.graph.rules import RULES, Backward, Gradient, apply_rule, materialise
 
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str]) -> dict[str, str]:
@@ -19,7 +19,7 @@ def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str]) -> dict[str,
     names its forward node in `forward` and copies its `unroll`. Nothing is computed for tensors that nobody needs.
 
     Raises GraphError if the loss is not a scalar, does not depend on a tensor in `wrt`, or depends on it through an
-    operator without a rule.
+    operator without a rule, or with a rule that does not return one gradient per operand.
     """
     if builder.shape(loss) != ():
         raise GraphError(f"loss {loss!r} must be a scalar, found shape {builder.shape(loss)}")
@@ -80,7 +80,7 @@ class _Reverse:
             raise GraphError(f"node {node.name!r}: operator {node.op!r} has no gradient rule")
         wanted = tuple(tensor in self.needed for tensor in node.inputs)
         backward = Backward(self.builder, node, arriving, wanted, self.producers)
-        for tensor, gradient in zip(node.inputs, rule(backward), strict=True):
+        for tensor, gradient in zip(node.inputs, apply_rule(rule, backward), strict=True):
             if gradient is not None and tensor in self.needed:
                 self.contributions[tensor].append(gradient)
 

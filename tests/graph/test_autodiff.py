@@ -2,6 +2,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Optimizer, gradients, training_graph
+from planner.graph.rules import RULES
 
 
 def summed(b, tensor):
@@ -72,6 +73,22 @@ def test_a_weight_that_does_not_matter_is_named():
     loss = summed(b, w)
     with pytest.raises(GraphError, match="the loss does not depend on tensor 'idle'"):
         training_graph(b, {"loss": loss}, Optimizer())
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda b: (b.gradient,), r"node 'y' \(mm\): its gradient rule returns 1 gradients for 2 operands"),
+        (lambda b: b.gradient, "return a tuple with one gradient for each operand"),
+        (lambda b: (b.gradient, None), r"gradient of shape \(2, 5\) for operand 0, which has shape \(2, 3\)"),
+    ],
+)
+def test_a_wrong_rule_is_named(monkeypatch, rule, message):
+    monkeypatch.setitem(RULES, "mm", rule)
+    b = GraphBuilder()
+    y = b.apply("mm", b.weight("v", (2, 3), Init("ones")), b.weight("w", (3, 5), Init("ones")), name="y")
+    with pytest.raises(GraphError, match=message):
+        gradients(b, summed(b, y), ("v", "w"))
 
 
 def test_the_loss_must_be_a_scalar():

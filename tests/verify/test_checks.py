@@ -45,12 +45,30 @@ def test_a_gradient_of_one_operand_names_that_operand():
     assert failed("mul", rules=rule, generators=same_shapes) == {"gradient of operand 1"}
 
 
-def test_a_rule_that_raises_or_returns_too_few_gradients_is_a_finding():
-    def raising(backward):
-        raise RuntimeError("no such luck")
+RULES_THAT_DO_NOT_APPLY = {
+    "raises": (lambda b: 1 / 0, "ZeroDivisionError: division by zero"),
+    "too few": (lambda b: (b.gradient,), "(mul): its gradient rule returns 1 gradients for 2 operands; return one"),
+    "too many": (lambda b: (None,) * 3, "returns 3 gradients for 2 operands"),
+    "no tuple": (lambda b: b.gradient, "returns 'arriving0'; return a tuple with one gradient for each operand"),
+    "nothing": (lambda b: None, "returns None; return a tuple"),
+    "no gradient": (lambda b: (None, 2), "returns 2 for operand 1; expected a tensor's name, or None"),
+    "no tensor": (lambda b: (None, "elsewhere"), "tensor 'elsewhere' is not defined"),
+    "a wrong shape": (lambda b: (b.emit("sum", (b.gradient,), 0, dims=(0,)), None), "has shape (3, 2)"),
+    "a wrong operand": (lambda b: (b.emit("mm", (b.gradient, b.gradient), 0), None), "inconsistent extents of 'k'"),
+}  # fmt: skip
 
-    assert failed("tanh", rules=raising) == {"gradient of operand 0"}
-    assert failed("tanh", rules=lambda backward: ()) == {"gradient of operand 0"}
+
+@pytest.mark.parametrize("wrong", RULES_THAT_DO_NOT_APPLY)
+def test_a_rule_that_does_not_apply_is_one_finding(wrong):
+    rule, message = RULES_THAT_DO_NOT_APPLY[wrong]
+
+    def same_shapes(draw):
+        return Case((draw.array(3, 2), draw.array(3, 2)))
+
+    options = Options(cases=1, rules={**RULES, "mul": rule}, generators={**CASES, "mul": same_shapes})
+    (failure,) = check_operator("mul", options).failures
+    assert failure.check == "gradient rule"
+    assert message in failure.found
 
 
 def test_a_compound_rule_must_be_the_total_derivative():
@@ -109,6 +127,32 @@ def test_a_kernel_that_is_wrong_on_the_planners_slices_only():
     checks = failed("relu", kernels=kernel)
     assert checks
     assert all(check.startswith("planned") for check in checks)
+
+
+KERNELS_THAT_DO_NOT_WRITE = {
+    "replaces an output": (
+        lambda call: call.outputs.__setitem__(0, 2),
+        "call.outputs[0] cannot be another array: write",
+    ),
+    "returns its result": (lambda call: call.inputs[0] * 1, "the kernel does not write output 0: every element must"),
+    "writes a part": (lambda call: call.outputs[0][1:].fill(0), "the kernel does not write output 0 at [0"),
+    "adds to what was there": (lambda call: call.outputs[0].__iadd__(1), "without reading what was there"),
+}
+
+
+@pytest.mark.parametrize("name", ["relu", "max_pool2d_with_indices"])
+@pytest.mark.parametrize("wrong", KERNELS_THAT_DO_NOT_WRITE)
+def test_a_kernel_that_does_not_write_its_output(wrong, name):
+    kernel, message = KERNELS_THAT_DO_NOT_WRITE[wrong]
+    failure = check_operator(name, Options(brief=True, kernels={**KERNELS, name: kernel})).failures[0]
+    assert failure.check == "kernel"
+    assert message in failure.found
+
+
+def test_a_kernel_may_compute_no_number():
+    """What was never written is told apart from what was computed as NaN."""
+    options = Options(generators={**CASES, "tanh": lambda draw: Case((np.full(draw.sizes(2), np.nan),))})
+    assert not check_operator("tanh", replace(options, kinds=("kernel", "split"))).failures
 
 
 class Narrow:

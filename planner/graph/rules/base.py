@@ -74,6 +74,38 @@ class Backward:
 Rule = Callable[[Backward], Gradients]
 
 
+def apply_rule(rule: Rule, backward: Backward) -> Gradients:
+    """Return the gradients that a rule gives.
+
+    Raises GraphError unless there is one per operand: a tensor of the operand's shape, a number for a scalar, or None.
+    """
+    node, gradients = backward.node, rule(backward)
+    where = f"node {node.name!r} ({node.op}): its gradient rule"
+    if not isinstance(gradients, tuple | list):
+        raise GraphError(f"{where} returns {gradients!r}; return a tuple with one gradient for each operand")
+    if len(gradients) != len(node.inputs):
+        raise GraphError(
+            f"{where} returns {len(gradients)} gradients for {len(node.inputs)} operands; "
+            "return one for each, None where none flows"
+        )
+    for operand, gradient in enumerate(gradients):
+        if gradient is not None:
+            _check_gradient(backward, operand, gradient, where)
+    return tuple(gradients)
+
+
+def _check_gradient(backward: Backward, operand: int, gradient: object, where: str) -> None:
+    shape = backward.shape(operand)
+    if isinstance(gradient, str):
+        found = backward.builder.shape(gradient)
+    elif isinstance(gradient, float):
+        found = ()
+    else:
+        raise GraphError(f"{where} returns {gradient!r} for operand {operand}; expected a tensor's name, or None")
+    if found != shape:
+        raise GraphError(f"{where} returns a gradient of shape {found} for operand {operand}, which has shape {shape}")
+
+
 def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
     """Return a gradient as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
