@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from executor.values import Array, ArrayModule
+from planner.program.arena import ALIGNMENT_BYTES
 from planner.program.tasks import Buffer, Slices, WorkerProgram
-
-ALIGNMENT_BYTES = 64
 
 
 class Arena:

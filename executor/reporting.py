@@ -12,7 +12,7 @@ import numpy as np
 from executor.cluster import Cluster
 from executor.job import Findings
 from executor.training import Programs
-from planner.program.tasks import Compute, Program, Task
+from planner.program.tasks import Compute, Program
 from planner.report.facts import batch_size, matrix, weight_dtype
 from planner.report.schema import OutsideArena, Report, Setting, finite
 from planner.report.trace import Trace
@@ -78,15 +78,8 @@ def trace(program: Program, findings: Findings, one_clock: bool) -> Trace:
     for worker, rank in zip(program.workers, findings.ranks, strict=True):
         origin = first if one_clock else rank.moments[0]
         for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False):
-            lane = "compute" if isinstance(task, Compute) else "transfers"
-            result.interval((worker.worker, lane), _name(task), start - origin, stop - origin)
+            result.task(worker.worker, task, start - origin, stop - origin)
     return result
-
-
-def _name(task: Task) -> str:
-    if isinstance(task, Compute):
-        return " + ".join(task.nodes)
-    return f"{type(task).__name__} {task.transfer}"
 
 
 def _compute_seconds(program: Program, findings: Findings) -> tuple[float, ...]:

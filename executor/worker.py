@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from executor.arena import ALIGNMENT_BYTES, Arena, Memory
+from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import REDUCERS, Action
 from executor.kernels import KERNELS, KernelCall
 from executor.transport import Transport
 from executor.values import Array
+from planner.program.arena import align
 from planner.program.tasks import Call, Compute, Fetch, Kernel, Reduce, Send, Task, Wait, WorkerProgram
 
 
@@ -106,12 +107,8 @@ class Worker:
         at, found = 0, []
         for array in arrays:
             found.append(self._scratch[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
-            at += _aligned(array.nbytes)
+            at += align(array.nbytes)
         return tuple(found)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _combined_bytes(located: tuple[Memory, Call]) -> int:
@@ -119,7 +116,7 @@ def _combined_bytes(located: tuple[Memory, Call]) -> int:
     memory, call = located
     if call.combine is None:
         return 0
-    return sum(_aligned(memory.part(buffer, slices).nbytes) for buffer, slices in call.outputs)
+    return sum(align(memory.part(buffer, slices).nbytes) for buffer, slices in call.outputs)
 
 
 def _in_order(actions: list[Action]) -> Action:

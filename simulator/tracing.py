@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from planner.program.tasks import Compute, Task
 from planner.report.trace import Trace
 from simulator.interpreter import MessageSpan
 from simulator.memory import Live, changes
@@ -27,14 +26,7 @@ def _trace_tasks(result: Trace, simulation: Simulation, worker: int) -> None:
     starts, stops = simulation.timeline.starts_s[worker], simulation.timeline.stops_s[worker]
     for task, start_s, stop_s in zip(simulation.program.workers[worker].tasks, starts, stops, strict=True):
         if stop_s > start_s:
-            lane = "compute" if isinstance(task, Compute) else "transfers"
-            result.interval((worker, lane), _name(task), start_s, stop_s)
-
-
-def _name(task: Task) -> str:
-    if isinstance(task, Compute):
-        return " + ".join(task.nodes)
-    return f"{type(task).__name__} {task.transfer}"
+            result.task(worker, task, start_s, stop_s)
 
 
 def _trace_messages(result: Trace, messages: Iterable[MessageSpan]) -> None:

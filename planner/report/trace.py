@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from planner.files import write_file
+from planner.program.tasks import Compute, Task
 
 MICROSECONDS = 1e6
 
@@ -54,6 +55,13 @@ class Trace:
         if arguments:
             event["args"] = dict(arguments)
         self._events.append(event)
+
+    def task(self, worker: int, task: Task, start_s: float, stop_s: float) -> None:
+        """Record that a worker was busy with a task of its program."""
+        if isinstance(task, Compute):
+            self.interval((worker, "compute"), " + ".join(task.nodes), start_s, stop_s)
+        else:
+            self.interval((worker, "transfers"), f"{type(task).__name__} {task.transfer}", start_s, stop_s)
 
     def counter(self, worker: int, name: str, at_s: float, value: float) -> None:
         """Record the value of a quantity (live bytes, ...) from `at_s` on."""

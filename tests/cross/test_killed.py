@@ -1,7 +1,6 @@
 """A rank that is killed in the middle of training ends the whole job, soon and with a non-zero status."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from planner.models import ModelOptions, build
 from planner.plan_json import save_plan
 from planner.search import SearchOptions, search
+from tests.launcher import mpirun
 
 BIN = Path(sys.executable).parent
 
@@ -35,8 +35,7 @@ def ranks_of(plan):
 def test_a_rank_killed_while_training(tmp_path):
     plan, log = tmp_path / "plan.json", tmp_path / "log"
     save_plan(search(build("mlp-4-64", ModelOptions(batch=16)), SearchOptions(ways=(2, 2))), plan)
-    launcher = shutil.which("mpirun") or str(BIN / "mpirun")
-    command = [launcher, "-n", "4", str(BIN / "execute"), str(plan), "--steps", "10000000", "--backend", "numpy"]
+    command = [mpirun(), "-n", "4", str(BIN / "execute"), str(plan), "--steps", "10000000", "--backend", "numpy"]
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as job:
         deadline = time.monotonic() + 60
         while len(ranks_of(plan)) < 4 and time.monotonic() < deadline:

@@ -6,60 +6,18 @@ import random
 import numpy as np
 import pytest
 
-from planner.accumulate import accumulation_groups
-from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
-from planner.plan import Plan, check_plan, single_worker
+from planner.layout import PARTIAL, TERMS
+from planner.plan import single_worker
 from planner.plan_json import plan_from_json, plan_to_json
 from planner.program.lower import lower
 from tests.cross.cases import MODELS, WAYS, graph
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
+from tests.cross.random_plans import random_plan
 
 
-def random_plan(model, ways, rng, optimizer="adam"):
-    """Any layout and strategy that the rules allow, partial sums among them, searched by nobody."""
-    g = graph(model, "float64", optimizer)
-    found = signatures(g)
-    sums = accumulation_groups(g)
-    shown = {*g.updates, *g.updates.values(), *g.metrics.values()}
-    layouts, strategies = {}, {}
-
-    def layout(name, partial=()):
-        shape = g.tensors[name].shape
-        steps = []
-        for step in range(len(ways)):
-            fits = [Shard(d) for d, n in enumerate(shape) if eligible(n, ways, step)]
-            steps.append(rng.choice([*fits, REPLICATE, *[PARTIAL] * (2 * (step in partial))]))
-        return tuple(steps)
-
-    def choice(node, step):
-        signature = found[node.name]
-        description = signature.description
-        fits = [v for v in description.strategies if eligible(signature.extents[v], ways, step)]
-        options = [*fits, EVERYWHERE] if description.is_elementwise or not fits else fits
-        terms = frozenset(n for n, name in enumerate(node.inputs) if layouts[name][step] == PARTIAL)
-        return rng.choice([*options, *[TERMS] * (3 * bool(terms and description.linear(terms)))])
-
-    for tensor in g.tensors.values():
-        if tensor.init is not None:
-            layouts[tensor.name] = layout(tensor.name)
-    for node in g.nodes:
-        strategies[node.name] = tuple(choice(node, step) for step in range(len(ways)))
-        summands = sums.get(node.name, ())
-        maker = summands[0] if summands and len({strategies[name] for name in summands}) == 1 else node.name
-        rules = found[maker].description.strategies
-        partial = [
-            step
-            for step, chosen in enumerate(strategies[maker])
-            if chosen == TERMS or (chosen in rules and rules[chosen].reducer == "Sum")
-        ]
-        for name in node.outputs:
-            layouts[name] = layout(name, () if name in shown else partial)
-    for old, new in g.updates.items():
-        layouts[new] = layouts[old]
-    plan = Plan(g, 0, ways, layouts, strategies)
-    check_plan(plan)
-    return plan
+def double(model):
+    return graph(model, "float64", "adam")
 
 
 def trained(plan, prefetch=1, steps=2):
@@ -75,7 +33,7 @@ def trained(plan, prefetch=1, steps=2):
 def test_random_plans(model, ways):
     rng = random.Random(f"{model}{ways}")
     for prefetch in (0, 1, 3):
-        plan = random_plan(model, ways, rng)
+        plan = random_plan(double(model), ways, rng)
         np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
         found, run = trained(plan, prefetch)
         np.testing.assert_array_equal(plan.bytes * 2, run.moved)
@@ -88,7 +46,7 @@ def test_random_plans(model, ways):
 @pytest.mark.parametrize("model", ["mlp", "rnn"])
 def test_partial_sums_and_terms_survive_being_written(model):
     chance = random.Random(model)
-    plans = [random_plan(model, (3, 2), chance) for _ in range(4)]
+    plans = [random_plan(double(model), (3, 2), chance) for _ in range(4)]
     for plan in plans:
         read = plan_from_json(plan_to_json(plan).encode())
         assert (read.layouts, read.strategies) == (plan.layouts, plan.strategies)
@@ -99,7 +57,7 @@ def test_partial_sums_and_terms_survive_being_written(model):
 
 def test_buffers_alive_together_never_overlap():
     """But for a result computed in place: the operand's last use is the result's first."""
-    plan = random_plan("wresnet", (2, 2), random.Random(5))
+    plan = random_plan(double("wresnet"), (2, 2), random.Random(5))
     for worker in lower(plan).workers:
         buffers = [b for b in worker.buffers if b.nbytes and b.last >= 0]
         for one, other in itertools.combinations(buffers, 2):

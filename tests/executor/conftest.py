@@ -1,7 +1,6 @@
 """Array modules, and running a script on several ranks."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests.launcher import LEAVE, mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,11 +22,9 @@ def xp(request):
 class Ranks:
     """Runs this Python on several ranks; notes how long that took."""
 
-    def __init__(self, mpirun):
-        self.mpirun = mpirun
-        # OpenMPI's leave to run as root and to start more ranks than cores; other MPIs do not read it.
-        free = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        self.environment = {**os.environ, **free, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    def __init__(self):
+        self.mpirun = mpirun()
+        self.environment = {**os.environ, **LEAVE}
 
     def __call__(self, count, *arguments, environment=()):
         line = [self.mpirun, "-n", str(count), sys.executable, *map(str, arguments)]
@@ -38,8 +37,4 @@ class Ranks:
 
 @pytest.fixture(scope="session")
 def ranks():
-    beside = Path(sys.executable).with_name("mpirun")
-    found = shutil.which("mpirun") or (str(beside) if beside.exists() else None)
-    if found is None:
-        pytest.skip("there is no mpirun: pip install mpich")
-    return Ranks(found)
+    return Ranks()

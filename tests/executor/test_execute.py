@@ -12,8 +12,8 @@ from planner.models import ModelOptions, build
 from planner.plan_json import save_plan
 from planner.report import read_reports
 from planner.search import SearchOptions, search
-from tests.cross.cases import Case
-from tests.cross.test_lowering import random_plan
+from tests.cross.cases import Case, graph
+from tests.cross.random_plans import random_plan
 
 pytestmark = pytest.mark.mpi
 COMMAND = ("-m", "executor.cli")
@@ -94,7 +94,7 @@ def test_plans_searched_by_nobody(ranks, tmp_path):
     """Uneven parts, copies, partial sums and terms of them, as anyone may write them."""
     paths, written = [], tmp_path / "reports.json"
     for model in ("mlp", "cnn", "rnn"):
-        plan = random_plan(model, (3,), random.Random(model), "sgd")
+        plan = random_plan(graph(model, "float64", "sgd"), (3,), random.Random(model))
         assert any(PARTIAL in layout for layout in plan.layouts.values())
         paths.append(tmp_path / model)
         save_plan(plan, paths[-1])
@@ -131,8 +131,8 @@ def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
 
 def test_digits_are_learnt_and_recognised(ranks, tmp_path):
     path = tmp_path / "plan.json"
-    graph = build("mlp-3-64", ModelOptions(batch=100, lr=0.1))
-    save_plan(search(graph, SearchOptions(ways=(2,))), path)
+    slow = build("mlp-3-64", ModelOptions(batch=100, lr=0.1))
+    save_plan(search(slow, SearchOptions(ways=(2,))), path)
     report, done = run_one(ranks, path, "--steps", "60", "--data", "digits", "--eval", "--check")
     assert report.losses[-1] < report.losses[0] / 4
     assert report.accuracy > 0.85

@@ -6,13 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
 from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan, single_worker
+from planner.plan import check_plan, single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
+from tests.cross.random_plans import random_plan
 
 MODELS = {
     "alexnet": {"batch": 4, "image": 63, "width": 1 / 32, "classes": 6},
@@ -41,25 +41,11 @@ def graph(name):
 
 @cache
 def one_worker(name):
-    return trained(single_worker(random_plan(name, (2,))))[0]
+    return trained(single_worker(nobodys_plan(name, (2,))))[0]
 
 
-def random_plan(name, ways):
-    """Any layout and strategy that the rules allow, searched by nobody."""
-    rng, g = random.Random(f"{name}{ways}"), graph(name)
-    layouts, strategies = {}, {}
-    for tensor in g.tensors.values():
-        fits = [[Shard(d) for d, n in enumerate(tensor.shape) if eligible(n, ways, step)] for step in range(len(ways))]
-        layouts[tensor.name] = tuple(rng.choice([*choices, REPLICATE]) for choices in fits)
-    layouts |= {new: layouts[old] for old, new in g.updates.items()}
-    for node, signature in signatures(g).items():
-        steps = []
-        for step in range(len(ways)):
-            fits = [v for v in signature.description.strategies if eligible(signature.extents[v], ways, step)]
-            everywhere = signature.description.is_elementwise or not fits
-            steps.append(rng.choice([*fits, EVERYWHERE] if everywhere else fits))
-        strategies[node] = tuple(steps)
-    return Plan(g, 0, ways, layouts, strategies)
+def nobodys_plan(name, ways):
+    return random_plan(graph(name), ways, random.Random(f"{name}{ways}"))
 
 
 def trained(plan, steps=2):
@@ -89,7 +75,7 @@ def check_run(name, plan):
 @pytest.mark.parametrize("ways", [(2, 2), (3,)], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_random_plans(name, ways):
-    plan = random_plan(name, ways)
+    plan = nobodys_plan(name, ways)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     check_run(name, plan)
 

@@ -2,13 +2,14 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.launcher import LEAVE, mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operators.md").read_text()
@@ -21,8 +22,7 @@ pytestmark = pytest.mark.mpi
 @pytest.fixture
 def shell(tmp_path):
     """Run lines in a folder of their own, with this project's commands and Python on the path."""
-    if not (shutil.which("mpirun") or (Path(sys.executable).parent / "mpirun").exists()):
-        pytest.skip("there is no mpirun")
+    mpirun()
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, target in SCRIPTS.items():
@@ -34,10 +34,7 @@ def shell(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     path = os.pathsep.join([str(programs), os.environ["PATH"], str(Path(sys.executable).parent)])
-    # OpenMPI's leave to run as root and to start more ranks than cores; other MPIs do not read it.
-    leave = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    leave["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    environment = {**os.environ, **leave, "PATH": path, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **LEAVE, "PATH": path, "PYTHONPATH": str(ROOT)}
 
     def run(lines):
         done = subprocess.run(
