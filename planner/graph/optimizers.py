@@ -1,18 +1,36 @@
-"""Optimizers: append the nodes that update the weights, and say which tensor replaces which."""
+"""Optimizers: append the nodes that update the weights, and say which tensor replaces which.
+
+An optimizer is an operator of the catalog. Its operands are a weight, its gradient, states of the weight's shape and,
+called `t`, the number of steps taken; its outputs replace the weight and its states; its attributes are constants.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import tdl
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Node, Value
 
+OPTIMIZERS: dict[str, str | None] = {
+    "momentum": "sgd_momentum",
+    "sgd": "sgd",
+    "adam": "adam",
+    "adamw": "adamw",
+    "rmsprop": "rmsprop",
+    "adagrad": "adagrad",
+    "none": None,
+}
+"""From each optimizer to the operator that updates one weight; `none` computes gradients and updates nothing."""
+
+STEPS = "t"
+
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Which optimizer, and its constants; `momentum` keeps one state per weight, `adam` two, `sgd` and `none` none."""
+    """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it."""
 
     name: str = "momentum"
     lr: float = 0.01
@@ -20,6 +38,8 @@ class Optimizer:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    alpha: float = 0.99
+    decay: float = 0.01
 
 
 Updates = dict[str, str]
@@ -29,51 +49,34 @@ Updates = dict[str, str]
 def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
     """Append one update per weight of `gradients` (weight -> its gradient); return the updates.
 
-    A weight w is replaced by "w.next"; its states ("w.velocity"; "w.m" and "w.v") likewise, and Adam's step count
-    "step". Raises GraphError for an unknown optimizer.
+    A weight w is replaced by "w.next"; its states, called as the operator's operands ("w.velocity"; "w.m" and "w.v"),
+    likewise, and the step count "step". Raises GraphError for an unknown optimizer.
     """
-    rule = OPTIMIZERS.get(optimizer.name)
-    if rule is None:
+    if optimizer.name not in OPTIMIZERS:
         raise GraphError(f"unknown optimizer {optimizer.name!r}, expected one of {', '.join(OPTIMIZERS)}")
-    return rule(builder, gradients, optimizer)
-
-
-def _none(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
-    del builder, gradients, optimizer
-    return {}
-
-
-def _sgd(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
-    updates: Updates = {}
+    op = OPTIMIZERS[optimizer.name]
+    if op is None:
+        return {}
+    attrs: dict[str, Value] = {name: getattr(optimizer, name) for name in tdl.catalog[op].attributes}
+    updates = _counted(builder) if STEPS in tdl.catalog[op].operands else {}
     for weight, gradient in gradients.items():
-        updates |= _update(builder, "sgd", (weight, gradient), (weight,), {"lr": optimizer.lr})
+        updates |= _updated(builder, op, weight, gradient, attrs)
     return updates
 
 
-def _momentum(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
-    attrs: dict[str, Value] = {"lr": optimizer.lr, "momentum": optimizer.momentum}
-    updates: Updates = {}
-    for weight, gradient in gradients.items():
-        velocity = builder.state(f"{weight}.velocity", builder.shape(weight))
-        updates |= _update(builder, "sgd_momentum", (weight, gradient, velocity), (weight, velocity), attrs)
-    return updates
-
-
-def _adam(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
-    attrs: dict[str, Value] = {
-        "lr": optimizer.lr,
-        "beta1": optimizer.beta1,
-        "beta2": optimizer.beta2,
-        "eps": optimizer.eps,
-    }
+def _counted(builder: GraphBuilder) -> Updates:
+    """Append the node that counts the steps."""
     step = builder.state("step", ())
-    updates = _update(builder, "increment", (step,), (step,), {})
-    for weight, gradient in gradients.items():
-        first = builder.state(f"{weight}.m", builder.shape(weight))
-        second = builder.state(f"{weight}.v", builder.shape(weight))
-        inputs = (weight, gradient, first, second, updates[step])
-        updates |= _update(builder, "adam", inputs, (weight, first, second), attrs)
-    return updates
+    return _update(builder, "increment", (step,), (step,), {})
+
+
+def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:
+    """Append the node that updates one weight, and its states."""
+    operands = tdl.catalog[op].operands[2:]
+    names = {operand: f"{weight}.{operand}" for operand in operands if operand != STEPS}
+    states = {operand: builder.state(name, builder.shape(weight)) for operand, name in names.items()}
+    inputs = (weight, gradient, *(states.get(operand, "step.next") for operand in operands))
+    return _update(builder, op, inputs, (weight, *states.values()), attrs)
 
 
 def _update(
@@ -83,11 +86,3 @@ def _update(
     roles = tuple(builder.tensors[tensor].role for tensor in changed)
     builder.emit(Node(f"{changed[0]}.update", op, inputs, outputs, attrs), roles)
     return dict(zip(changed, outputs, strict=True))
-
-
-OPTIMIZERS: dict[str, Callable[[GraphBuilder, Mapping[str, str], Optimizer], Updates]] = {
-    "momentum": _momentum,
-    "sgd": _sgd,
-    "adam": _adam,
-    "none": _none,
-}

@@ -11,7 +11,7 @@ from planner.graph.optimizers import OPTIMIZERS, Optimizer
 FLOAT_DTYPES = ("float32", "float64")
 COUNTS = ("batch", "unroll", "input_width", "embedding", "sequence", "vocabulary")
 OPTIONAL_COUNTS = ("image", "channels", "classes", "source_sequence", "heads")
-NUMBERS = ("width", "lr", "momentum", "beta1", "beta2", "eps")
+NUMBERS = ("width", "lr", "momentum", "beta1", "beta2", "eps", "alpha", "decay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class ModelOptions:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    alpha: float = 0.99
+    decay: float = 0.01
 
     def __post_init__(self) -> None:
         """Raise GraphError for a value out of range."""

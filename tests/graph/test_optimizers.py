@@ -7,7 +7,15 @@ import pytest
 from planner.errors import GraphError
 from planner.graph import OPTIMIZERS, GraphBuilder, Init, Optimizer, training_graph
 
-STATES = {"none": [], "sgd": [], "momentum": ["w.velocity"], "adam": ["step", "w.m", "w.v"]}
+STATES = {
+    "none": [],
+    "sgd": [],
+    "momentum": ["w.velocity"],
+    "adam": ["step", "w.m", "w.v"],
+    "adamw": ["step", "w.m", "w.v"],
+    "rmsprop": ["w.v"],
+    "adagrad": ["w.total"],
+}
 
 
 def regression(optimizer):
@@ -31,21 +39,33 @@ def test_states_and_updates(name):
 
 
 def test_an_unknown_optimizer_is_named():
-    with pytest.raises(GraphError, match="unknown optimizer 'lion', expected one of momentum, sgd, adam, none"):
+    with pytest.raises(GraphError, match=r"unknown optimizer 'lion', expected one of momentum, sgd, adam, .*, none"):
         regression(Optimizer("lion"))
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+PYTORCH = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.8}),
+    "adam": ("Adam", {"betas": (0.7, 0.95), "eps": 1e-6}),
+    "adamw": ("AdamW", {"betas": (0.7, 0.95), "eps": 1e-6, "weight_decay": 0.3}),
+    "rmsprop": ("RMSprop", {"alpha": 0.9, "eps": 1e-6}),
+    "adagrad": ("Adagrad", {"eps": 1e-6}),
+}
+
+
+def test_every_optimizer_is_compared():
+    assert set(PYTORCH) == set(OPTIMIZERS) - {"none"}
+
+
+@pytest.mark.parametrize("name", PYTORCH)
 def test_three_steps_equal_pytorch(name):
     torch = pytest.importorskip("torch")
-    graph = regression(Optimizer(name, lr=0.05, momentum=0.8, beta1=0.7, beta2=0.95, eps=1e-6))
+    constants = {"momentum": 0.8, "beta1": 0.7, "beta2": 0.95, "eps": 1e-6, "alpha": 0.9, "decay": 0.3}
+    graph = regression(Optimizer(name, lr=0.05, **constants))
     values = one_worker.draw(graph)
     w = torch.tensor(values["w"], requires_grad=True)
-    optimizer = {
-        "sgd": lambda: torch.optim.SGD([w], lr=0.05),
-        "momentum": lambda: torch.optim.SGD([w], lr=0.05, momentum=0.8),
-        "adam": lambda: torch.optim.Adam([w], lr=0.05, betas=(0.7, 0.95), eps=1e-6),
-    }[name]()
+    theirs, settings = PYTORCH[name]
+    optimizer = getattr(torch.optim, theirs)([w], lr=0.05, **settings)
     for _ in range(3):
         results = one_worker.run(graph, values)
         values |= {old: results[new] for old, new in graph.updates.items()}
