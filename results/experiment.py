@@ -6,9 +6,11 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,52 @@ def machine() -> str:
     return f"{models[0]}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a process may take: seconds, and bytes of address space."""
+
+    seconds: float
+    memory_bytes: int = 12 << 30
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s or {self.memory_bytes >> 30} GiB"
+
+
 def in_process(script: Path, *arguments: str) -> Any:
     """Run a script in a process of its own, with one thread, and return the JSON that it prints.
 
     So its memory is its own, and nothing is remembered from what ran before.
     """
+    return json.loads(_ran(script, arguments, None).stdout)
+
+
+def in_process_within(within: Within, script: Path, *arguments: str) -> Any:
+    """Run a script as `in_process` does; return its JSON or, if it takes more than it may, `{"over": WHAT}`."""
+    try:
+        return json.loads(_ran(script, arguments, within).stdout)
+    except subprocess.TimeoutExpired:
+        return {"over": f"{within.seconds:g} s"}
+    except subprocess.CalledProcessError as error:
+        if "MemoryError" not in error.stderr:
+            raise
+        return {"over": f"{within.memory_bytes >> 30} GiB"}
+
+
+def _ran(script: Path, arguments: Sequence[str], within: Within | None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, str(script), *arguments]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+
+    def limit_memory() -> None:
+        if within is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (within.memory_bytes, within.memory_bytes))
+
+    return subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=None if within is None else subprocess.PIPE,
+        text=True,
+        env=environment,
+        timeout=None if within is None else within.seconds,
+        preexec_fn=limit_memory,
+    )

@@ -6,7 +6,7 @@ Searchers share one signature and sit in one dict, `SEARCHERS`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,7 @@ from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search import alternatives, ilp, joint, recursive
 from planner.search.carriage import carriage, may_be_partial
-from planner.search.coarsen import CoarseGraph, TensorVariable, Ties
-from planner.search.coarsen import coarsen as coarsened
+from planner.search.coarsen import CoarseGraph, Coarsenings, TensorVariable, Ties
 from planner.search.objective import BYTES, Objective
 from planner.search.space import Limits, Outcome, Searcher, Space
 from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
@@ -48,7 +47,10 @@ PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
-"""What is tried besides a search that is not exact."""
+"""What is tried besides a search that is not exact; for a small graph, every alternative is."""
+
+SMALL_STATES = 1000
+"""Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
 
 HEURISTIC_STEPS = 4
 """With more steps than this, heuristics are tried only by name: they look at whole plans of every variable."""
@@ -77,31 +79,40 @@ class SearchOptions:
     machine: Machine | None = None
 
 
-def search(graph: Graph, options: SearchOptions) -> Plan:
+def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the plan that the named searcher finds, or a heuristic's where that costs less (to 4 steps).
 
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
     every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
     the gap to it (where it knows one), seconds and table sizes. Raises a PlanError for options that make no sense, a
-    TopologyError for a machine that cannot run the plan.
+    TopologyError for a machine that cannot run the plan. `coarsenings` are the graph's, for searching it again.
     """
     started = time.perf_counter()
     placements = _checked(options)
     check_countable(graph, options.ways)
-    space = space_of(graph, options)
+    known = Coarsenings(graph) if coarsenings is None else coarsenings
+    space = space_of(graph, options, known)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
     if placements == "S,R,P" and options.ties is None:
-        tied = replace(space_of(graph, replace(options, placements="S,R")), objective=space.objective)
+        tied = replace(space_of(graph, replace(options, placements="S,R"), known), objective=space.objective)
         found["S,R"] = _nothing_partial(space, tied, options)
     inexact = found[options.name].lower_bound != found[options.name].cost
     if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
-        for name in HEURISTICS[placements]:
+        for name in _heuristics(space, placements):
             found[name] = SEARCHERS[name](space.without_partial(), options.limits)
     winner = min(found, key=lambda name: found[name].cost)
     best = found[winner]
     report = _report(options, placements, found, winner) | _costs(space, found, found[options.name].lower_bound, winner)
     report |= {"seconds": round(time.perf_counter() - started, 3)}
     return Plan(graph, options.seed, options.ways, space.layouts(best.choice), space.strategies(best.choice), report)
+
+
+def _heuristics(space: Space, placements: str) -> Sequence[str]:
+    """Return the alternatives to try besides a search that is not exact."""
+    if space.without_partial().states > SMALL_STATES:
+        return HEURISTICS[placements]
+    exact = ("recursive", "joint", "ilp")
+    return [name for name in SEARCHERS if name not in exact and alternatives.IMPLIED.get(name, "S") in placements]
 
 
 def _nothing_partial(space: Space, tied: Space, options: SearchOptions) -> Outcome:
@@ -115,14 +126,15 @@ def _nothing_partial(space: Space, tied: Space, options: SearchOptions) -> Outco
     return replace(found, choice=tuple(found.choice[of[name]] for name in names))
 
 
-def space_of(graph: Graph, options: SearchOptions) -> Space:
+def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
     """Return the space of plans that the options describe."""
     placements, ties = _checked(options), _ties(options)
+    known = Coarsenings(graph) if coarsenings is None else coarsenings
     if "P" not in placements:
-        coarse = coarsened(graph, ties)
+        coarse = known.of(ties)
         return Space(coarse, options.ways, "R" in placements, objective=_objective(options, coarse, MOST_TICKS))
     untied = frozenset[str]() if options.ties is not None else may_be_partial(graph, options.ways)
-    coarse = coarsened(graph, ties, partial=True, untied=untied)
+    coarse = known.of(ties, partial=True, untied=untied)
     objective = _objective(options, coarse, MOST_TICKS_PARTIAL)
     return Space(coarse, options.ways, replicate=True, objective=objective, carriage=carriage(coarse, options.ways))
 

@@ -134,6 +134,21 @@ def coarsen(
     return _without_repeats(coarse) if ties.repeats else coarse
 
 
+class Coarsenings:
+    """The coarse graphs of one graph, made when first asked for: they do not depend on the ways."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._found: dict[tuple[Ties, bool, frozenset[str]], CoarseGraph] = {}
+
+    def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
+        """Return what `coarsen` returns."""
+        key = ties, partial, untied
+        if key not in self._found:
+            self._found[key] = coarsen(self._graph, ties, partial=partial, untied=untied)
+        return self._found[key]
+
+
 def _variables(graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]) -> tuple[Variable, ...]:
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():

@@ -13,6 +13,7 @@ from dataclasses import replace
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_workers
 from planner.search import SearchOptions, search
+from planner.search.coarsen import Coarsenings
 
 MOST_WORKERS_FACTORED = 16
 """Up to so many workers every factorisation is tried, beyond only the prime factors: there are too many others."""
@@ -25,9 +26,9 @@ def best_factors(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     is what they took together.
     """
     started = time.perf_counter()
-    best, tried = None, []
+    best, tried, coarsenings = None, [], Coarsenings(graph)
     for ways in factorisations(workers):
-        plan = search(graph, replace(options, ways=ways))
+        plan = search(graph, replace(options, ways=ways), coarsenings)
         tried.append({"ways": list(ways), "cost": cost_of(plan), "seconds": plan.search["seconds"]})
         if best is None or cost_of(plan) < cost_of(best):
             best = plan

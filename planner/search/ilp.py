@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import scipy  # its modules are loaded when first used: they take longer than many a plan
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_array
 
 from planner.errors import PlanError
 from planner.search.problem import Problem
@@ -95,17 +94,17 @@ class Program:
         axes = sum(self.problem.sizes[v] for scope, _ in self.problem.terms if len(scope) > 1 for v in scope)
         return len(self.problem.sizes) + axes
 
-    def solve(self, seconds: float) -> OptimizeResult:
+    def solve(self, seconds: float) -> scipy.optimize.OptimizeResult:
         """Run HiGHS; PlanError where it ends without a plan."""
         right = np.zeros(self.rows)
         right[: len(self.problem.sizes)] = 1
         integral = np.zeros(self.columns, dtype=np.int64)
         integral[: self.starts[-1]] = 1
-        found = milp(
+        found = scipy.optimize.milp(
             self.costs,
             integrality=integral,
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(self._matrix(), right, right),
+            bounds=scipy.optimize.Bounds(0, 1),
+            constraints=scipy.optimize.LinearConstraint(self._matrix(), right, right),
             options={"mip_rel_gap": 0, "time_limit": seconds},
         )
         if found.x is None:
@@ -117,7 +116,7 @@ class Program:
         bounds = zip(self.starts[:-1], self.starts[1:], strict=True)
         return [int(values[start:stop].argmax()) for start, stop in bounds]
 
-    def bound(self, found: OptimizeResult) -> tuple[int, int]:
+    def bound(self, found: scipy.optimize.OptimizeResult) -> tuple[int, int]:
         """Return the cost below which no plan lies, and the tolerance on which this rests, rounded up."""
         dual = max(0.0, float(found.mip_dual_bound))
         chosen = len(self.problem.sizes) + len(self.problem.terms)
@@ -125,11 +124,11 @@ class Program:
         units = math.ceil(dual - tolerance)
         return self.constant + self.unit * units, math.ceil(tolerance * self.unit)
 
-    def _matrix(self) -> csr_array:
+    def _matrix(self) -> scipy.sparse.csr_array:
         """Return the rows: a variable has one state; a table's entries sum, per state of an axis, to that state."""
         parts = [*self._choices(), *self._sums()]
         rows, columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return csr_array((values, (rows, columns)), shape=(self.rows, self.columns))
+        return scipy.sparse.csr_array((values, (rows, columns)), shape=(self.rows, self.columns))
 
     def _choices(self) -> Iterator[_Entries]:
         for v, size in enumerate(self.problem.sizes):

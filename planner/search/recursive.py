@@ -7,6 +7,7 @@ step made a group fetch is seen in full. The subtracted term is a constant of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.search.domains import Domain
 from planner.search.problem import build
@@ -15,22 +16,25 @@ from planner.search.space import Limits, Outcome, Space, State
 
 
 def recursive(space: Space, limits: Limits) -> Outcome:
-    """Choose step by step. Every step is exact within limits; their sequence need not be.
+    """Choose step by step. Every step is exact within limits; their sequence need not be, so only one step has a bound.
 
     Where tensors may be partial, the plan is the better of this and of the recursion in which none is.
     """
     count = len(space.coarse.variables)
     choice: list[State] = [()] * count
     width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
+    bound = None if space.ways else total
     for step in range(len(space.ways)):
         domains, found = _step(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         width, largest, total = max(width, found.width), max(largest, found.largest_table_bytes), found.value
+        bound = found.bound if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
-    outcome = Outcome(tuple(choice), total, None, details)
+    outcome = Outcome(tuple(choice), total, bound, details)
     if space.carriage is None:
         return outcome
-    return min(outcome, recursive(space.without_partial(), limits), key=lambda one: one.cost)
+    best = min(outcome, recursive(space.without_partial(), limits), key=lambda one: one.cost)
+    return replace(best, lower_bound=bound)
 
 
 def _step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> tuple[list[Domain], Solution]:

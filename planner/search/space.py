@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
@@ -73,6 +74,12 @@ class Space:
         return all_strategies(
             variable.signature, self.ways, replicate=self.replicate, everywhere=self.objective.everywhere
         )
+
+    @property
+    def states(self) -> int:
+        """How many states all variables have together."""
+        steps = range(len(self.ways))
+        return sum(prod(len(self.options(v, step)) for step in steps) for v in range(len(self.coarse.variables)))
 
     def options(self, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
         """Return what a variable's state may have at a step."""

@@ -68,8 +68,8 @@ def test_the_best_is_kept_and_all_are_told(graph, workers, placements):
 
 
 def test_the_finest_is_not_always_the_best():
-    """The recursion's first step of two is misled; its first of four sees further. Joint search is not misled."""
-    graph = chain(24, [16, 8, 8])
+    """A first step of two misleads the recursion and no alternative helps; one of four sees further, as joint does."""
+    graph = chain(32, [8, 24, 8, 8])
     costs = {tuple(one["ways"]): one["cost"] for one in best_factors(graph, 8, SearchOptions(())).search["factors"]}
     assert costs[4, 2] < costs[2, 2, 2] < costs[8,]
     assert best_factors(graph, 8, SearchOptions(())).ways == (4, 2)

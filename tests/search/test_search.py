@@ -108,6 +108,16 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
     assert plan.total_bytes == costs["equalchop"] < costs["recursive"]
 
 
+@pytest.mark.parametrize("placements", PLACEMENTS)
+@pytest.mark.parametrize("name", TINY)
+def test_a_recursion_of_one_step_is_exact_and_knows_it(name, placements):
+    graph = tiny(name)
+    one = search(graph, SearchOptions((4,), placements=placements)).search
+    assert one["bytes"] == {"recursive": one["lower_bound"]}
+    assert one["lower_bound"] == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
+    assert "lower_bound" not in search(graph, SearchOptions((2, 2), placements=placements)).search
+
+
 def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
     graph = tiny("mlp-2-12")
     plan = search(graph, SearchOptions((2, 2), "data-parallel"))

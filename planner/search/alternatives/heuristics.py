@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.layout import EVERYWHERE, PARTIAL, Shard
 from planner.search.alternatives.restriction import Alternatives, options_by_step, restricted
 from planner.search.coarsen import TensorVariable
@@ -12,7 +14,7 @@ def allrow(space: Space, limits: Limits) -> Outcome:
     """Split every tensor along its first dimension that can be split; operators as is cheapest (AllRow-Greedy)."""
 
     def rule(v: int) -> Alternatives:
-        steps = options_by_step(space.candidates(v))
+        steps = options_by_step(space, v)
         if isinstance(space.coarse.variables[v], TensorVariable):
             return [[_first_dimension(options) for options in steps]]
         return [steps]
@@ -20,7 +22,7 @@ def allrow(space: Space, limits: Limits) -> Outcome:
     return restricted(space, rule, limits)
 
 
-def _first_dimension(options: list[object]) -> list[object]:
+def _first_dimension(options: Sequence[object]) -> Sequence[object]:
     shards = [option for option in options if isinstance(option, Shard)]
     return [min(shards, key=lambda shard: shard.dim)] if shards else options
 
@@ -32,7 +34,7 @@ def equalchop(space: Space, limits: Limits) -> Outcome:
     """
 
     def rule(v: int) -> Alternatives:
-        steps = options_by_step(space.candidates(v))
+        steps = options_by_step(space, v)
         return [[[option]] * len(steps) for option in dict.fromkeys(option for step in steps for option in step)]
 
     return restricted(space, rule, limits)
@@ -48,7 +50,7 @@ def icml18(space: Space, limits: Limits) -> Outcome:
     """
 
     def rule(v: int) -> Alternatives:
-        variable, steps = space.coarse.variables[v], options_by_step(space.candidates(v))
+        variable, steps = space.coarse.variables[v], options_by_step(space, v)
         if isinstance(variable, TensorVariable):
             return [[[option for option in options if option != PARTIAL] for options in steps]]
         return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]

@@ -6,6 +6,7 @@ the gradient of a sum over everything gets its batch from those who read it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -65,18 +66,24 @@ def _spread(
     graph = coarse.graph
     places = {node.name: list(_places(node, coarse.signatures[node.name])) for node in graph.nodes}
     nodes: dict[str, frozenset[str]] = dict.fromkeys(places, frozenset())
-    changed = True
-    while changed:
-        changed = False
+    touching: dict[str, set[str]] = defaultdict(set)
+    for name, touched in places.items():
+        for tensor, _ in touched:
+            touching[tensor].add(name)
+    waiting = set(nodes)
+    while waiting:
         for node in graph.nodes:
+            if node.name not in waiting:
+                continue
+            waiting.discard(node.name)
             if nodes[node.name].issuperset(new := passed_on(node, list(_reached(places[node.name], tensors)))):
                 continue
-            changed = True
             nodes[node.name] |= frozenset(new)
             for name, variables in places[node.name]:
-                if not is_weight(graph, name):
-                    dims = (dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
-                    tensors[name] = tensors.get(name, frozenset()).union(dims)
+                dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
+                if not is_weight(graph, name) and not dims <= tensors.get(name, frozenset()):
+                    tensors[name] = tensors.get(name, frozenset()) | dims
+                    waiting |= touching[name]
     return Labels(tensors, nodes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 
 from planner.graph.ir import Node
@@ -32,7 +33,7 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    styles, steps = _styles(space.coarse), len(space.ways)
     return restricted(space, lambda v: _at_all(styles.data(v), steps), limits)
 
 
@@ -43,7 +44,7 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    styles, steps = _styles(space.coarse), len(space.ways)
     return restricted(space, lambda v: _at_all(styles.model(v), steps), limits)
 
 
@@ -54,7 +55,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
     cheaper of data and model parallelism.
     """
-    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    styles, steps = _styles(space.coarse), len(space.ways)
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
         found[_groups(space.ways, across)] = restricted(space, styles.composed(across, steps), limits)
@@ -72,7 +73,7 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
     network without convolutions is model parallel.
     """
-    styles, steps = _Styles.of(space.coarse), len(space.ways)
+    styles, steps = _styles(space.coarse), len(space.ways)
     return restricted(space, lambda v: _at_all(styles.by_layer(v), steps), limits)
 
 
@@ -97,12 +98,6 @@ class _Styles:
     batch: Labels
     model_dims: Labels
     parts: Mapping[Name, set[str]]
-
-    @classmethod
-    def of(cls, coarse: CoarseGraph) -> _Styles:
-        batch = batch_labels(coarse)
-        nodes = {node.name: node for node in coarse.graph.nodes}
-        return cls(coarse, nodes, batch, model_labels(coarse, batch), _parts(coarse))
 
     def data(self, v: int) -> list[Wanted]:
         variable = self.coarse.variables[v]
@@ -139,6 +134,14 @@ class _Styles:
         kind = "tensor" if isinstance(self.coarse.variables[v], TensorVariable) else "node"
         parts = {part for name in self.coarse.variables[v].members for part in self.parts.get((kind, name), ())}
         return (self.data(v) if parts != {"model"} else []) + (self.model(v) if "model" in parts else [])
+
+
+@lru_cache(maxsize=1)
+def _styles(coarse: CoarseGraph) -> _Styles:
+    """Return the styles of a coarse graph; it is asked for again by one search after the other."""
+    batch = batch_labels(coarse)
+    nodes = {node.name: node for node in coarse.graph.nodes}
+    return _Styles(coarse, nodes, batch, model_labels(coarse, batch), _parts(coarse))
 
 
 def _parts(coarse: CoarseGraph) -> dict[Name, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import product
 
 from planner.search.joint import over
 from planner.search.space import Limits, Outcome, Space, State
@@ -24,23 +25,17 @@ def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
     """Return the states that keep to one of the alternatives, of those that can be kept at most steps."""
-    states = space.candidates(v)
-    steps = options_by_step(states)
-    possible = [[_possible(options, at) for options, at in zip(steps, wanted, strict=True)] for wanted in alternatives]
-    most = max((sum(map(bool, wanted)) for wanted in possible), default=0)
-    best = [wanted for wanted in possible if sum(map(bool, wanted)) == most]
-    return list(dict.fromkeys(state for wanted in best for state in _keeping(states, wanted))) or list(states)
+    steps = options_by_step(space, v)
+    possible = [
+        [[option for option in options if option in at] for options, at in zip(steps, wanted, strict=True)]
+        for wanted in alternatives
+    ]
+    most = max((sum(map(bool, kept)) for kept in possible), default=0)
+    best = [kept for kept in possible if sum(map(bool, kept)) == most] or [steps]
+    choices = ([at or options for at, options in zip(kept, steps, strict=True)] for kept in best)
+    return list(dict.fromkeys(state for kept in choices for state in product(*kept)))
 
 
-def _possible(options: Sequence[object], wanted: Wanted) -> set[object]:
-    return {option for option in options if option in wanted}
-
-
-def _keeping(states: Sequence[State], wanted: Sequence[set[object]]) -> list[State]:
-    """Return the states that choose what is wanted at every step where that is anything."""
-    return [state for state in states if all(not at or option in at for option, at in zip(state, wanted, strict=True))]
-
-
-def options_by_step(states: Sequence[State]) -> list[list[object]]:
-    """Return what can be chosen at every step."""
-    return [list(dict.fromkeys(options)) for options in zip(*states, strict=True)]
+def options_by_step(space: Space, v: int) -> list[list[object]]:
+    """Return what a variable can choose at every step."""
+    return [list(space.options(v, step)) for step in range(len(space.ways))]
