@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "log10": Function(np.log10, "float"),
     "cbrt": Function(np.cbrt, "float"),
     "sigmoid": Function(_sigmoid, "float"),
-    "erf": Function(np.vectorize(math.erf, otypes=[np.float64]), "float"),
-    "lgamma": Function(np.vectorize(math.lgamma, otypes=[np.float64]), "float"),
+    "erf": Function(special.erf, "float"),
+    "lgamma": Function(special.gammaln, "float"),
     "equal": Function(np.equal, "bool", "=="),
     "not_equal": Function(np.not_equal, "bool", "!="),
     "less": Function(np.less, "bool", "<"),

@@ -6,18 +6,23 @@ turns to others. Values follow from what was drawn.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, permutations
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from executor.kernels import Kernel
 from executor.verify_cases import Case, Draw, Generate
-from tdl import Description
+from executor.verify_check import Application, Check
+from executor.verify_parts import Subject
+from tdl import Description, Operator
 
 LEAST = 50
 """Distinct shapes on which every strategy is split."""
@@ -95,6 +100,8 @@ class Shapes:
     are equal: an attribute that changes none of these, such as a learning rate, makes no other shape.
     """
 
+    single: frozenset[str] = frozenset()
+    """Variables of extent 1 whatever the shape: there is nothing to split."""
     drawn: set[Key] = field(default_factory=set)
     split: dict[Name, int] = field(default_factory=dict)
     maps: dict[Any, int] = field(default_factory=dict)
@@ -107,7 +114,8 @@ class Shapes:
     def wanted(self, description: Description, extents: dict[str, int], key: Key) -> list[str]:
         """Return the strategies to be split on this shape: of a new one, those split on too few so far."""
         for strategy in description.strategies.values():
-            self.split.setdefault((strategy.variable, strategy.reducer), 0)
+            if strategy.variable not in self.single:
+                self.split.setdefault((strategy.variable, strategy.reducer), 0)
         if key in self.drawn:
             return []
         return [
@@ -125,6 +133,45 @@ class Shapes:
     def least(self) -> int:
         """On how many shapes the strategy was split that was split on the fewest; without one, shapes."""
         return min(self.split.values(), default=len(self.drawn))
+
+
+def described(operator: Operator, case: Case) -> tuple[Description, dict[str, int]]:
+    """An operator's description for a case, and the extents there."""
+    description = operator.describe([operand.ndim for operand in case.operands], case.attributes)
+    return description, description.extents([operand.shape for operand in case.operands], case.attributes)
+
+
+def applied(operator: Operator, case: Case, kernel: Kernel) -> Application:
+    """What checks need of one case."""
+    description, extents = described(operator, case)
+    expected = description.evaluate(case.operands, case.attributes, extents)
+    return Application(operator, Subject(kernel, description, case, extents, np), expected, {}, pairs=0)
+
+
+Checks = Callable[[Application, Sequence[str], int], Iterable[Check]]
+"""The checks of some strategies on one shape, which has a number."""
+
+
+def split_on_enough(
+    operator: Operator, generate: Generate, kernel: Kernel, checks: Checks, single: frozenset[str] = frozenset()
+) -> tuple[Shapes, Counter[str]]:
+    """Split every strategy of an operator on enough shapes; return these, and how many checks of each kind held."""
+    shapes, held = Shapes(single), Counter[str]()
+
+    def sound(case: Case) -> None:
+        description, extents = described(operator, case)
+        key = shapes.key(description, case.operands, extents)
+        wanted = shapes.wanted(description, extents, key)
+        if wanted:
+            application = applied(operator, case, kernel)
+            for check in checks(application, wanted, crc32(repr(key).encode())):
+                difference = check.run()
+                assert difference is None, f"{check.name}: {difference}"
+                held[check.name.partition(" ")[0]] += 1
+        shapes.note(description, key, wanted)
+
+    draw_until_enough(generate, shapes, sound)
+    return shapes, held
 
 
 def draw_until_enough(generate: Generate, shapes: Shapes, check: Callable[[Case], None]) -> None:

@@ -181,8 +181,8 @@ def _reads_origins(name: str) -> bool:
 class Claiming:
     """An operator that claims a strategy which it does not have."""
 
-    def __init__(self, name: str, variable: str, reducer: str | None):
-        self.operator, self.name = tdl.catalog[name], name
+    def __init__(self, operator: tdl.Operator, variable: str, reducer: str | None):
+        self.operator, self.name = operator, operator.name
         self.variable, self.reducer = variable, reducer
 
     def describe(self, ranks, attributes):
@@ -194,19 +194,23 @@ class Claiming:
         return replace(found, strategies={**found.strategies, self.variable: claimed})
 
 
-def strategy_mutants(name: str) -> Iterator[Mutant]:
-    """Yield every refused variable claimed as a strategy, and every reducing strategy with other reducers."""
-    description = described(name)
-    claims: list[tuple[str, str | None]] = []
+def claims(description: tdl.Description) -> list[tuple[str, str | None]]:
+    """Every refused variable claimed as a strategy, and every reducing strategy with other reducers."""
+    found: list[tuple[str, str | None]] = []
     for variable in description.refusals:
         reducing = variable in description.reduction_variables
-        claims += [(variable, reducer) for reducer in (("Sum", "Max", None) if reducing else (None,))]
+        found += [(variable, reducer) for reducer in (("Sum", "Max", None) if reducing else (None,))]
     for variable, strategy in description.strategies.items():
         if strategy.reducer is not None:
-            claims += [(variable, reducer) for reducer in (*OTHER_REDUCERS[strategy.reducer], None)]
-    for variable, reducer in claims:
+            found += [(variable, reducer) for reducer in (*OTHER_REDUCERS[strategy.reducer], None)]
+    return found
+
+
+def strategy_mutants(name: str) -> Iterator[Mutant]:
+    """Yield every strategy claimed that the operator does not have."""
+    for variable, reducer in claims(described(name)):
         change = f"claims {variable} with {reducer or 'concatenation'}"
-        yield Mutant(name, change, "catalog", Claiming(name, variable, reducer), ("split",))
+        yield Mutant(name, change, "catalog", Claiming(tdl.catalog[name], variable, reducer), ("split",))
 
 
 # --- gradient rules ---------------------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""Every strategy of every operator that is described without a kernel gives the unsplit result, on drawn shapes.
+
+Every strategy is split on at least fifty shapes, all distinct: the description is evaluated in parts, of which the
+results are concatenated or combined, and what a part reads is within its halo.
+"""
+
+import numpy as np
+import pytest
+
+from executor.verify_cases import Draw
+from executor.verify_parts import PartError
+from executor.verify_splits import meaning_checks
+from tdl.coverage.operators import OPERATORS
+from tests.coverage_tables import cases, cases_images
+from tests.verify.drawn import LEAST, applied, split_on_enough
+from tests.verify.mutants import Claiming, claims
+
+CASES = {**cases.CASES, **cases_images.CASES}
+
+SINGLE = {"multibox_prior": frozenset({"one"})}
+"""Variables of operators whose extent is declared to be 1, so that nothing can be split."""
+
+
+DRAWN = 60
+"""Cases drawn before a strategy that is claimed counts as sound."""
+
+
+def no_kernel(_call):
+    raise AssertionError("there is no kernel to run")
+
+
+def checks(application, strategies, number):
+    draw = Draw(np.random.default_rng(number))
+    for strategy in strategies:
+        yield from meaning_checks(application, draw, strategy)
+
+
+def test_cases_are_those_of_the_operators():
+    assert CASES.keys() == OPERATORS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_strategy_is_sound(name):
+    shapes, held = split_on_enough(OPERATORS[name], CASES[name], no_kernel, checks, SINGLE.get(name, frozenset()))
+    assert shapes.least >= LEAST
+    assert "meaning" in held
+
+
+def wrong_claims(name):
+    """Reductions that an operator claims and has not, on the case that is drawn first."""
+    case = CASES[name](Draw(np.random.default_rng(0)))
+    description = OPERATORS[name].describe([operand.ndim for operand in case.operands], case.attributes)
+    found = [
+        (variable, reducer) for variable, reducer in claims(description) if variable not in description.output_variables
+    ]
+    return [Claiming(OPERATORS[name], variable, reducer) for variable, reducer in found]
+
+
+def is_found(claiming):
+    draw = Draw(np.random.default_rng(1))
+    for _ in range(DRAWN):
+        case = CASES[claiming.name](draw)
+        application = applied(claiming, case, no_kernel)
+        if application.subject.extents.get(claiming.variable, 1) > 1:
+            for check in meaning_checks(application, draw, claiming.variable):
+                try:
+                    if check.run() is not None:
+                        return True
+                except PartError:
+                    return True
+    return False
+
+
+def test_every_wrong_reduction_is_found():
+    made = [claiming for name in sorted(OPERATORS) for claiming in wrong_claims(name)]
+    alive = [f"{one.name}: {one.variable} by {one.reducer}" for one in made if not is_found(one)]
+    print(f"{len(made)} wrong reductions, {len(made) - len(alive)} found")
+    assert alive == []
+    assert len(made) >= 100
