@@ -1,122 +1,204 @@
-"""Lower bounds by sequential tree-reweighted message passing, on terms of any number of variables.
+"""Lower bounds by sequential tree-reweighted message passing (Kolmogorov 2006), on terms of any number of variables.
 
 A message moves cost from a term to one of its variables, so that the sum stays the same; the sum of all minima is
-then a lower bound on the cost of every choice, and it never falls. Costs are rounded down to integers on the way,
-so the bound is exact arithmetic.
+then a lower bound on the cost of every choice. Messages are found in floating point, which is fast, and rounded to
+integers before a bound is read off, so that the bound holds exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.search.problem import Problem, by_variable
-from planner.search.tables import Table
+from planner.search.tables import Scope, Table
+
+Floats = NDArray[np.floating[Any]]
 
 SCALE_BITS = 6
+"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little."""
+
+SINGLE_ENTRIES = 1 << 21
+"""Entries of all terms' tables from which messages are found in single precision."""
 
 
 class Bound:
-    """A reparametrisation of a problem: a message from every term to each of its variables.
-
-    Internally costs are multiplied by 2**SCALE_BITS, so that dividing them among terms loses little.
-    """
+    """A reparametrisation of a problem: a message from every term to each of its variables."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._terms_of = by_variable(problem.terms, len(problem.sizes))
-        self._messages: list[list[Table]] = [
-            [np.zeros(problem.sizes[v], dtype=np.int64) for v in scope] for scope, _ in problem.terms
+        count = len(problem.sizes)
+        self._unary = [np.zeros(size, dtype=np.int64) for size in problem.sizes]
+        self._terms = []
+        for scope, number in problem.terms:
+            if len(scope) == 1:
+                self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
+            else:
+                self._terms.append((scope, number))
+        entries = sum(problem.tables[number].size for _, number in self._terms)
+        self._dtype: Any = np.float32 if entries > SINGLE_ENTRIES else np.float64
+        self._terms_of = by_variable(self._terms, count)
+        self._order = breadth_first(count, [scope for scope, _ in self._terms])
+        self._messages: list[list[Floats]] = [
+            [np.zeros(problem.sizes[v], dtype=self._dtype) for v in scope] for scope, _ in self._terms
         ]
-        self._scaled: dict[int, Table] = {}
+        self._plan = self._planned()
+        self._floats = {
+            number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**SCALE_BITS
+            for _, number in self._terms
+        }
+        largest = max((table.size for table in self._floats.values()), default=1)
+        self._scratch = np.empty(largest, dtype=self._dtype)
+
+    def _planned(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
+        """Return, per variable in order: its terms with its axis in each, if they go on and if they began before."""
+        place = {v: i for i, v in enumerate(self._order)}
+        first = [min(place[v] for v in scope) for scope, _ in self._terms]
+        last = [max(place[v] for v in scope) for scope, _ in self._terms]
+        plan = []
+        for v in self._order:
+            mine = [(f, self._terms[f][0].index(v), last[f] > place[v], first[f] < place[v]) for f in self._terms_of[v]]
+            shares = max(sum(onward for _, _, onward, _ in mine), sum(before for *_, before in mine), 1)
+            if mine:
+                plan.append((v, mine, shares))
+        return plan
 
     def sweep(self) -> None:
         """Pass over the variables forwards, then backwards."""
-        count = len(self.problem.sizes)
-        for v in range(count):
-            self._update(v, forwards=True)
-        for v in reversed(range(count)):
-            self._update(v, forwards=False)
+        unary = [costs.astype(self._dtype) for costs in self._unary]
+        for forwards in (True, False):
+            for v, mine, shares in self._plan if forwards else reversed(self._plan):
+                marginals = [self._collected(f, axis) for f, axis, _, _ in mine]
+                part = unary[v]
+                for marginal in marginals:
+                    part = part + marginal
+                part = part / shares
+                for (f, axis, onward, before), marginal in zip(mine, marginals, strict=True):
+                    self._messages[f][axis] = marginal - part if (onward if forwards else before) else marginal
+
+    def _collected(self, f: int, axis: int) -> Floats:
+        """Return the term's minimum per state of one of its variables, less what it has sent to the others."""
+        scope, number = self._terms[f]
+        table, messages = self._floats[number], self._messages[f]
+        if len(scope) == 2:
+            scratch = self._scratch[: table.size].reshape(table.shape)
+            other = messages[1] if axis == 0 else messages[0][:, None]
+            np.subtract(table, other, out=scratch)
+            return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
+        for a in [*range(axis), *range(table.ndim - 1, axis, -1)]:
+            shape = [1] * table.ndim
+            shape[a] = -1
+            out = self._scratch[: table.size].reshape(table.shape) if table is self._floats[number] else None
+            table = np.minimum.reduce(np.subtract(table, messages[a].reshape(shape), out=out), axis=a, keepdims=True)
+        return np.asarray(table.reshape(-1))
 
     def value(self) -> int:
         """Return the lower bound."""
-        scaled = sum(int(minimum) for minimum in self._term_minima())
-        scaled += sum(int(self._unary(v).min()) for v in range(len(self.problem.sizes)))
-        return self.problem.constant - (-scaled >> SCALE_BITS)
+        return _Exact(self).bound
 
     def of_states(self) -> list[Table]:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
-        minima = self._term_minima()
-        unary = [self._unary(v) for v in range(len(self.problem.sizes))]
-        total = sum(int(minimum) for minimum in minima) + sum(int(costs.min()) for costs in unary)
-        found = []
-        for v, costs in enumerate(unary):
-            inside = costs + sum((self._marginal(f, v) for f in self._terms_of[v]), np.zeros_like(costs))
-            rest = total - int(costs.min()) - sum(int(minima[f]) for f in self._terms_of[v])
-            found.append(self.problem.constant - (-(inside + rest) >> SCALE_BITS))
-        return found
+        return _Exact(self).of_states()
 
     def round(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
         chosen: dict[int, int] = {}
-        for v in range(len(self.problem.sizes)):
-            costs = self._unary(v)
+        for v in self._order:
+            costs = self._unary[v].astype(self._dtype)
             for f in self._terms_of[v]:
-                costs = costs + self._marginal(f, v, chosen)
+                costs = costs + self._given(f, v, chosen)
             chosen[v] = int(costs.argmin())
         return [chosen[v] for v in range(len(self.problem.sizes))]
 
-    def _unary(self, v: int) -> Table:
-        total = np.zeros(self.problem.sizes[v], dtype=np.int64)
-        for f in self._terms_of[v]:
-            total += self._messages[f][self.problem.terms[f][0].index(v)]
-        return total
-
-    def _table(self, f: int) -> Table:
-        number = self.problem.terms[f][1]
-        if number not in self._scaled:
-            self._scaled[number] = self.problem.tables[number] << SCALE_BITS
-        return self._scaled[number]
-
-    def _reparametrised(self, f: int, fixed: dict[int, int], without: int | None = None) -> Table:
-        """Return the term less its messages, one entry along variables whose state is fixed."""
-        scope = self.problem.terms[f][0]
-        at = tuple(slice(fixed[u], fixed[u] + 1) if u in fixed else slice(None) for u in scope)
-        table = self._table(f)[at]
-        for axis, (u, message) in enumerate(zip(scope, self._messages[f], strict=True)):
-            if u != without:
-                table = table - message[at[axis]].reshape([-1 if a == axis else 1 for a in range(len(scope))])
+    def _given(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
+        """Return the term's minimum per state of v, other variables as chosen or paying their messages."""
+        scope, number = self._terms[f]
+        table: Floats = self._floats[number][tuple(chosen.get(u, slice(None)) for u in scope)]
+        free = [u for u in scope if u not in chosen]
+        for u in [u for u in free if u != v]:
+            table = np.moveaxis(table, free.index(u), -1) - self._messages[f][scope.index(u)]
+            table = table.min(axis=-1)
+            free.remove(u)
         return table
 
-    def _term_minima(self) -> list[int]:
-        return [int(self._reparametrised(f, {}).min()) for f in range(len(self.problem.terms))]
+    def exact_messages(self) -> list[list[Table]]:
+        """Return the messages, rounded."""
+        return [[np.rint(message).astype(np.int64) for message in messages] for messages in self._messages]
 
-    def _marginal(self, f: int, v: int, fixed: dict[int, int] | None = None, *, whole: bool = False) -> Table:
-        """Return the term's minimum per state of v; `whole` without what it has already sent to v."""
-        axis = self.problem.terms[f][0].index(v)
-        table = self._reparametrised(f, fixed or {}, without=v if whole else None)
-        others = tuple(a for a in range(table.ndim) if a != axis)
-        return np.asarray(table.min(axis=others) if others else table)
-
-    def _update(self, v: int, *, forwards: bool) -> None:
-        """Collect all cost at v, and give it back in equal parts to the terms that go on in this direction."""
-        mine = self._terms_of[v]
-        if not mine:
-            return
-        scopes = [self.problem.terms[f][0] for f in mine]
-        later = sum(scope[-1] > v for scope in scopes)
-        earlier = sum(scope[0] < v for scope in scopes)
-        shares = max(later, earlier, 1)
-        marginals = [self._marginal(f, v, whole=True) for f in mine]
-        part = _add_up(marginals) // shares
-        for f, scope, marginal in zip(mine, scopes, marginals, strict=True):
-            onward = scope[-1] > v if forwards else scope[0] < v
-            self._messages[f][scope.index(v)] = marginal - part if onward else marginal
+    def parts(self) -> tuple[list[Table], list[tuple[Scope, int]]]:
+        """Return the costs of single states, and the terms of several variables."""
+        return self._unary, self._terms
 
 
-def _add_up(arrays: Sequence[Table]) -> Table:
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = total + array
-    return total
+class _Exact:
+    """What rounded messages prove: integers throughout."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._problem, self._messages = bound.problem, bound.exact_messages()
+        unary, self._terms = bound.parts()
+        self._unary = [costs.copy() for costs in unary]
+        self._marginals: list[list[Table]] = []
+        scaled: dict[int, Table] = {}
+        for (scope, number), messages in zip(self._terms, self._messages, strict=True):
+            if number not in scaled:
+                scaled[number] = bound.problem.tables[number] << SCALE_BITS
+            for v, message in zip(scope, messages, strict=True):
+                self._unary[v] += message
+            self._marginals.append(_marginals(scaled[number], messages))
+        self._minima = [int(marginals[0].min()) for marginals in self._marginals]
+        self._total = sum(self._minima) + sum(int(costs.min()) for costs in self._unary)
+
+    @property
+    def bound(self) -> int:
+        return self._problem.constant - (-self._total >> SCALE_BITS)
+
+    def of_states(self) -> list[Table]:
+        found = [costs - costs.min() for costs in self._unary]
+        for (scope, _), marginals, least in zip(self._terms, self._marginals, self._minima, strict=True):
+            for v, marginal in zip(scope, marginals, strict=True):
+                found[v] += marginal - least
+        return [self._problem.constant - (-(costs + self._total) >> SCALE_BITS) for costs in found]
+
+
+def _marginals(table: Table, messages: Sequence[Table]) -> list[Table]:
+    """Return, per axis, the minima of the table less the messages of all its axes."""
+    left = table
+    for axis, message in enumerate(messages):
+        left = left - message.reshape([-1 if a == axis else 1 for a in range(table.ndim)])
+    return [left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) for axis in range(left.ndim)]
+
+
+def breadth_first(count: int, scopes: Iterable[Scope]) -> list[int]:
+    """Return the variables so that neighbours are close: breadth-first from an end (Cuthill and McKee 1969).
+
+    What is known at one end of a chain then reaches the other in one sweep.
+    """
+    adjacent: list[set[int]] = [set() for _ in range(count)]
+    for scope in scopes:
+        for v in scope:
+            adjacent[v].update(scope)
+    ordered = [sorted(around - {v}, key=lambda u: (len(adjacent[u]), u)) for v, around in enumerate(adjacent)]
+    order: list[int] = []
+    seen = [False] * count
+    for v in sorted(range(count), key=lambda v: (len(adjacent[v]), v)):
+        if not seen[v]:
+            end = _spread_from(v, ordered, [False] * count)[-1]
+            order += _spread_from(end, ordered, seen)
+    return order
+
+
+def _spread_from(start: int, adjacent: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
+    seen[start] = True
+    order, waiting = [], deque([start])
+    while waiting:
+        v = waiting.popleft()
+        order.append(v)
+        for u in adjacent[v]:
+            if not seen[u]:
+                seen[u] = True
+                waiting.append(u)
+    return order

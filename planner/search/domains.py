@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from itertools import product
 from math import prod
@@ -44,6 +44,14 @@ class Layouts:
     replicated: Masks
     partial: Masks
 
+    def taken(self, kept: Sequence[int]) -> Layouts:
+        """Return the domain of some of the states, by number."""
+        states, at = tuple(self.states[state] for state in kept), list(kept)
+        partial = self.partial[at] if len(self.partial) > 1 else self.partial
+        return replace(
+            self, states=states, sharded=self.sharded[:, at], replicated=self.replicated[at], partial=partial
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strategies:
@@ -71,6 +79,11 @@ class Strategies:
 
     def _any(self, choices: Iterable[str]) -> Masks:
         return reduce(np.bitwise_or, map(self.mask, choices), np.zeros(len(self.states), dtype=np.int64))
+
+    def taken(self, kept: Sequence[int]) -> Strategies:
+        """Return the domain of some of the states, by number."""
+        states, at = tuple(self.states[state] for state in kept), list(kept)
+        return replace(self, states=states, masks={name: mask[at] for name, mask in self.masks.items()})
 
 
 Domain = Layouts | Strategies

@@ -21,6 +21,7 @@ ITEM_BYTES = 8
 class Order:
     """An elimination order and what following it takes.
 
+    It is `complete` if it names every variable: else the next would leave a larger table than was allowed.
     `width` is the largest number of variables in one table made on the way, `largest_entries` the largest size,
     `entries` that of all together and `operations` the additions, not counting that equal tables are made once.
     """
@@ -30,23 +31,35 @@ class Order:
     largest_entries: float
     entries: float
     operations: float
+    complete: bool
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest table, as far as they can be told."""
+        return int(min(self.largest_entries, 2.0**60)) * ITEM_BYTES
 
     def fits(self, memory_bytes: int, operations: float) -> bool:
         """Whether the tables and the work stay within limits."""
-        return self.entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
+        return self.complete and self.entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
 
 
-def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf) -> Order:
-    """Return the order in which the variable that leaves the smallest table goes next, until one has `most_entries`."""
+def greedy_order(
+    sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf, most_operations: float = inf
+) -> Order:
+    """Return the order in which the variable that leaves the smallest table goes next.
+
+    It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
+    """
     adjacent: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:
         for v in scope:
             adjacent[v].update(scope)
     for v, others in enumerate(adjacent):
         others.discard(v)
+    size_of = [float(size) for size in sizes].__getitem__
 
     def left_by(v: int) -> float:
-        return float(prod(float(sizes[u]) for u in adjacent[v]))
+        return prod(map(size_of, adjacent[v]), start=1.0)
 
     score = {v: left_by(v) for v in range(len(sizes))}
     heap = [(entries, v) for v, entries in score.items()]
@@ -54,7 +67,7 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: fl
     order, width, largest, total, operations = [], 0, 1.0, 0.0, 0.0
     while heap:
         entries, v = heapq.heappop(heap)
-        if entries > most_entries:
+        if entries > most_entries or operations > most_operations:
             break
         if score.get(v) != entries:
             continue
@@ -65,12 +78,18 @@ def greedy_order(sizes: Sequence[int], scopes: Sequence[Scope], most_entries: fl
         operations += entries * sizes[v]
         for u in adjacent[v]:
             adjacent[u] |= adjacent[v]
-            adjacent[u] -= {u, v}
+            adjacent[u].discard(u)
+            adjacent[u].discard(v)
         for u in adjacent[v]:
             if u in score and (now := left_by(u)) != score[u]:
                 score[u] = now
                 heapq.heappush(heap, (now, u))
-    return Order(tuple(order), width, largest, total, operations)
+    return Order(tuple(order), width, largest, total, operations, not score)
+
+
+def order_of(problem: Problem, most_operations: float = inf) -> Order:
+    """Return the greedy order of a problem, as far as that many operations go."""
+    return greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_operations, most_operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +149,7 @@ def eliminate(problem: Problem, order: Sequence[int]) -> Elimination:
 def solve(problem: Problem, order: Order | None = None) -> list[int]:
     """Return one state per variable of least cost."""
     if order is None:
-        order = greedy_order(problem.sizes, [scope for scope, _ in problem.terms])
+        order = order_of(problem)
     return eliminate(problem, order.variables).complete({})
 
 

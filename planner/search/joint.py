@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.search.problem import build
+from planner.search.model import model_of
 from planner.search.recursive import recursive
-from planner.search.solver import minimise
+from planner.search.solver import minimise_model
 from planner.search.space import Limits, Outcome, Space, State
 
 
@@ -29,9 +29,9 @@ def over(
     """Return the best plan whose variables' states are among the given candidates; `start` is one of them."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     known = None if start is None or space.carriage is None else space.cost(start)
-    problem = build(space.coarse, domains, space.tables, space.feasible(known))
+    model = model_of(space.coarse, domains, space.feasible(known))
     incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
-    found = minimise(problem, limits, incumbent)
+    found = minimise_model(model, limits, incumbent)
     choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
     details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
     return Outcome(choice, found.value, found.bound, details)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.search.bounded import Solution
 from planner.search.domains import Domain
 from planner.search.problem import build
-from planner.search.solver import Solution, minimise
+from planner.search.solver import minimise
 from planner.search.space import Limits, Outcome, Space, State
 
 

@@ -1,31 +1,107 @@
-"""A pairwise relaxation: terms of three and more variables bounded from below by terms of two.
+"""Pairwise relaxations: what a term of three and more variables costs at least, as terms of two.
 
-Fetches that a backward group shares couple two strategies and a layout, which makes tables large. Half of the most
-that each of the two could save, charged to it alone, is a lower bound on what they cost together; the relaxed
-problem is small, and its optimum is both a lower bound and a good choice.
+Fetches that a backward group shares couple several strategies and a layout, which makes tables large. The union of
+what its nodes fetch is at least the mean of what each fetches alone, and that is a sum of terms of two.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import lcm
 
+from planner.search.coarsen import CoarseGraph, Factor
+from planner.search.cost import Cost, Read
 from planner.search.problem import Problem, simplified
-from planner.search.tables import Term
+from planner.search.tables import Scope, Tables, Term
+
+Key = tuple[Scope, Cost]
+
+
+def halved(coarse: CoarseGraph) -> tuple[CoarseGraph, int] | None:
+    """Return a coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
+
+    Returns (graph, scale), or None where the factors are not the inclusion and exclusion of whole groups.
+    """
+    weights: Counter[Key] = Counter()
+    for factor in coarse.factors:
+        weights[factor.scope, factor.cost] += factor.weight
+    shared = sorted((key for key in weights if is_shared(key[0])), key=lambda key: -len(key[0]))
+    scale = lcm(*(len(scope) - 1 for scope, _ in shared))
+    scaled: Counter[Key] = Counter()
+    for scope, cost in shared:
+        weight, nodes = weights[scope, cost], len(scope) - 1
+        for size in range(1, nodes + 1):
+            for chosen in combinations(range(nodes), size):
+                part = _part(scope, cost, chosen)
+                weights[part] -= weight
+                if size == 1:
+                    scaled[part] += weight * scale // nodes
+    if any(weight < 0 for weight in weights.values()):
+        return None
+    for key, weight in weights.items():
+        scaled[key] += weight * scale
+    factors = tuple(Factor(scope, cost, weight, 1) for (scope, cost), weight in scaled.items() if weight)
+    return replace(coarse, factors=factors), scale
+
+
+def is_shared(scope: Scope) -> bool:
+    """Whether a factor couples the strategies of several variables and a layout."""
+    return len(set(scope)) > 2
+
+
+def _part(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
+    if not isinstance(cost, Read):
+        raise TypeError("only fetches are shared")
+    nodes = tuple(cost.nodes[i] for i in chosen)
+    operands = tuple(cost.operands[i] for i in chosen) if cost.operands else ()
+    return (*(scope[i] for i in chosen), scope[-1]), Read(cost.shape, nodes, operands)
 
 
 def relax(problem: Problem) -> Problem:
-    """Return a problem with terms of at most two variables in which no choice costs more."""
-    used = Counter(v for scope, _ in problem.terms for v in scope)
+    """Return a problem with terms of at most two variables in which no choice costs more.
+
+    A large term first takes in the terms within its scope. It is then charged to the pairs that one of its variables
+    makes with the others, in equal parts; that variable is the one for which this loses least.
+    """
+    whole = absorbed(problem)
     terms: list[Term] = []
-    for scope, number in problem.terms:
+    for scope, number in whole.terms:
         if len(scope) <= 2:
             terms.append((scope, number))
             continue
-        common = max(range(len(scope)), key=lambda axis: (used[scope[axis]], -axis))
-        others = [axis for axis in range(len(scope)) if axis != common]
-        for axis in others:
-            pair = tuple(sorted((axis, common)))
-            terms.append(
-                ((scope[pair[0]], scope[pair[1]]), problem.tables.lowest(number, pair, len(others)))
-            )
+        for axes, part in _best_pairs(problem.tables, number):
+            terms.append(((scope[axes[0]], scope[axes[1]]), part))
     return simplified(Problem(problem.tables, problem.sizes, tuple(terms), problem.constant))
+
+
+def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]]:
+    rank = tables[number].ndim
+    found = []
+    for common in range(rank):
+        pairs = [(min(axis, common), max(axis, common)) for axis in range(rank) if axis != common]
+        found.append([(pair, tables.lowest(number, pair, rank - 1)) for pair in pairs])
+    return max(found, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
+
+
+def absorbed(problem: Problem) -> Problem:
+    """Return the same problem with terms of several variables added to the first larger term that spans theirs."""
+    large: dict[Scope, list[tuple[Scope, int]]] = {}
+    spanning: dict[int, list[Scope]] = defaultdict(list)
+    left: list[Term] = []
+    for scope, number in sorted(problem.terms, key=lambda term: -len(term[0])):
+        home = next((other for other in spanning[scope[0]] if set(scope) < set(other)), None) if scope else None
+        if home is not None and len(scope) > 1:
+            large[home].append((scope, number))
+        elif len(scope) > 2:
+            large[scope] = [(scope, number)]
+            for v in scope:
+                spanning[v].append(scope)
+        else:
+            left.append((scope, number))
+    for scope, parts in large.items():
+        places = tuple((number, tuple(scope.index(v) for v in part)) for part, number in parts)
+        left.append((scope, problem.tables.added(places, len(scope))))
+    return Problem(problem.tables, problem.sizes, tuple(sorted(left)), problem.constant)

@@ -66,6 +66,7 @@ class Tables:
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
+
         def compute() -> Iterable[Table]:
             total = self[terms[0][0]] * terms[0][1]
             for number, weight in terms[1:]:
@@ -73,6 +74,16 @@ class Tables:
             yield total
 
         return self.remember(("sum", terms), compute)[0]
+
+    def added(self, terms: Shape, rank: int) -> int:
+        """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
+        if len(terms) == 1:
+            return terms[0][0]
+
+        def compute() -> Iterable[Table]:
+            yield _add_up([_spread(self[number], positions, rank) for number, positions in terms])
+
+        return self.remember(("added", terms), compute)[0]
 
     def arranged(self, number: int, positions: Scope) -> int:
         """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""

@@ -146,9 +146,7 @@ def test_large_tables_are_minimised_block_by_block(sizes):
     rank = len(sizes)
     scopes = [(0, a) for a in range(1, rank)] + [tuple(range(min(rank, 3)))]
     terms = [(tables.intern(rng.integers(0, 99, [sizes[a] for a in scope])), scope) for scope in scopes]
-    full = sum(
-        tables[number].reshape([sizes[a] if a in scope else 1 for a in range(rank)]) for number, scope in terms
-    )
+    full = sum(tables[number].reshape([sizes[a] if a in scope else 1 for a in range(rank)]) for number, scope in terms)
     assert (tables[tables.minimum(tuple(terms), sizes)] == full.min(axis=0)).all()
 
 
