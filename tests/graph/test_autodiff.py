@@ -91,6 +91,15 @@ def test_a_wrong_rule_is_named(monkeypatch, rule, message):
         gradients(b, summed(b, y), ("v", "w"))
 
 
+def test_a_tensor_of_the_users_may_be_named_as_the_constant_is():
+    b = GraphBuilder()
+    x, w = b.input("one", (3,)), b.weight("w", (3,), Init("ones"))
+    loss = b.apply("mean", b.apply("mul", x, w, name="y"), name="loss", dims=(0,), count=3)
+    gradients(b, loss, ("w",))
+    assert b.shape("one") == (3,)
+    assert b.shape("one_") == ()
+
+
 def test_the_loss_must_be_a_scalar():
     b = GraphBuilder()
     w = b.weight("w", (2,), Init("ones"))

@@ -9,7 +9,7 @@ from typing import cast
 import tdl
 from planner.errors import GraphError
 from planner.graph.build import ONES, GraphBuilder
-from planner.graph.ir import Node, Value
+from planner.graph.ir import Node, Tensor, Value
 
 Gradient = str | float
 """A gradient tensor's name, or the value of a scalar's gradient where it is a constant (the loss's own is 1)."""
@@ -110,14 +110,21 @@ def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
     """Return a gradient as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient
-    if "one" not in builder.tensors:
-        builder.input("one", (), ONES)
+    one = _one(builder)
     if gradient == 1.0:
-        return "one"
-    name = f"one.times.{gradient}"
+        return one
+    name = f"{one}.times.{gradient}"
     if name not in builder.tensors:
-        builder.emit(Node(name, "scale", ("one",), (), {"factor": gradient}), "gradient")
+        builder.emit(Node(name, "scale", (one,), (), {"factor": gradient}), "gradient")
     return name
+
+
+def _one(builder: GraphBuilder) -> str:
+    """Return the scalar input of ones, added under a name that is free where there is none yet."""
+    name = "one"
+    while name in builder.tensors and builder.tensors[name] != Tensor(name, (), builder.dtype, "input", ONES):
+        name += "_"
+    return name if name in builder.tensors else builder.input(name, (), ONES)
 
 
 def number(b: Backward, name: str) -> float:
