@@ -5,7 +5,6 @@ Nothing here needs the result to be a chain. Every rule is a tie between names a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -255,13 +254,13 @@ Charge = tuple[tuple[str, ...], str, Cost]
 
 
 def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
-    weights: Counter[tuple[tuple[int, ...], Cost]] = Counter()
-    counts: Counter[tuple[tuple[int, ...], Cost]] = Counter()
+    found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
     for nodes, tensor, cost in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
-        weights[scope, cost] += ITEM_BYTES[graph.tensors[tensor].dtype]
-        counts[scope, cost] += 1
-    return tuple(Factor(*key, weight, counts[key]) for key, weight in weights.items())
+        weight_and_count = found.setdefault((scope, cost), [0, 0])
+        weight_and_count[0] += ITEM_BYTES[graph.tensors[tensor].dtype]
+        weight_and_count[1] += 1
+    return tuple(Factor(*key, weight, count) for key, (weight, count) in found.items())
 
 
 def _costs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 
 from planner.graph.ir import Node
@@ -89,14 +89,13 @@ def _groups(ways: Sequence[int], across: int) -> str:
     return f"{sizes[0]} x {sizes[1]}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Styles:
     """What a variable may do at a step under data and under model parallelism: alternatives, one for all its steps."""
 
     coarse: CoarseGraph
     nodes: Mapping[str, Node]
     batch: Labels
-    model_dims: Labels
     parts: Mapping[Name, set[str]]
 
     def data(self, v: int) -> list[Wanted]:
@@ -113,13 +112,17 @@ class _Styles:
             return [{EVERYWHERE, *chain.from_iterable(map(self._model_variables, variable.members))}]
         if any(is_weight(graph, name) for name in variable.members) and variable.shape:
             return [{Shard(dim)} for dim in range(len(variable.shape))]
-        dims = [self.model_dims.tensors.get(name, frozenset()) for name in variable.members]
+        dims = [self._model_dims.tensors.get(name, frozenset()) for name in variable.members]
         return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
+
+    @cached_property
+    def _model_dims(self) -> Labels:
+        return model_labels(self.coarse, self.batch)
 
     def _model_variables(self, name: str) -> frozenset[str]:
         """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
         own = weight_variables(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
-        return self.model_dims.nodes[name].union(own) - self.batch.nodes[name]
+        return self._model_dims.nodes[name].union(own) - self.batch.nodes[name]
 
     def composed(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""
@@ -141,7 +144,7 @@ def _styles(coarse: CoarseGraph) -> _Styles:
     """Return the styles of a coarse graph; it is asked for again by one search after the other."""
     batch = batch_labels(coarse)
     nodes = {node.name: node for node in coarse.graph.nodes}
-    return _Styles(coarse, nodes, batch, model_labels(coarse, batch), _parts(coarse))
+    return _Styles(coarse, nodes, batch, _parts(coarse))
 
 
 def _parts(coarse: CoarseGraph) -> dict[Name, set[str]]:

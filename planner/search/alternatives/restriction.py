@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import product
+from math import prod
 
 from planner.search.joint import over
+from planner.search.problem import build
+from planner.search.solver import minimise
 from planner.search.space import Limits, Outcome, Space, State
 
 Wanted = Collection[object]
@@ -17,10 +20,21 @@ Alternatives = Sequence[Sequence[Wanted]]
 Rule = Callable[[int], Alternatives]
 """The alternatives of a variable, given its number."""
 
+DIRECT_ENTRIES = 1 << 12
+"""Where no table has more entries, all are made at once: bounding and pruning first would take longer than it saves."""
+
 
 def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
     """Return the best plan in which every variable keeps to one of its alternatives."""
-    return over(space, [_kept(space, v, rule(v)) for v in range(len(space.coarse.variables))], limits)
+    candidates = [_kept(space, v, rule(v)) for v in range(len(space.coarse.variables))]
+    scopes = (set(factor.scope) for factor in space.coarse.factors)
+    if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
+        return over(space, candidates, limits)
+    domains = [space.domain(v, states) for v, states in enumerate(candidates)]
+    found = minimise(build(space.coarse, domains, space.tables, space.feasible()), limits)
+    choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
+    details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
+    return Outcome(choice, found.value, found.bound, details)
 
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
