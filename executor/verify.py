@@ -91,18 +91,19 @@ def check_operator(name: str, options: Options | None = None) -> Verification:
     """
     options = options or Options()
     operator = options.catalog[name]
-    missing = [
-        what
-        for what, table in (("kernel", options.kernels), ("generator of cases", options.generators))
-        if name not in table
-    ]
-    if missing:
-        failures = tuple(Failure(name, "kernel", what, "any", f"no {what}") for what in missing)
-        return Verification(name, 0, {}, (), failures)
-    draw = Draw(np.random.default_rng([options.seed, *name.encode()]))
     found = _Found(name)
+    for what, table in (("kernel", options.kernels), ("cases", options.generators)):
+        if name not in table:
+            found.missing(what, f"none registered; use executor.extensions.{what}")
+    if found.failures:
+        return found.verification()
+    draw = Draw(np.random.default_rng([options.seed, *name.encode()]))
     for _ in range(options.cases):
-        case = options.generators[name](draw)
+        try:
+            case = _required(options.generators[name](draw))
+        except Exception as error:  # a user's generator may fail in any way
+            found.missing("cases", _told(error))
+            break
         for kind, check, failure in check_case(operator, case, draw, options):
             found.note(kind, check, failure)
             if failure is not None and options.brief:
@@ -127,10 +128,25 @@ class _Found:
         if failure is not None:
             self.failures.append(failure)
 
+    def missing(self, what: str, reason: str) -> None:
+        """Note that nothing could be checked for want of something."""
+        self.failures.append(Failure(self.operator, "kernel", what, "any case", reason))
+
     def verification(self) -> Verification:
         """Return it as a record."""
         kinds = dict(self.kinds)
         return Verification(self.operator, sum(kinds.values()), kinds, tuple(self.strategies), tuple(self.failures))
+
+
+def _required(case: object) -> Case:
+    """Return a case; TypeError unless it is one, of arrays as graphs have them in double precision."""
+    if not isinstance(case, Case):
+        raise TypeError(f"the generator returns {case!r}; expected a Case")
+    for number, operand in enumerate(case.operands):
+        kind = operand.dtype.name if isinstance(operand, np.ndarray | np.generic) else type(operand).__name__
+        if kind not in ("float64", "int32"):
+            raise TypeError(f"operand {number} of the generated case is {kind}; expected an array of float64 or int32")
+    return case
 
 
 def check_case(

@@ -84,6 +84,8 @@ def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
 
     Raises TDLError where the catalog has no such operator, or the table has an entry of that name.
     """
+    if not isinstance(name, str):
+        raise tdl.TDLError(f"expected the name of an operator to register a {what} for, found {name!r}")
     if name not in tdl.catalog:
         raise tdl.TDLError(
             f"{name}: no operator of this name is in the catalog; register its description before a {what}"

@@ -160,6 +160,11 @@ class Operator:
         """
         given = {name: value for name, value in (attributes or {}).items() if name != "extents"}
         key = (tuple(ranks), _freeze(given))
+        try:
+            hash(key)
+        except TypeError as error:
+            wanted = "numbers, strings, and tuples or mappings of them"
+            raise TDLError(f"{self.name}: attributes are {wanted}, found {given}") from error
         if key not in self.descriptions:
             try:
                 self.descriptions[key] = self._describe(key[0], given)
@@ -182,10 +187,11 @@ class Operator:
             return trace(self.function, operands, attributes)
         except TDLError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except Exception as error:
             # A description is ordinary Python: an attribute that does not suit it fails wherever it is first used.
             ranks = tuple(operand.rank for operand in operands)
-            raise TDLError(f"cannot describe ranks {ranks}, attributes {dict(attributes)}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise TDLError(f"cannot describe ranks {ranks}, attributes {dict(attributes)}: {reason}") from error
 
     def _check(self, ranks: tuple[int, ...], attributes: Attributes) -> None:
         if self.variadic and not ranks:
@@ -202,6 +208,7 @@ class Operator:
 
 
 REQUIRED = Parameter.empty
+CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
 
 @overload
@@ -213,8 +220,8 @@ def op(
 ) -> Operator | Callable[[Callable[..., Any]], Operator]:
     """Make an operator of a description: positional parameters are tensors, keyword-only ones attributes.
 
-    A trailing underscore of the function's name is dropped. `category` is the class by which machines state how
-    efficient they are: "matmul", "convolution", "reduction", "elementwise" or "other".
+    A trailing underscore of the function's name is dropped. `category`, one of CATEGORIES, is the class by which
+    machines state how efficient they are.
     """
     if function is None:
         return lambda described: _operator(described, category)
@@ -228,6 +235,8 @@ def _operator(function: Callable[..., Any], category: str) -> Operator:
     name = function.__name__.rstrip("_")
     if any(p.kind is Parameter.VAR_KEYWORD for p in tensors) or (variadic and len(tensors) > 1):
         raise TDLError(f"{name}: a description takes named tensors or *tensors, then keyword-only attributes")
+    if category not in CATEGORIES:
+        raise TDLError(f"{name}: category is one of {', '.join(CATEGORIES)}, found {category!r}")
     attributes = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
     if "extents" in attributes:
         raise TDLError(f"{name}: attribute 'extents' is every operator's own; choose another name")

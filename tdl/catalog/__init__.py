@@ -36,6 +36,9 @@ catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 
 def register(operator: Operator) -> Operator:
     """Add an operator of one's own to the catalog and return it; TDLError if there is one of that name."""
+    if not isinstance(operator, Operator):
+        shown = getattr(operator, "__name__", repr(operator))
+        raise TDLError(f"{shown}: only an operator is registered; put @tdl.op between @tdl.register and the function")
     if operator.name in _operators:
         raise TDLError(
             f"{operator.name}: name clash: the catalog has an operator of this name, "

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import tdl
+import topologies
 from tdl import Max, Opaque, Sum, TDLError, at, pad, tensor
+from tdl.operator import CATEGORIES
 
 OPAQUE = "Opaque function"
 
@@ -63,7 +65,8 @@ WRONG = (
     (lambda x: lambda i: Opaque()(x[:]), (1,), ["expected a scalar expression, found OpaqueResult"]),
     (lambda x: lambda i, j: Opaque(name="f")(x[:])[i, j], (1,), ["f(x[:])[i, j] has 2 indices", "1 sliced dimensions"]),
     (lambda x: lambda i: Opaque(like=2)(x[:])[i], (1,), ["shape of its operand 2"]),
-    (lambda x: lambda i: x[i].missing, (1,), ["cannot describe ranks (1,)", "missing"]),
+    (lambda x: lambda i: x[i].missing, (1,), ["cannot describe ranks (1,)", "AttributeError", "missing"]),
+    (lambda x: lambda i: Summ(lambda k: x[k]), (1,), ["cannot describe ranks (1,)", "NameError: name 'Summ'"]),  # noqa: F821
 )  # fmt: skip
 
 
@@ -176,6 +179,22 @@ def test_opaque_without_a_function_has_no_reference_evaluation():
     found = tdl.op(lambda x: lambda i: Opaque(name="f")(x[:])[i]).describe((1,))
     with pytest.raises(TDLError, match="f has no reference function"):
         found.evaluate([np.ones(3)])
+
+
+def test_attributes_are_plain_values():
+    with pytest.raises(TDLError, match=r"scale: attributes are numbers, .* found {'factor': {1, 2}}"):
+        tdl.catalog["scale"].describe((1,), {"factor": {1, 2}})
+
+
+def test_what_is_registered_is_an_operator():
+    with pytest.raises(TDLError, match=r"relu: only an operator is registered; put @tdl\.op between"):
+        tdl.register(relu)
+
+
+def test_categories_are_those_of_machines():
+    with pytest.raises(TDLError, match=r"relu: category is one of matmul, .*, other, found 'matmull'"):
+        tdl.op(category="matmull")(relu)
+    assert CATEGORIES == topologies.CATEGORIES
 
 
 def test_descriptions_take_named_tensors_or_all():

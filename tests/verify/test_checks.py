@@ -129,6 +129,33 @@ def test_a_kernel_that_is_wrong_on_the_planners_slices_only():
     assert all(check.startswith("planned") for check in checks)
 
 
+CASES_THAT_ARE_NONE = {
+    "raises": (lambda draw: 1 / 0, "ZeroDivisionError: division by zero"),
+    "nothing": (lambda draw: None, "TypeError: the generator returns None; expected a Case"),
+    "lists": (
+        lambda draw: Case(([1.0],)),
+        "operand 0 of the generated case is list; expected an array of float64 or int32",
+    ),
+    "single": (lambda draw: Case((np.ones(2, np.float32),)), "operand 0 of the generated case is float32"),
+}
+
+
+@pytest.mark.parametrize("wrong", CASES_THAT_ARE_NONE)
+def test_a_generator_without_cases_is_one_finding(wrong):
+    generate, message = CASES_THAT_ARE_NONE[wrong]
+    (failure,) = check_operator("relu", Options(generators={**CASES, "relu": generate})).failures
+    assert failure.check == "cases"
+    assert message in failure.found
+
+
+def test_what_is_not_registered_is_named():
+    found = check_operator("relu", Options(kernels={}, generators={})).failures
+    assert [(failure.check, failure.found) for failure in found] == [
+        ("kernel", "none registered; use executor.extensions.kernel"),
+        ("cases", "none registered; use executor.extensions.cases"),
+    ]
+
+
 KERNELS_THAT_DO_NOT_WRITE = {
     "replaces an output": (
         lambda call: call.outputs.__setitem__(0, 2),

@@ -158,6 +158,8 @@ def test_names_that_are_taken_or_unknown(register):
         register("relu")
     with pytest.raises(tdl.TDLError, match="nothing: no operator of this name is in the catalog"):
         register("nothing")
+    with pytest.raises(tdl.TDLError, match=r"expected the name of an operator to register a .* for, found <function"):
+        register(lambda call: None)
 
 
 def test_a_failed_file_can_be_mended(own):
