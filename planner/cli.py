@@ -15,6 +15,7 @@ import msgspec
 from click.core import ParameterSource
 from rich.table import Table
 
+from planner.errors import PlanError
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
 from planner.graph.ir import Graph
@@ -28,6 +29,7 @@ from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
 from planner.search import OBJECTIVES, SEARCHERS, SearchOptions, Ties, search
 from planner.search.factors import MOST_WORKERS_FACTORED, best_factors
+from planner.search.memory import parse_memory
 from topologies import Machine, load_topology
 
 MODEL_OPTIONS = (
@@ -64,6 +66,14 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
     return rules
 
 
+def read_memory(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """Read a number of bytes, as in `11GiB`."""
+    try:
+        return None if text is None else parse_memory(text)
+    except PlanError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @command_errors
 @click.command("plan")
 @click.argument("model", required=False)
@@ -95,6 +105,7 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to do without: {RULES}.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="bytes", show_default=True, help="Of which little.")
 @click.option("--topo", help="The machine that --objective time is about: a YAML file or the name of one.")
+@click.option("--memory", metavar="BYTES", callback=read_memory, help="What every worker's arena must fit in: 11GiB.")
 @operators_option
 @click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table here.")
@@ -161,7 +172,7 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     graph = load_model(model, given)
     chosen: dict[str, Any] = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    chosen |= {"objective": options["objective"], "machine": machine}
+    chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
     asked = SearchOptions(ways=(), seed=options["seed"], untie=options["untie"], **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
     return replace(plan, search={"model": model, **plan.search})

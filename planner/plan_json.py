@@ -57,6 +57,13 @@ class TriedRecord(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class MemoryRecord(msgspec.Struct, frozen=True):
+    """The largest arena of a plan that had to fit, and what it had to fit in."""
+
+    limit_bytes: int
+    arena_bytes: int
+
+
 class SearchRecord(msgspec.Struct, frozen=True):
     """What is shown of a search, where it is there; a searcher reports more, which is kept as it is."""
 
@@ -76,6 +83,7 @@ class SearchRecord(msgspec.Struct, frozen=True):
     gap: float = 0.0
     seconds: float = 0.0
     factors: list[TriedRecord] = []
+    memory: MemoryRecord = MemoryRecord(0, 0)
 
 
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -44,7 +44,7 @@ def summary_table(record: dict[str, Any]) -> Table:
     if len(record["ways"]) > 1:
         steps = zip(record["ways"], record["step_bytes"], strict=True)
         rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
-    rows += _predicted(found) + _bound(found) + _found(found)
+    rows += _predicted(found) + _memory(found) + _bound(found) + _found(found)
     return facts(f"plan of {record['model']}" if record["model"] else "plan", rows)
 
 
@@ -61,6 +61,14 @@ def _predicted(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("  latencies", seconds(found["latency_s"])),
         ("  computation", seconds(found["compute_s"])),
     ]
+
+
+def _memory(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say what the largest arena takes, of a plan that had to fit."""
+    if "memory" not in found:
+        return []
+    taken, limit = (exact_bytes(found["memory"][name]) for name in ("arena_bytes", "limit_bytes"))
+    return [("largest arena", f"{taken} of {limit} bytes allowed")]
 
 
 def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:

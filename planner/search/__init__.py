@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from planner.errors import PlanError
@@ -16,8 +17,9 @@ from planner.plan import Plan, check_countable
 from planner.search import alternatives, ilp, joint, recursive
 from planner.search.carriage import carriage, may_be_partial
 from planner.search.coarsen import CoarseGraph, Coarsenings, TensorVariable, Ties
+from planner.search.memory import fitted
 from planner.search.objective import BYTES, Objective
-from planner.search.space import Limits, Outcome, Searcher, Space
+from planner.search.space import Limits, Outcome, Searcher, Space, State
 from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 from topologies import Machine
 
@@ -65,7 +67,8 @@ class SearchOptions:
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R"
     all but `updates`; under "S,R,P" element-wise operators do not tie what may be partial, either);
-    `untie` names those to do without. `objective` is "bytes" or, on a `machine`, "time".
+    `untie` names those to do without. `objective` is "bytes" or, on a `machine`, "time";
+    `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1.
     """
 
     ways: tuple[int, ...]
@@ -77,6 +80,7 @@ class SearchOptions:
     untie: tuple[str, ...] = ()
     objective: str = "bytes"
     machine: Machine | None = None
+    memory_bytes: int | None = None
 
 
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
@@ -85,7 +89,8 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
     every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
     the gap to it (where it knows one), seconds and table sizes. Raises a PlanError for options that make no sense, a
-    TopologyError for a machine that cannot run the plan. `coarsenings` are the graph's, for searching it again.
+    TopologyError for a machine that cannot run the plan, a DoesNotFitError where no plan is found that fits.
+    `coarsenings` are the graph's, for searching it again.
     """
     started = time.perf_counter()
     placements = _checked(options)
@@ -100,11 +105,28 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
         for name in _heuristics(space, placements):
             found[name] = SEARCHERS[name](space.without_partial(), options.limits)
-    winner = min(found, key=lambda name: found[name].cost)
-    best = found[winner]
-    report = _report(options, placements, found, winner) | _costs(space, found, found[options.name].lower_bound, winner)
-    report |= {"seconds": round(time.perf_counter() - started, 3)}
-    return Plan(graph, options.seed, options.ways, space.layouts(best.choice), space.strategies(best.choice), report)
+    plan = partial(_plan, graph, options, space)
+    winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
+    details: dict[str, Any] = dict(found[options.name].details)
+    if options.memory_bytes is not None:
+        again = partial(_again, options)
+        fit = fitted(space, found, (options.name, again), plan, options.memory_bytes)
+        winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
+        found = {winner: fit.outcome}
+    report = _report(options, placements, found[winner], bound) | {"winner": winner, **details}
+    report |= _costs(space, found, bound, winner) | {"seconds": round(time.perf_counter() - started, 3)}
+    return plan(found[winner].choice, report)
+
+
+def _again(options: SearchOptions, space: Space) -> Outcome:
+    return SEARCHERS[options.name](space, options.limits)
+
+
+def _plan(
+    graph: Graph, options: SearchOptions, space: Space, choice: Sequence[State], report: Mapping[str, Any] | None = None
+) -> Plan:
+    layouts, strategies = space.layouts(choice), space.strategies(choice)
+    return Plan(graph, options.seed, options.ways, layouts, strategies, report or {})
 
 
 def _heuristics(space: Space, placements: str) -> Sequence[str]:
@@ -170,19 +192,14 @@ def _checked(options: SearchOptions) -> str:
     return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")
 
 
-def _report(options: SearchOptions, placements: str, found: Mapping[str, Outcome], winner: str) -> dict[str, Any]:
-    requested, best = found[options.name], found[winner].cost
+def _report(options: SearchOptions, placements: str, best: Outcome, bound: int | None) -> dict[str, Any]:
     report: dict[str, Any] = {
         "name": options.name,
         "placements": placements,
         "objective": options.objective,
         "ties": [rule for rule, on in asdict(_ties(options)).items() if on],
-        "winner": winner,
-        **requested.details,
     }
-    if requested.lower_bound is not None:
-        report |= {"gap": round((best - requested.lower_bound) / max(1, requested.lower_bound), 6)}
-    return report
+    return report if bound is None else {**report, "gap": round((best.cost - bound) / max(1, bound), 6)}
 
 
 def _costs(space: Space, found: Mapping[str, Outcome], bound: int | None, winner: str) -> dict[str, Any]:

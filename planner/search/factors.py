@@ -14,6 +14,7 @@ from planner.graph.ir import Graph
 from planner.plan import Plan, check_workers
 from planner.search import SearchOptions, search
 from planner.search.coarsen import Coarsenings
+from planner.search.memory import DoesNotFitError
 
 MOST_WORKERS_FACTORED = 16
 """Up to so many workers every factorisation is tried, beyond only the prime factors: there are too many others."""
@@ -23,17 +24,21 @@ def best_factors(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     """Return the best plan over the factorisations of a number of workers; of equals the first.
 
     `options.ways` is not used. `Plan.search["factors"]` says what each factorisation came to and took, and `seconds`
-    is what they took together.
+    is what they took together. Raises a DoesNotFitError where the options limit memory and none of them fits.
     """
     started = time.perf_counter()
-    best, tried, coarsenings = None, [], Coarsenings(graph)
+    best, tried, failed, coarsenings = None, [], [], Coarsenings(graph)
     for ways in factorisations(workers):
-        plan = search(graph, replace(options, ways=ways), coarsenings)
+        try:
+            plan = search(graph, replace(options, ways=ways), coarsenings)
+        except DoesNotFitError as error:
+            failed.append(error)
+            continue
         tried.append({"ways": list(ways), "cost": cost_of(plan), "seconds": plan.search["seconds"]})
         if best is None or cost_of(plan) < cost_of(best):
             best = plan
     if best is None:
-        raise ValueError("there is always the factorisation into primes")
+        raise min(failed, key=lambda error: error.least)
     seconds = round(time.perf_counter() - started, 3)
     return replace(best, search={**best.search, "seconds": seconds, "factors": tried})
 

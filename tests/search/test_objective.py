@@ -118,12 +118,12 @@ def recounted_ticks(plan, objective):
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
-@pytest.mark.parametrize(("machine", "ways"), [("p2.8xlarge", (2, 2, 2)), ("p2.8xlarge", (4, 2)), ("unlike", (2, 2))])
+@pytest.mark.parametrize(("machine", "ways"), [("p2.8xlarge", (4, 2)), ("unlike", (2, 2))])
 @pytest.mark.parametrize("name", MODELS)
 def test_predicted_time_is_the_plans(name, machine, ways, placements):
     machine = parse_topology(UNLIKE) if machine == "unlike" else load_topology(machine)
     graph = graph_of(name)
-    for searcher in ("recursive", "allrow", "spartan", "data-parallel")[: 1 if "P" in placements else None]:
+    for searcher in ("recursive", "allrow", "data-parallel")[: 1 if "P" in placements else None]:
         options = timed(ways, machine, searcher, placements)
         plan, space = search(graph, options), space_of(graph, options)
         report = plan.search
@@ -164,10 +164,10 @@ def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
 
 def test_where_levels_are_alike_and_computing_is_free_time_ranks_like_bytes():
     machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", launch_latency_s="0", latency_s="0")
-    for name in MODELS:
+    for name in ("mlp-2-12", "cnn-5-4"):
         graph = graph_of(name)
-        objective = space_of(graph, timed((2, 2, 2), machine)).objective
-        plans = [search(graph, SearchOptions((2, 2, 2), s, "S,R")) for s in ("joint", "allrow", "spartan", "hybrid")]
+        objective = space_of(graph, timed((2, 2), machine)).objective
+        plans = [search(graph, SearchOptions((2, 2), s, "S,R")) for s in ("joint", "allrow", "spartan", "hybrid")]
         plans.sort(key=lambda plan: plan.total_bytes)
         seconds = [recounted_ticks(plan, objective) for plan in plans]
         assert len({plan.total_bytes for plan in plans}) > 2

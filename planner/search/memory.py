@@ -1,0 +1,195 @@
+"""Memory as a constraint: the cheapest plan found whose arena fits on every worker.
+
+What is stored at the fullest moment of an iteration is priced, and the price is raised until the plan fits (Lagrangian
+relaxation); then only some tensors are priced. Prices only propose plans: whether one fits says its static memory plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isqrt, prod
+from typing import Any
+
+from planner.errors import PlanError
+from planner.plan import Plan
+from planner.program.lower import arena_sizes
+from planner.search.carriage import MOST_PENALTIES
+from planner.search.space import Outcome, Space, State
+from planner.search.storage import Stored, least_stored, resident
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+FINENESS = 10
+"""Prices are multiples of 2^-10 of a unit of cost, per byte stored on some worker."""
+
+MOST = 1 << 54
+"""What all prices together stay below, so that sums and bounds of costs stay within 64 bits."""
+
+MOST_SEARCHES = 10
+CLOSE = 1.1
+"""Prices this close, of which one fits and one does not, are not told apart any further."""
+
+SURELY = 64
+"""How many times the price at which a plan fits is set on those tensors that alone are priced."""
+
+
+class DoesNotFitError(PlanError):
+    """No plan was found that fits: the limit, the smallest arena found, and what every plan takes at least."""
+
+    def __init__(self, limit: int, least: int, floor: int) -> None:
+        super().__init__(
+            f"memory: expected a plan that fits in {limit} bytes on every worker, found none: the smallest found takes "
+            f"{least}, {least - limit} more; none takes less than {floor}"
+        )
+        self.least = least
+        self.floor = floor
+
+
+def parse_memory(text: str) -> int:
+    """Read a number of bytes such as 4096, 500MB or 11GiB; a PlanError where it is none."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) *([A-Za-z]*)", text.strip())
+    nbytes = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
+    if nbytes < 1:
+        raise PlanError(f"expected bytes as in 11GiB, 500MB or 4096 ({', '.join(filter(None, UNITS))}), found {text!r}")
+    return nbytes
+
+
+@dataclass(slots=True)
+class _Search:
+    """What was tried: arenas by choice, the best outcome that fits, a bound on all that fit.
+
+    `fitting` is the lowest price, for all tensors, at which what was found fits.
+    """
+
+    space: Space
+    name: str
+    searcher: Callable[[Space], Outcome]
+    plan_of: Callable[[Sequence[State]], Plan]
+    limit: int
+    lower: int | None
+    items: Mapping[int, int] = field(init=False)
+    sizes: dict[tuple[State, ...], int] = field(default_factory=dict)
+    best: tuple[str, Outcome] | None = None
+    fitting: Stored | None = None
+    searches: int = 0
+
+    def __post_init__(self) -> None:
+        self.items = resident(self.space.coarse)
+
+    def offer(self, name: str, outcome: Outcome) -> bool:
+        """Take an outcome that fits if it costs less than the best so far; say whether it fits."""
+        fits = self.arena(outcome) <= self.limit
+        if fits and (self.best is None or outcome.cost < self.best[1].cost):
+            self.best = (name, outcome)
+        return fits
+
+    def arena(self, outcome: Outcome) -> int:
+        """Return the largest arena of a plan."""
+        if outcome.choice not in self.sizes:
+            self.sizes[outcome.choice] = max(arena_sizes(self.plan_of(outcome.choice)))
+        return self.sizes[outcome.choice]
+
+    def floor(self) -> int:
+        """Return bytes that no plan's largest arena is below."""
+        return -(-self._least(self.items) // prod(self.space.ways))
+
+    def _least(self, items: Mapping[int, int]) -> int:
+        domains = {v: self.space.domain(v, self.space.candidates(v)) for v in items}
+        return least_stored(items, domains, self.space.tables)
+
+    def price_all(self, cheapest: int) -> None:
+        """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
+        shift, highest = self._scale(cheapest)
+        low, high = 0, None
+        price = min(highest, max(1, (cheapest << shift) // (8 * prod(self.space.ways) * self.limit)))
+        if self.floor() > self.limit:  # nothing fits, but the error says by how little
+            price = highest
+        for _ in range(MOST_SEARCHES):
+            priced = Stored(self.space.objective, shift, price, self.items)
+            if self._fits_at(priced):
+                high, self.fitting = price, replace(priced, price=min(highest, SURELY * price))
+            elif price == highest:
+                return
+            else:
+                low = price
+            if high is not None and high <= max(low + 1, low * CLOSE):
+                return
+            price = min(highest, price * 8) if high is None else max(low + 1, isqrt(max(1, low) * high))
+
+    def price_some(self) -> None:
+        """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
+        if self.fitting is None:
+            return
+        nbytes = {v: self._least({v: item}) for v, item in self.items.items()}
+        descending = sorted(nbytes, key=lambda v: -nbytes[v])
+        for order in (descending, descending[::-1]):
+            few, many = 0, len(order)
+            while many - few > 1:
+                some = (few + many) // 2
+                priced = replace(self.fitting, items={v: self.items[v] for v in order[:some]})
+                few, many = (few, some) if self._fits_at(priced) else (some, many)
+
+    def _scale(self, cheapest: int) -> tuple[int, int]:
+        """Return by how many bits to scale costs, and the highest price per byte stored, so that sums stay in range."""
+        coarse, most = self.space.coarse, MOST
+        if self.space.carriage is not None:
+            most = MOST_PENALTIES // (4 * max(1, len(coarse.factors)))
+        shift = max(0, min(FINENESS, most.bit_length() - 4 - cheapest.bit_length()))
+        whole = sum(tensor.nbytes for tensor in coarse.graph.tensors.values())
+        return shift, max(1, most // max(1, whole * prod(self.space.ways)))
+
+    def _fits_at(self, objective: Stored) -> bool:
+        """Search at these prices; say whether what is found fits."""
+        self.searches += 1
+        found = self.searcher(replace(self.space, objective=objective))
+        if found.lower_bound is not None and len(objective.items) == len(self.items):
+            allowed = objective.price * prod(self.space.ways) * self.limit
+            self.lower = max(-(-(found.lower_bound - allowed) >> objective.shift), self.lower or 0)
+        return self.offer(self.name, Outcome(found.choice, self.space.cost(found.choice), None, found.details))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The cheapest outcome found that fits, its name, and a cost that no plan that fits is below, if known."""
+
+    name: str
+    outcome: Outcome
+    lower_bound: int | None
+    report: Mapping[str, Any]
+
+
+def fitted(
+    space: Space,
+    found: Mapping[str, Outcome],
+    searcher: tuple[str, Callable[[Space], Outcome]],
+    plan_of: Callable[[Sequence[State]], Plan],
+    limit: int,
+) -> Fitted:
+    """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
+
+    `found` are outcomes without the constraint, of which one is the searcher's; it is asked again with memory priced.
+    Raises a DoesNotFitError where nothing is found that fits.
+    """
+    name, call = searcher
+    free = found[name]
+    search = _Search(space, name, call, plan_of, limit, free.lower_bound)
+    for other, outcome in found.items():
+        search.offer(other, outcome)
+    cheapest = min(found.values(), key=lambda outcome: outcome.cost)
+    if search.best is None or search.best[1].cost > cheapest.cost:
+        search.price_all(max(1, free.cost))
+        if search.best is not None and search.best[1].cost != search.lower:
+            search.price_some()
+    if search.best is None:
+        raise DoesNotFitError(limit, min(search.sizes.values()), search.floor())
+    best, outcome = search.best
+    report = {
+        "limit_bytes": limit,
+        "arena_bytes": search.sizes[outcome.choice],
+        "without_limit": {"cost": cheapest.cost, "arena_bytes": search.sizes[cheapest.choice]},
+        "searches": search.searches,
+    }
+    lower = None if search.lower is None else min(search.lower, outcome.cost)
+    return Fitted(best, outcome, lower, report)

@@ -1,0 +1,112 @@
+"""What plans keep in memory: what every plan stores at an iteration's fullest moment, and what it may be priced at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from planner.accumulate import accumulation_groups
+from planner.graph.ir import ITEM_BYTES
+from planner.search.coarsen import CoarseGraph
+from planner.search.counts import held
+from planner.search.domains import Domain, Layouts
+from planner.search.objective import Objective, Priced
+from planner.search.tables import Table, Tables
+
+
+def resident(coarse: CoarseGraph) -> Mapping[int, int]:
+    """Return what is stored at an iteration's fullest moment in every plan: bytes per element, by variable.
+
+    That is every input, weight and state, and the results that were made before and are read after. Two units of
+    computation lie between, so that they lie where they are stored and nowhere else; results that only add to a sum,
+    and updated weights, which take their old selves' place, are left out.
+    """
+    graph, spans = coarse.graph, _spans(coarse)
+    moments = max((last for _, last in spans.values()), default=0) + 1
+    alive = np.zeros(moments + 1, dtype=np.int64)
+    for name, (first, last) in spans.items():
+        alive[first] += graph.tensors[name].nbytes
+        alive[last + 1] -= graph.tensors[name].nbytes
+    fullest = int(np.cumsum(alive).argmax())
+    kept = [name for name, tensor in graph.tensors.items() if tensor.init is not None]
+    kept += [name for name, (first, last) in spans.items() if first <= fullest <= last]
+    found: dict[int, int] = {}
+    for name in kept:
+        v = coarse.variable_of["tensor", name]
+        found[v] = found.get(v, 0) + ITEM_BYTES[graph.tensors[name].dtype]
+    return found
+
+
+def _spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
+    """Return the first and the last moment at which a result is certainly stored, where there is one.
+
+    Moments are counted by operators that are a unit of their own in every plan. A reader that shares its fetch with an
+    earlier one of its backward group may read that instead.
+    """
+    graph, sums = coarse.graph, accumulation_groups(coarse.graph)
+    absent = {name for names in sums.values() for name in names}
+    updated = set(graph.updates.values())
+    made: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
+    groups: dict[tuple[str, str], int] = {}
+    moment = 0
+    for node in graph.nodes:
+        if not coarse.signatures[node.name].description.is_elementwise and node.name not in sums:
+            moment += 1
+        for name in node.inputs:
+            first = groups.setdefault((node.forward or node.name, name), moment)
+            if name in made and first == moment and moment - 2 >= made[name] + 2:
+                found[name] = (made[name] + 2, moment - 2)
+        if node.name not in absent:
+            made |= {name: moment for name in node.outputs if name not in updated}
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker."""
+
+    objective: Objective
+    shift: int
+    price: int
+    items: Mapping[int, int]
+
+    @property
+    def name(self) -> str:
+        """What `--objective` calls it."""
+        return self.objective.name
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether any operator may be computed by all workers at a step."""
+        return self.objective.everywhere
+
+    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        """Yield the other objective's tables, and the price of what is stored."""
+        for priced in self.objective.terms(coarse, domains, tables):
+            yield Priced(priced.scope, priced.table, priced.times << self.shift)
+        for v, item in self.items.items():
+            yield Priced((v,), _stored_table(domains[v], tables), self.price * item)
+
+
+def least_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables: Tables) -> int:
+    """Return the fewest bytes that all workers together store of these variables, whatever states they choose."""
+    return sum(item * int(tables[_stored_table(domains[v], tables)].min()) for v, item in items.items())
+
+
+def _stored_table(domain: Domain, tables: Tables) -> int:
+    if not isinstance(domain, Layouts):
+        raise TypeError("only tensors are stored")
+    return tables.remember(("stored", domain), partial(_stored, domain))[0]
+
+
+def _stored(layouts: Layouts) -> list[Table]:
+    """Return [layout]: the elements that all workers together hold."""
+    total = np.ones((len(layouts.states), prod(layouts.ways)), dtype=np.int64)
+    for extent, masks in zip(layouts.shape, layouts.sharded, strict=True):
+        total *= held(extent, layouts.ways)[masks]
+    return [total.sum(axis=1)]
