@@ -13,7 +13,8 @@ import tdl
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
-from planner.search.cost import Cost, Need, Read, Write, operand_need
+from planner.search.cost import Cost, Read, Write
+from planner.search.needs import Need, operand_need
 from planner.search.repeats import repeats
 from planner.search.unrolled import cells
 

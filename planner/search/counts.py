@@ -29,6 +29,19 @@ def steps_of(mask: int) -> tuple[int, ...]:
 
 
 @cache
+def product_of_ways(ways: tuple[int, ...]) -> Counts:
+    """Return [mask]: the product of the ways of the mask's steps."""
+    bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
+    return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
+
+
+@cache
+def leading(ways: tuple[int, ...]) -> Counts:
+    """Return the masks of the first 0, 1, ..., all steps."""
+    return (np.int64(1) << np.arange(len(ways) + 1, dtype=np.int64)) - 1
+
+
+@cache
 def first_alike(ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
     own = np.indices(ways).reshape(len(ways), prod(ways)).T

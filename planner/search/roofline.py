@@ -15,9 +15,9 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
 from planner.layout.split import iteration_runs
 from planner.search.coarsen import CoarseGraph, NodeVariable
-from planner.search.cost import Need, operand_need, output_reach
 from planner.search.counts import common, held, steps_of
 from planner.search.domains import Strategies
+from planner.search.needs import Need, operand_need, output_reach
 from topologies import Device, Machine
 
 Seconds = NDArray[np.float64]

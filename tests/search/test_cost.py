@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Shard
 from planner.layout.closed import FetchStep, StoreStep, fetched, moved
-from planner.search.cost import Read, Write, operand_need
+from planner.search.cost import Read, Write
 from planner.search.domains import layouts_of, strategies_of
+from planner.search.needs import operand_need
 from tests.search import oracle
 from tests.search.samples import (
     WAYS,
@@ -84,9 +85,7 @@ def test_store(data):
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
     table = Write(node, 0).table([strategies], layouts)
-    expected = [
-        [oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states
-    ]
+    expected = [[oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states]
     assert table.tolist() == expected
 
 

@@ -32,8 +32,9 @@ from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.carriage import INFEASIBLE, above
 from planner.search.coarsen import TensorVariable
-from planner.search.cost import Read, Write, operand_need
+from planner.search.cost import Read, Write
 from planner.search.domains import carried, carrying, choices_at, layouts_of, strategies_of
+from planner.search.needs import operand_need
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
 from tests.search.samples import WAYS, readers_of_one_tensor, signature, squares, training_graphs

@@ -1,0 +1,116 @@
+"""What crosses each level of a machine: between workers whose digits first differ at that step.
+
+Across level i goes what is had within the group that shares the digits at steps < i but not within the one that shares
+them at steps <= i. What a group has together is what a worker would have if it were cut at those steps alone, so that
+every level's volume is a difference of two such counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain, combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.counts import leading, product_of_ways
+from planner.search.domains import Layouts, Strategies
+from planner.search.needs import Need, need_classes, terms_of
+from planner.search.tables import Table
+from planner.search.volumes import within
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossings:
+    """Elements across each level, transfer by transfer; all of them together are the cost's table.
+
+    `parts` are tables [level, class of each node..., layout], each with the sign with which it counts: for nodes of a
+    backward group, +1 for a fetch that copies from earlier ones and -1 for the same fetch alone. `of` gives, per node,
+    the class of every strategy.
+    """
+
+    of: tuple[NDArray[np.intp], ...]
+    parts: tuple[tuple[int, Table], ...]
+
+    def levels(self) -> Table:
+        """Return elements across each level, [level, class of each node..., layout]."""
+        return sum((sign * part for sign, part in self.parts[1:]), self.parts[0][0] * self.parts[0][1])
+
+    def spread(self, table: Table) -> Table:
+        """Return a table over classes as one over strategies; its last axes are [class of each node..., layout]."""
+        for axis, of in enumerate(reversed(self.of), start=2):
+            table = table.take(of if table.shape[-axis] > 1 else np.zeros_like(of), axis=-axis)
+        return table
+
+
+class Across:
+    """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
+
+    A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy; `carried` are
+    the steps at which it carries the tensor's terms, if it may be partial.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[tuple[Need, ...]],
+        strategies: Sequence[Strategies],
+        layouts: Layouts,
+        carried: Sequence[Table] | None,
+    ) -> None:
+        more = [()] * len(nodes) if carried is None else [(steps,) for steps in carried]
+        classes = [need_classes(*one) for one in zip(nodes, strategies, more, strict=True)]
+        self.of = tuple(axis.of for axis in classes)
+        self._terms_read: Table | int = 1
+        self._together: Table | int = 1
+        if carried is not None:
+            kept = [axis.masks[:, -1] for axis in classes]
+            after = ~leading(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
+            self._terms_read = product_of_ways(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
+            self._together = alike(kept, layouts).astype(np.int64)
+        self._terms = [terms_of(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
+        self._layouts = layouts
+        groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
+        columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
+        self._masks, at = np.unique(columns, axis=1, return_inverse=True)
+        self._at = at.reshape(groups.shape[1:])
+        self._found: dict[frozenset[tuple[int, int]], Table] = {}
+
+    def beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
+        """Return the fetch of what is in a need and in none of those had before."""
+        subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
+        parts = [(-1) ** len(others) * self._common(frozenset((need, *others))) for others in subsets]
+        return np.asarray(reduce(np.add, parts) * self._together)
+
+    def _common(self, needs: frozenset[tuple[int, int]]) -> Table:
+        """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
+        if needs not in self._found:
+            self._found[needs] = self._count(needs)
+        return self._found[needs]
+
+    def _count(self, needs: frozenset[tuple[int, int]]) -> Table:
+        steps, states = len(self._layouts.ways), len(self._layouts.states)
+        if not self._layouts.shape:
+            one = np.full((steps + 1, *(1 for _ in self.of), states), prod(self._layouts.ways), dtype=np.int64)
+            return self._differences(one)
+        axes = []
+        for node, terms in enumerate(self._terms):
+            kept = [number for at, number in sorted(needs) if at == node]
+            axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
+        return self._differences(np.moveaxis(within(axes, self._masks, self._layouts.ways)[..., self._at], -2, 0))
+
+    def _differences(self, volume: Table) -> Table:
+        had = volume * self._terms_read
+        return np.asarray(had[:-1] - had[1:])
+
+
+def alike(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where all nodes carry the same terms and so share a fetch, [strategy or class of each node..., layout]."""
+    last = carried[-1][:, None]
+    together = np.ones((1,) * (len(carried) + 1), dtype=bool)
+    for number, steps in enumerate(carried[:-1], start=1):
+        differing = (steps[:, *(None,) * (len(carried) - number), None] ^ last) & layouts.partial
+        together = together & (differing == 0)
+    return together

@@ -1,0 +1,83 @@
+"""What operators need of tensors and where their results land, and strategies that differ in neither as one class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tdl
+from planner.layout import Signature
+from planner.search.counts import Reach, reach
+from planner.search.domains import Strategies
+from planner.search.tables import Table
+
+Need = tuple[Reach, ...]
+"""What one operand needs of a tensor: one Reach per dimension."""
+
+
+@cache
+def operand_need(signature: Signature, operand: int) -> Need:
+    """Return what a node needs of an operand: per dimension, everything its accesses reach."""
+    accesses = [access for access in signature.description.accesses if access.operand == operand]
+    return tuple(
+        _reach(signature, extent, tuple(dict.fromkeys(access.index[dim] for access in accesses)))
+        for dim, extent in enumerate(signature.shapes[operand])
+    )
+
+
+@cache
+def output_reach(signature: Signature, output: int) -> Need:
+    """Return where in an output a node's iterations land, per dimension."""
+    indices = signature.description.outputs[output].index
+    return tuple(
+        _reach(signature, extent, (index,)) for index, extent in zip(indices, signature.outputs[output], strict=True)
+    )
+
+
+def _reach(signature: Signature, extent: int, indices: tuple[tdl.Index, ...]) -> Reach:
+    names = (() if isinstance(index, tdl.Whole) else index.variables for index in indices)
+    variables = dict.fromkeys(chain.from_iterable(names))
+    return reach(extent, indices, tuple((name, signature.extents[name]) for name in variables))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Strategies that do not differ in any of some masks: `of` is [state] -> class, `masks` is [class, column]."""
+
+    of: NDArray[np.intp]
+    masks: Table
+
+
+def classes_of(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
+    """Return the classes of states that do not differ in any of the columns [state]."""
+    numbers: dict[tuple[int, ...], int] = {}
+    rows = zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * states
+    of = [numbers.setdefault(row, len(numbers)) for row in rows]
+    masks = np.array(list(numbers), dtype=np.int64).reshape(len(numbers), len(columns))
+    return Classes(np.array(of, dtype=np.intp), masks)
+
+
+def need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> Classes:
+    """Return the classes of strategies: a column per variable of each need's dimensions, and more."""
+    names = [name for need in needs for dimension in need for name in dimension.variables]
+    return classes_of([*map(strategies.mask, names), *more], len(strategies.states))
+
+
+Term = tuple[tuple[Reach, tuple[int, ...]], ...]
+"""What a class of strategies reaches of one dimension: per need, the Reach and each of its variables' mask."""
+
+
+def terms_of(needs: tuple[Need, ...], masks: Table) -> list[list[Term]]:
+    """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
+    found: list[list[Term]] = [[] for _ in needs[0]]
+    for chosen in masks.tolist():
+        at = iter(chosen)
+        per_need = [[(dimension, tuple(next(at) for _ in dimension.variables)) for dimension in need] for need in needs]
+        for dim, term in enumerate(zip(*per_need, strict=True)):
+            found[dim].append(term)
+    return found

@@ -1,0 +1,91 @@
+"""Volumes: products over dimensions of the counts in `counts.py`, summed over workers, for classes of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.counts import Counts, common
+from planner.search.domains import Layouts, Strategies
+from planner.search.needs import Need, Term, need_classes, terms_of
+from planner.search.tables import Table
+
+BLOCK_ELEMENTS = 1 << 22
+"""Arrays over classes, holdings and workers are made in blocks of about so many elements."""
+
+
+def not_owned(
+    chosen: Sequence[tuple[Need, ...]],
+    strategies: Sequence[Strategies],
+    layouts: Layouts,
+    times: Table | None = None,
+) -> Table:
+    """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout].
+
+    `times` is how many terms of every element are read, broadcast to that shape.
+    """
+    rank, shape = len(layouts.shape), (*(len(s.states) for s in strategies), len(layouts.states))
+    if rank == 0:
+        again = np.int64(0) if times is None else (times - 1) * prod(layouts.ways)
+        return np.broadcast_to(again, shape)
+    axes = [need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
+    terms = [terms_of(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
+    whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
+    total = within(terms, whole, layouts.ways)
+    every = np.ix_(*(classes.of for classes in axes))
+    if times is None:
+        return np.asarray((total[..., -1:] - total[..., :-1])[every])
+    return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
+
+
+def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
+    """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
+
+    `axes` are [dimension][class]; `masks` is [dimension, holding].
+    """
+    tables = [joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    sizes = [len(axis[0]) for axis in axes]
+    found = np.empty((*sizes, masks.shape[1]), dtype=np.int64)
+    for block in blocks(sizes[0], prod(sizes[1:]) * masks.shape[1] * prod(ways)):
+        volume = np.ones((1,), dtype=np.int64)
+        for (inverses, counts), mask in zip(tables, masks, strict=True):
+            at = np.ix_(inverses[0][block], *inverses[1:], mask)
+            volume = volume * counts[at]
+        found[block] = over_workers(volume, ways)
+    return found
+
+
+def joint_counts(axes: Sequence[list[Term]], ways: tuple[int, ...]) -> tuple[list[NDArray[np.intp]], Counts]:
+    """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
+
+    The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
+    """
+    inverses, distinct = [], []
+    for axis in axes:
+        numbers: dict[Term, int] = {}
+        inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
+        distinct.append(list(numbers))
+    tables = [common(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
+    counts = np.stack(tables).reshape(*map(len, distinct), *tables[0].shape)
+    return inverses, without_workers(counts)
+
+
+def without_workers(counts: Counts) -> Counts:
+    """Return counts [..., worker] with one entry for all workers where theirs are equal."""
+    return counts[..., :1] if bool((counts == counts[..., :1]).all()) else counts
+
+
+def over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
+    """Sum over the last axis, which has one entry where all workers' are equal."""
+    return np.asarray(volume.sum(axis=-1) * (1 if volume.shape[-1] > 1 else prod(ways)))
+
+
+def blocks(size: int, elements_each: int) -> Iterator[slice]:
+    """Yield slices of a first axis of this size, each of few enough rows for a block."""
+    rows = max(1, BLOCK_ELEMENTS // max(1, elements_each))
+    return (slice(start, min(size, start + rows)) for start in range(0, size, rows))
