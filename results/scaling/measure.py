@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import sys
 import time
 
+from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, search
 
@@ -30,5 +32,6 @@ def measure(model: str, batch: int, ways: tuple[int, ...], placements: str) -> d
 
 
 if __name__ == "__main__":
+    gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
     model, batch, ways, placements = sys.argv[1:]
     print(json.dumps(measure(model, int(batch), tuple(map(int, ways.split(","))), placements)))

@@ -8,6 +8,11 @@ writes data.json, scaling.svg and the tables in README.md; every search runs in 
 from __future__ import annotations
 
 import math
+import os
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +94,27 @@ def runs_table(runs: list[dict[str, Any]]) -> str:
     )
 
 
+def command(model: str, batch: int, placements: str) -> dict[str, Any]:
+    """Return seconds of the command `plan` for 8 workers, all factorisations tried: the fastest of a few runs."""
+    asked = [model, "--batch", str(batch), "--workers", "8", "--placements", placements]
+    tried = [_timed([sys.executable, "-c", "from planner.cli import main; main()", *asked]) for _ in range(TRIES)]
+    return {"command": " ".join(["plan", *asked]), **min(tried, key=lambda one: one["wall_seconds"])}
+
+
+def _timed(arguments: list[str]) -> dict[str, float]:
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
+
+
+def commands_table(found: list[dict[str, Any]]) -> str:
+    """Render the commands."""
+    rows = [[f"`{one['command']}`", f"{one['wall_seconds']:.2f}", f"{one['cpu_seconds']:.2f}"] for one in found]
+    return table(["command", "seconds", "of CPU"], rows)
+
+
 def picture(found: list[dict[str, Any]]) -> str:
     """Draw seconds over nodes with logarithmic axes, placements S, in SVG."""
     shown = [one for one in found if one["placements"] == "S"]
@@ -131,9 +157,12 @@ def main() -> None:
         best(model, batch, (2, 2, 2), placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")
     ]
     workers = [best(*WIDE, (2,) * steps, "S") for steps in STEPS]
-    write_data(HERE, {"machine": machine(), "depths": depths, "benchmarks": benchmarks, "workers": workers})
+    commands = [command(model, batch, placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")]
+    found = {"depths": depths, "benchmarks": benchmarks, "commands": commands, "workers": workers}
+    write_data(HERE, {"machine": machine(), **found})
     (HERE / "scaling.svg").write_text(picture(depths))
-    texts = {"depths": depths_table(depths), "benchmarks": runs_table(benchmarks), "workers": runs_table(workers)}
+    texts = {"depths": depths_table(depths), "benchmarks": runs_table(benchmarks)}
+    texts |= {"commands": commands_table(commands), "workers": runs_table(workers)}
     write_in_readme(HERE, machine=f"Measured on: {machine()}.", **texts)
     print("\n\n".join(texts.values()))
 
