@@ -1,0 +1,68 @@
+"""What to search for: the options of a search, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from planner.errors import PlanError
+from planner.search import alternatives
+from planner.search.coarsen import Ties
+from planner.search.searchers import PARTIAL, SEARCHERS
+from planner.search.space import Limits
+from topologies import Machine
+
+PLACEMENTS = ("S", "S,R", "S,R,P")
+
+OBJECTIVES = ("bytes", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What to search for.
+
+    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
+    "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
+    `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
+    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R"
+    all but `updates`; under "S,R,P" element-wise operators do not tie what may be partial, either);
+    `untie` names those to do without. `objective` is "bytes" or, on a `machine`, "time";
+    `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1.
+    """
+
+    ways: tuple[int, ...]
+    name: str = "recursive"
+    placements: str = "S"
+    ties: Ties | None = None
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+    untie: tuple[str, ...] = ()
+    objective: str = "bytes"
+    machine: Machine | None = None
+    memory_bytes: int | None = None
+
+
+def ties_of(options: SearchOptions) -> Ties:
+    """Return the coarsening rules that apply."""
+    ties = options.ties if options.ties is not None else Ties(updates="R" not in placements_of(options))
+    return replace(ties, **dict.fromkeys(options.untie, False))
+
+
+def placements_of(options: SearchOptions) -> str:
+    """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
+    if options.name not in SEARCHERS:
+        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
+    if options.objective not in OBJECTIVES:
+        raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
+    if (options.objective == "time") != (options.machine is not None):
+        machine = "none" if options.machine is None else options.machine.name
+        raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
+    wanted = {part.strip() for part in options.placements.split(",")}
+    if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
+        raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
+    if "P" in wanted and options.name not in PARTIAL:
+        raise PlanError(f"expected a searcher among {', '.join(PARTIAL)} for placements S,R,P, found {options.name!r}")
+    if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
+        raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
+    if "P" in wanted:
+        return "S,R,P"
+    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")

@@ -1,0 +1,122 @@
+"""From a graph and options to a plan: the space of plans, its search, and the report of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from planner.graph.ir import Graph
+from planner.plan import Plan, check_countable
+from planner.search.carriage import carriage, may_be_partial
+from planner.search.coarsen import CoarseGraph, Coarsenings, TensorVariable
+from planner.search.memory import fitted
+from planner.search.objective import BYTES, Objective
+from planner.search.options import SearchOptions, placements_of, ties_of
+from planner.search.searchers import HEURISTIC_STEPS, SEARCHERS, heuristics
+from planner.search.space import Outcome, Space, State
+from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
+
+
+def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
+    """Return the plan that the named searcher finds, or a heuristic's where that costs less (to 4 steps).
+
+    An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
+    every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
+    the gap to it (where it knows one), seconds and table sizes. Raises a PlanError for options that make no sense, a
+    TopologyError for a machine that cannot run the plan, a DoesNotFitError where no plan is found that fits.
+    `coarsenings` are the graph's, for searching it again.
+    """
+    started = time.perf_counter()
+    placements = placements_of(options)
+    check_countable(graph, options.ways)
+    known = Coarsenings(graph) if coarsenings is None else coarsenings
+    space = space_of(graph, options, known)
+    found = {options.name: SEARCHERS[options.name](space, options.limits)}
+    if placements == "S,R,P" and options.ties is None:
+        tied = replace(space_of(graph, replace(options, placements="S,R"), known), objective=space.objective)
+        found["S,R"] = _nothing_partial(space, tied, options)
+    inexact = found[options.name].lower_bound != found[options.name].cost
+    if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
+        for name in heuristics(space, placements):
+            found[name] = SEARCHERS[name](space.without_partial(), options.limits)
+    plan = partial(_plan, graph, options, space)
+    winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
+    details: dict[str, Any] = dict(found[options.name].details)
+    if options.memory_bytes is not None:
+        again = partial(_again, options)
+        fit = fitted(space, found, (options.name, again), plan, options.memory_bytes)
+        winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
+        found = {winner: fit.outcome}
+    report = _report(options, placements, found[winner], bound) | {"winner": winner, **details}
+    report |= _costs(space, found, bound, winner) | {"seconds": round(time.perf_counter() - started, 3)}
+    return plan(found[winner].choice, report)
+
+
+def _again(options: SearchOptions, space: Space) -> Outcome:
+    return SEARCHERS[options.name](space, options.limits)
+
+
+def _plan(
+    graph: Graph, options: SearchOptions, space: Space, choice: Sequence[State], report: Mapping[str, Any] | None = None
+) -> Plan:
+    layouts, strategies = space.layouts(choice), space.strategies(choice)
+    return Plan(graph, options.seed, options.ways, layouts, strategies, report or {})
+
+
+def _nothing_partial(space: Space, tied: Space, options: SearchOptions) -> Outcome:
+    """Return what the same searcher finds where nothing is partial, under the ties that this allows."""
+    found = SEARCHERS[options.name](tied, options.limits)
+    of = tied.coarse.variable_of
+    names = (
+        ("tensor" if isinstance(variable, TensorVariable) else "node", variable.members[0])
+        for variable in space.coarse.variables
+    )
+    return replace(found, choice=tuple(found.choice[of[name]] for name in names))
+
+
+def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
+    """Return the space of plans that the options describe."""
+    placements, ties = placements_of(options), ties_of(options)
+    known = Coarsenings(graph) if coarsenings is None else coarsenings
+    if "P" not in placements:
+        coarse = known.of(ties)
+        return Space(coarse, options.ways, "R" in placements, objective=_objective(options, coarse, MOST_TICKS))
+    untied = frozenset[str]() if options.ties is not None else may_be_partial(graph, options.ways)
+    coarse = known.of(ties, partial=True, untied=untied)
+    objective = _objective(options, coarse, MOST_TICKS_PARTIAL)
+    return Space(coarse, options.ways, replicate=True, objective=objective, carriage=carriage(coarse, options.ways))
+
+
+def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> Objective:
+    return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
+
+
+def _report(options: SearchOptions, placements: str, best: Outcome, bound: int | None) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "name": options.name,
+        "placements": placements,
+        "objective": options.objective,
+        "ties": [rule for rule, on in asdict(ties_of(options)).items() if on],
+    }
+    return report if bound is None else {**report, "gap": round((best.cost - bound) / max(1, bound), 6)}
+
+
+def _costs(space: Space, found: Mapping[str, Outcome], bound: int | None, winner: str) -> dict[str, Any]:
+    """Return every candidate's bytes, the bound, and under the objective time what that predicts."""
+    objective = space.objective
+    if not isinstance(objective, Time):
+        costs = {"bytes": {name: outcome.cost for name, outcome in found.items()}}
+        return costs if bound is None else {**costs, "lower_bound": bound}
+    in_bytes = replace(space, objective=BYTES)
+    domains = [space.domain(v, (state,)) for v, state in enumerate(found[winner].choice)]
+    report = {
+        "bytes": {name: in_bytes.cost(outcome.choice) for name, outcome in found.items()},
+        "machine": objective.machine.name,
+        "tick_s": objective.tick_s,
+        "predicted_s": {name: outcome.cost * objective.tick_s for name, outcome in found.items()},
+        **asdict(objective.breakdown(space.coarse, domains, space.tables)),
+    }
+    return report if bound is None else {**report, "lower_bound_s": bound * objective.tick_s}

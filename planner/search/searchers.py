@@ -1,0 +1,42 @@
+"""The searchers, which share one signature, and which alternatives are tried besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.search import alternatives, ilp, joint, recursive
+from planner.search.space import Searcher, Space
+
+SEARCHERS: dict[str, Searcher] = {
+    "recursive": recursive.recursive,
+    "joint": joint.joint,
+    "ilp": ilp.ilp,
+    "allrow": alternatives.allrow,
+    "spartan": alternatives.spartan,
+    "equalchop": alternatives.equalchop,
+    "icml18": alternatives.icml18,
+    "data-parallel": alternatives.data_parallel,
+    "model-parallel": alternatives.model_parallel,
+    "hybrid": alternatives.hybrid,
+    "one-weird-trick": alternatives.one_weird_trick,
+}
+
+PARTIAL = ("recursive", "joint")
+"""The searchers that let tensors be partial."""
+
+HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
+"""What is tried besides a search that is not exact; for a small graph, every alternative is."""
+
+SMALL_STATES = 1000
+"""Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
+
+HEURISTIC_STEPS = 4
+"""With more steps than this, heuristics are tried only by name: they look at whole plans of every variable."""
+
+
+def heuristics(space: Space, placements: str) -> Sequence[str]:
+    """Return the alternatives to try besides a search that is not exact."""
+    if space.without_partial().states > SMALL_STATES:
+        return HEURISTICS[placements]
+    exact = ("recursive", "joint", "ilp")
+    return [name for name in SEARCHERS if name not in exact and alternatives.IMPLIED.get(name, "S") in placements]
