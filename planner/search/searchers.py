@@ -27,7 +27,7 @@ PARTIAL = ("recursive", "joint")
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
 """What is tried besides a search that is not exact; for a small graph, every alternative is."""
 
-SMALL_STATES = 1000
+SMALL_STATES = 2000
 """Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
 
 HEURISTIC_STEPS = 4
