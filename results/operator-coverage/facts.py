@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
+from lines import description_lines
 
 import tdl
 from executor.kernels import KERNELS
 from executor.verify import Options, check_operator
 from executor.verify_cases import CASES
 from executor.verify_cases_base import Draw
+from planner.graph import Graph
 from planner.graph.rules import RULES
-from tdl.coverage import CATALOGS, TENSOR_FOLDER, Entry, counts, operator
+from planner.models import ModelOptions, build
+from tdl.coverage import CATALOGS, OPERATORS, TENSOR_FOLDER, Entry, counts, operator
 from tdl.operator import Description
 
 VERIFIED_CASES = 2
@@ -79,8 +83,46 @@ def coverage() -> dict[str, Any]:
             catalog: {group: counts(table.values()) for group, table in groups.items()}
             for catalog, groups in CATALOGS.items()
         },
+        "lines": {
+            "with a kernel": histogram(description_lines("catalog", tdl.catalog)),
+            "without a kernel": histogram(description_lines("coverage/operators", OPERATORS)),
+        },
+        "descriptions": {model: remembered(model) for model in MODELS},
         "tensor folder": counts(CATALOGS["MXNet 0.11.0"]["operators"][name] for name in sorted(TENSOR_FOLDER)),
         "operators": operators,
+    }
+
+
+def histogram(lines: dict[str, int]) -> dict[str, int]:
+    """How many descriptions have so many lines."""
+    return {str(number): count for number, count in sorted(Counter(lines.values()).items())}
+
+
+MODELS = ("wresnet-50-4", "wresnet-152-4", "rnn-2-512", "transformer-4-256")
+BATCHES = (32, 48)
+
+
+def remembered(model: str) -> dict[str, Any]:
+    """Nodes of a model's training graph, how many of them differ in shapes too, and how many in what is described.
+
+    `new` are the operators of which another batch makes other descriptions.
+    """
+    own, other = (build(model, ModelOptions(batch=batch)) for batch in BATCHES)
+    found, more = _described(own), _described(other) - _described(own)
+    signatures = {(node.op, *(own.tensors[name].shape for name in node.inputs), repr(node.attrs)) for node in own.nodes}
+    counted = {"nodes": len(own.nodes), "signatures": len(signatures), "descriptions": len(found)}
+    return counted | {"at another batch": len(more), "new": sorted({name for name, *_ in more})}
+
+
+def _described(graph: Graph) -> set[tuple[str, tuple[int, ...], str]]:
+    """What the descriptions of a graph's nodes are remembered by."""
+    return {
+        (
+            node.op,
+            tuple(len(graph.tensors[name].shape) for name in node.inputs),
+            repr({name: value for name, value in node.attrs.items() if name != "extents"}),
+        )
+        for node in graph.nodes
     }
 
 

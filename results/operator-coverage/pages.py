@@ -26,8 +26,8 @@ def summary(facts: Facts) -> str:
 
 Every operator of three catalogs is in a table of [`tdl/coverage`](../../tdl/coverage): with a composition of
 described operators, which is traced, analysed and evaluated, or with the reason why there is none. Everything below is
-made by `python results/operator-coverage/run.py` from those tables; all but the seconds is the same on every machine,
-and a test compares it with what the code finds now.
+made by `python -m results operator-coverage` from those tables; all but the seconds is the same on every machine, and
+a test compares it with what the code finds now.
 
 {count_table(facts)}
 ![coverage](coverage.svg)
@@ -38,8 +38,8 @@ are, *output reduction* if one may be split along a reduced index, else *other*.
 count the operators of which every part has a kernel, a gradient rule, and passes `operators check`. (Softmax and
 normalisations are differentiated whole, by the rule of their last part; those of their parts that have no rule need
 none, but are counted as without one.) Descriptions without a kernel are not thereby unchecked: tests compare every
-composition here that is not random with NumPy, SciPy or PyTorch (gradients with central differences), and every
-strategy of a description without a kernel with the unsplit result.
+composition here that is not random with NumPy, SciPy or PyTorch (gradients with central differences), and
+[every strategy](#verification) of every description with the unsplit result.
 
 The rows are in {", ".join(f"[{catalog}]({page})" for catalog, page in PAGES.items())}; the data is in `coverage.json`.
 The names are from
@@ -92,6 +92,30 @@ ONNX:
 Core ATen:
 
 {reasons(facts, "core ATen 2.11")}
+## Verification
+
+`operators check` verifies every operator with a kernel. The tests go further: every strategy of every description, with
+a kernel or without, is split on at least 50 distinct shapes. A kernel runs on uneven parts, contiguous or in several
+runs, and on those of random plans; descriptions are evaluated in parts; halos must cover what parts read.
+
+{soundness_table(facts["verification"]["soundness"])}
+{fewer_shapes(facts["verification"]["fewer shapes"])}
+That such checks find what is wrong is shown by mutants, each one change off: in a description a sign, a stride, an
+offset, an index variable, a reducer, a function, a term; in a kernel its values or where it puts them; strategies that
+an operator does not have; gradients of the wrong sign, size, operand or node. A change that provably means nothing is
+no mutant. (The tests try some changes of each description; here it is all.)
+
+{mutant_table(facts["verification"]["mutants"])}
+A description and a kernel that are wrong in the same way agree with each other, and no check of one against the other
+can tell: see [what verification cannot find](../../docs/operators.md#what-verification-cannot-find). So the catalog's
+descriptions are compared with PyTorch, and those of the tables with NumPy, SciPy or PyTorch.
+
+## Length of the descriptions
+
+From `def` to the end without decorator and docstring, or a table's row with the functions it names; helpers that
+several descriptions share are not counted.
+
+{lines_table(facts["lines"])}
 ## Time of the analysis
 
 Describing and analysing from cold, nothing remembered (median of {timings["repeats"]}, on {timings["machine"]}):
@@ -101,8 +125,60 @@ Describing and analysing from cold, nothing remembered (median of {timings["repe
 | the kernels' catalog, every operator once | {_timing(timings["catalog"])} |
 | every distinct application in the tables | {_timing(timings["tables"])} |
 
-A description is remembered per operator, ranks and attributes, never per shape.
+A description is remembered per operator, ranks and attributes, never per shape: the attribute `extents` is no part of
+what it is remembered by. Some attributes are numbers of elements, such as the `count` that a mean divides by; those a
+new batch size changes. Of the training graphs of some models:
+
+{descriptions_table(facts["descriptions"])}
 """
+
+
+def soundness_table(found: Facts) -> str:
+    """Count what was split, and how often."""
+    heads = ("operators", "strategies", "shapes", "fewest shapes of a strategy")
+    checks = list(dict.fromkeys(kind for own in found.values() for kind in own["checks"]))
+    lines = [f"| | {' | '.join(heads)} | {' | '.join(f'checks: {kind}' for kind in checks)} |"]
+    lines += ["|---" * (1 + len(heads) + len(checks)) + "|"]
+    for group, own in found.items():
+        cells = [*(own[head] for head in heads), *(own["checks"].get(kind, "-") for kind in checks)]
+        lines.append(f"| {group} | {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def fewer_shapes(found: dict[str, list[Any]]) -> str:
+    """Name the operators that have fewer shapes."""
+    named = [f"`{name}` ({number}: {reason})" for name, (number, reason) in found.items()]
+    return f"Fewer shapes than 50 has only {', '.join(named)}.\n"
+
+
+def mutant_table(found: dict[str, list[int]]) -> str:
+    """Count mutants, and those killed."""
+    lines = [f"| {kind} | {made} | {killed} |" for kind, (killed, made) in found.items()]
+    total = [sum(own[number] for own in found.values()) for number in (1, 0)]
+    return (
+        "\n".join(["| of | mutants | killed |", "|---|---|---|", *lines, f"| all | {total[0]} | {total[1]} |"]) + "\n"
+    )
+
+
+def lines_table(found: dict[str, dict[str, int]]) -> str:
+    """Count descriptions by their lines."""
+    lines = ["| descriptions | all | 1 line | 2 | 3 | more | within three | the longest |", "|---" * 8 + "|"]
+    for group, own in found.items():
+        few, total = [own.get(str(number), 0) for number in (1, 2, 3)], sum(own.values())
+        longest = max(map(int, own))
+        cells = [total, *few, total - sum(few), f"{sum(few) / total:.0%}", longest]
+        lines.append(f"| {group} | {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def descriptions_table(found: dict[str, Facts]) -> str:
+    """Count what is described of each model."""
+    heads = ("nodes", "distinct with shapes", "descriptions", "more at another batch", "of")
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for model, own in found.items():
+        cells = [own[key] for key in ("nodes", "signatures", "descriptions", "at another batch")]
+        lines.append(f"| {model} | {' | '.join(map(str, cells))} | {', '.join(f'`{name}`' for name in own['new'])} |")
+    return "\n".join(lines)
 
 
 def _rest(found: dict[str, int]) -> int:

@@ -2,21 +2,26 @@
 
     python results/operator-coverage/run.py
 
-writes coverage.json, coverage.svg, README.md and one table per catalog, all beside this file.
+writes coverage.json, coverage.svg, README.md and one table per catalog, all beside this file. It takes minutes, most of
+them for the figures of verification.
 """
 
 from __future__ import annotations
 
 import json
-import platform
+import sys
 from pathlib import Path
 from typing import Any
 
-import facts
-import pages
-import picture
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))  # the figures of verification are those of the tests
+
+import facts  # noqa: E402
+import pages  # noqa: E402
+import picture  # noqa: E402
+from verification import verification  # noqa: E402
+
+from results.experiment import machine  # noqa: E402
 
 
 def timings() -> dict[str, Any]:
@@ -28,18 +33,8 @@ def timings() -> dict[str, Any]:
     return {"machine": machine(), "repeats": facts.REPEATS, **seconds}
 
 
-def machine() -> str:
-    """Say what processor and Python this is."""
-    models = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return f"one core of {models[0]}, Python {platform.python_version()}"
-
-
 def main() -> None:
-    found = facts.coverage() | {"timings": timings()}
+    found = facts.coverage() | {"timings": timings(), "verification": verification()}
     (HERE / "coverage.json").write_text(json.dumps(found, indent=1) + "\n")
     (HERE / "coverage.svg").write_text(picture.picture(found["counts"]))
     (HERE / "README.md").write_text(pages.summary(found))

@@ -1,6 +1,5 @@
-"""The catalog is analysed once per operator, ranks and attributes, whatever the shapes; most of it reads as a table."""
+"""The catalog is analysed once per operator, ranks and attributes, whatever the shapes."""
 
-import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import tdl
 from executor.verify_cases import CASES, Draw
 from tdl import analysis
-from tdl.catalog import loss, pointwise
+from tdl.catalog.shape import reshape_attributes
 
 
 def fresh():
@@ -54,15 +53,16 @@ def test_shapes_are_no_reason_for_another_analysis(analyses):
     assert mm.describe((2, 2)) is mm.describe([2, 2], {"extents": {"i": 7}})
 
 
-def test_most_descriptions_are_within_three_lines():
-    rows = len(pointwise.OPERATORS) + len(loss.OPERATORS)
-    lengths = []
-    for operator in tdl.catalog.values():
-        if operator.name in {**pointwise.OPERATORS, **loss.OPERATORS}:
-            continue
-        lines = inspect.getsource(inspect.unwrap(operator.function)).splitlines()
-        start = next(number for number, line in enumerate(lines) if line.rstrip().endswith(":") or "def " in line)
-        lengths.append(len([line for line in lines[start + 1 :] if line.strip() and '"""' not in line]))
-    short = sum(length <= 3 for length in lengths)
-    assert short > len(lengths) / 2
-    assert rows + short > 0.8 * len(tdl.catalog)
+def test_a_reshapes_target_is_no_reason_for_another_analysis(analyses):
+    """How dimensions merge and split is described, not their extents."""
+    reshape = replace(tdl.catalog["reshape"], descriptions={})
+    for batch in range(2, 12):
+        for shape, target in (
+            ((batch, 3, 4), (batch, 12)),
+            ((batch, 12), (batch, 3, 4)),
+            ((3 * batch, 4), (3, batch, 4)),
+        ):
+            attributes = reshape_attributes(shape, target)
+            extents = reshape.describe((len(shape),), attributes).extents((shape,), attributes)
+            assert reshape.describe((len(shape),), attributes).output_shapes(extents) == (target,)
+    assert len(analyses) == 3

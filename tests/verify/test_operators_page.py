@@ -30,7 +30,9 @@ def shell(tmp_path):
         code = f"import sys\nfrom {module} import {function}\nsys.argv[0] = {name!r}\n{function}()\n"
         (programs / name).write_text(f"#!{sys.executable}\n{code}")
         (programs / name).chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
+    # Not a link: next to a link Python looks for its environment in vain.
+    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "python").chmod(0o755)
     folder = tmp_path / "work"
     folder.mkdir()
     path = os.pathsep.join([str(programs), os.environ["PATH"], str(Path(sys.executable).parent)])
@@ -65,7 +67,7 @@ def test_the_page_from_beginning_to_end(shell):
         elif language == "text":
             for line in block.splitlines():
                 assert line in printed, f"{line}\n{printed}"
-    assert {path.name for path in folder.glob("*.py")} == {"distance.py", "look.py", "clusters.py"}
+    assert {path.name for path in folder.glob("*.py")} == {"distance.py", "look.py", "against.py", "clusters.py"}
 
 
 def test_the_mistake_that_the_page_shows_is_found(shell):
@@ -81,3 +83,15 @@ def test_the_mistake_that_the_page_shows_is_found(shell):
     shown = next(block for language, block in BLOCKS if not language)
     said = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert [re.sub(r"-?[\d.]+", "#", line) for line in said] == [re.sub(r"-?[\d.]+", "#", shown.rstrip("\n"))]
+
+
+def test_the_mistake_that_the_page_says_is_not_found(shell):
+    """A plus for every minus: all checks pass, and only the comparison with something else tells."""
+    folder, run = shell
+    for name in ("distance.py", "against.py"):
+        code = "".join(block for language, block in BLOCKS if language == "python" and block.startswith(f"# {name}"))
+        (folder / name).write_text(code.replace(" - ", " + ") if name == "distance.py" else code)
+    for operator in ("squared_distance", "squared_distance_backward"):
+        status, printed = run(f"operators check {operator} --operators distance.py")
+        assert status == 0, printed
+    assert run("python against.py") == (0, "something else\n")

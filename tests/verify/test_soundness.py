@@ -20,8 +20,8 @@ FEWER = {"increment": (1, "its operand is a scalar")}
 """Operators that have fewer shapes: how many, and why."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_strategy_is_sound(name):
+def split(name):
+    """Split every strategy of an operator on enough shapes; return these, and how many checks of each kind held."""
     planned = []
 
     def checks(application, strategies, number):
@@ -34,7 +34,12 @@ def test_every_strategy_is_sound(name):
                 planned.append(check)
                 yield check
 
-    shapes, held = split_on_enough(tdl.catalog[name], CASES[name], KERNELS[name], checks)
+    return split_on_enough(tdl.catalog[name], CASES[name], KERNELS[name], checks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_is_sound(name):
+    shapes, held = split(name)
     if name in FEWER:
         assert shapes.least == FEWER[name][0]
     else:
