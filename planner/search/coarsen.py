@@ -5,18 +5,20 @@ Nothing here needs the result to be a chain. Every rule is a tie between names a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
 import tdl
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
-from planner.search.cost import Cost, Read, Write
-from planner.search.needs import Need, operand_need
+from planner.search.charges import Charge, charges
+from planner.search.cost import Cost
 from planner.search.repeats import repeats
 from planner.search.unrolled import cells
+
+MOST_DIFFERING = 2
+"""How many variables of a sum's nodes there may be without the tie `accumulation`: tables say when they agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,9 @@ class Ties:
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs.
     `updates`: the same for the operators that update weights and optimizer state; it forbids keeping a weight
     replicated with its state sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be
-    summed where they are computed get one strategy. `repeats`: identical layers that hang on the same shared tensors;
-    it alone loses nothing.
+    summed where they are computed get one strategy; where more than two variables would meet, they do in any case, and
+    what is summed has one layout. `repeats`: identical layers that hang on the same shared tensors; it alone loses
+    nothing.
     """
 
     elementwise: bool = True
@@ -109,27 +112,24 @@ class _Groups:
 def coarsen(
     graph: Graph,
     ties: Ties,
-    sums: Mapping[str, tuple[str, ...]] | None = None,
     *,
     partial: bool = False,
     untied: frozenset[str] = frozenset(),
 ) -> CoarseGraph:
     """Return the coarsened graph.
 
-    `sums` are the sums to be accumulated locally (default: all that can be, if `ties.accumulation`); nodes of one
-    sum share one strategy. `partial`: tensors may be partial, so that reads say through which operands they go.
-    Element-wise operators do not tie the tensors `untied`.
+    `partial`: tensors may be partial, so that reads say through which operands they go; then sums that can accumulate
+    are tied in any case. Element-wise operators do not tie the tensors `untied`.
     """
     found = signatures(graph)
-    if sums is None:
-        sums = accumulation_groups(graph) if ties.accumulation else {}
     names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
     groups = _Groups(names)
-    for tied in _ties(graph, found, ties, sums, untied):
+    for tied in _ties(graph, found, ties, untied):
         groups.tie(tied)
+    may_differ = _tie_sums(graph, groups, 1 if ties.accumulation or partial else MOST_DIFFERING)
     variable_of = groups.numbered()
     variables = _variables(graph, found, variable_of)
-    factors = _factors(graph, _costs(graph, found, sums, partial=partial), variable_of)
+    factors = _factors(graph, charges(graph, found, may_differ, partial=partial), variable_of)
     coarse = CoarseGraph(graph, found, variables, factors, variable_of)
     return _without_repeats(coarse) if ties.repeats else coarse
 
@@ -201,7 +201,6 @@ def _ties(
     graph: Graph,
     found: Mapping[str, Signature],
     ties: Ties,
-    sums: Mapping[str, tuple[str, ...]],
     untied: frozenset[str],
 ) -> Iterator[list[Name]]:
     for old, new in graph.updates.items():
@@ -213,11 +212,26 @@ def _ties(
             alike = (name for name in same_coordinates(node, found[node.name]) if name not in untied)
             if tensors := [("tensor", name) for name in alike]:
                 yield tensors
-        if node.name in sums:
-            yield [("node", name) for name in sums[node.name]]
-            yield [("tensor", name) for name in (*node.inputs, *node.outputs)]
     if ties.unrolled:
         yield from _unrolled(graph, found)
+
+
+def _tie_sums(graph: Graph, groups: _Groups, most: int) -> dict[str, tuple[str, ...]]:
+    """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
+
+    Returns these: by sum, a node of each variable.
+    """
+    may_differ = {}
+    sums = accumulation_groups(graph)
+    for node in graph.nodes:
+        if node.name in sums:
+            groups.tie([("tensor", name) for name in (*node.inputs, *node.outputs)])
+            found = dict.fromkeys(groups.find(("node", name)) for name in sums[node.name])
+            if 1 < len(found) <= most:
+                may_differ[node.name] = tuple(name for _, name in found)
+            else:
+                groups.tie(found)
+    return may_differ
 
 
 def same_coordinates(node: Node, signature: Signature) -> list[str]:
@@ -250,10 +264,6 @@ def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Nam
             yield [("tensor", name) for name in names]
 
 
-Charge = tuple[tuple[str, ...], str, Cost]
-"""(nodes, tensor, cost) of a fetch, a shared fetch or a store."""
-
-
 def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
     found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
     for nodes, tensor, cost in costs:
@@ -262,39 +272,3 @@ def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, i
         weight_and_count[0] += ITEM_BYTES[graph.tensors[tensor].dtype]
         weight_and_count[1] += 1
     return tuple(Factor(*key, weight, count) for key, (weight, count) in found.items())
-
-
-def _costs(
-    graph: Graph, found: Mapping[str, Signature], sums: Mapping[str, tuple[str, ...]], *, partial: bool
-) -> Iterator[Charge]:
-    """Yield every fetch, shared fetch and store."""
-    summands = {name for names in sums.values() for name in names}
-    groups: dict[tuple[str, str], dict[str, Reader]] = {}
-    for node in graph.nodes:
-        signature = found[node.name]
-        if node.name in sums:
-            yield (sums[node.name][0],), node.outputs[0], Write(found[sums[node.name][0]], 0)
-            continue
-        for tensor in dict.fromkeys(node.inputs):
-            operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
-            needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
-            reader = needs, tuple(operands) if partial else None
-            yield (node.name,), tensor, _read(graph.tensors[tensor].shape, [reader])
-            if node.forward is not None:
-                groups.setdefault((node.forward, tensor), {})[node.name] = reader
-        if node.name not in summands:
-            for output, tensor in enumerate(node.outputs):
-                yield (node.name,), tensor, Write(signature, output)
-    for (_, tensor), readers in groups.items():
-        for size in range(2, len(readers) + 1):
-            for nodes in combinations(readers, size):
-                yield nodes, tensor, _read(graph.tensors[tensor].shape, [readers[node] for node in nodes])
-
-
-Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
-"""A node's needs of a tensor, and the operands through which it reads it where those matter."""
-
-
-def _read(shape: tuple[int, ...], readers: Sequence[Reader]) -> Read:
-    operands = tuple(positions for _, positions in readers if positions is not None)
-    return Read(shape, tuple(needs for needs, _ in readers), operands)

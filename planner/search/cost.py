@@ -112,7 +112,44 @@ class Write:
         return store_crossings(self.signature, self.output, strategies[0], layouts)
 
 
-Cost = Read | Write
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What alike nodes save that have one strategy, where their results add up: so many stores of one output."""
+
+    write: Write
+    stores: int
+
+    def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
+        """Return elements moved, [strategy of each node..., layout]."""
+        found = self.write.table(strategies[:1], layouts)
+        return -self.stores * _agree(strategies) * _widened(found, len(strategies))
+
+    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
+        """Return None: the nodes' own costs say what does not go together."""
+
+    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+        """Return what crosses each level, of every store by itself."""
+        found, agree = self.write.crossings(strategies[:1], layouts), _agree(strategies)
+        parts = tuple((-sign, _widened(found.spread(part), len(strategies)) * agree) for sign, part in found.parts)
+        return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
+
+
+def _agree(strategies: Sequence[Strategies]) -> Table:
+    """Return 1 where all nodes have one strategy, else 0, [strategy of each node..., 1]."""
+    first, *others = strategies
+    found: Table = np.ones((len(first.states), 1), dtype=np.int64)
+    for domain in others:
+        same = np.array([[state == other for other in domain.states] for state in first.states], dtype=np.int64)
+        found = found[..., None, :] * same.reshape(len(first.states), *(1,) * (found.ndim - 2), len(domain.states), 1)
+    return found
+
+
+def _widened(found: Table, nodes: int) -> Table:
+    """Return a table [..., strategy, layout] as one over the strategies of several nodes, idle in all but the first."""
+    return found.reshape(*found.shape[:-1], *(1,) * (nodes - 1), found.shape[-1])
+
+
+Cost = Read | Write | Agreed
 
 
 def _subsets(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:

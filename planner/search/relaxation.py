@@ -29,6 +29,8 @@ def halved(coarse: CoarseGraph) -> tuple[CoarseGraph, int] | None:
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
     shared = sorted((key for key in weights if is_shared(key[0])), key=lambda key: -len(key[0]))
+    if not all(isinstance(cost, Read) for _, cost in shared):
+        return None
     scale = lcm(*(len(scope) - 1 for scope, _ in shared))
     scaled: Counter[Key] = Counter()
     for scope, cost in shared:
