@@ -16,7 +16,7 @@ import tdl
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.kernels import KERNELS
 from executor.verify import KINDS, Options, Verification, check_operator
-from executor.verify_cases import CASES, Draw
+from executor.verify_cases import CASES, Draw, drawn
 from planner.extensions import load_operators, operators_option
 from planner.graph.rules import RULES
 from planner.report.console import JobError, command_errors, progress, stdout
@@ -42,11 +42,14 @@ class Entry:
 
 
 def entry(name: str) -> Entry:
-    """Describe one operator of the catalog at the ranks of its first verification case."""
+    """Describe one operator of the catalog at the ranks of its first verification case; TDLError if that is none."""
     operator = tdl.catalog[name]
     description = None
     if name in CASES:
-        case = CASES[name](Draw(np.random.default_rng(0)))
+        try:
+            case = drawn(CASES[name], Draw(np.random.default_rng(0)))
+        except tdl.TDLError as error:
+            raise tdl.TDLError(f"{name}: {error}") from error
         description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
     return Entry(
         name=name,

@@ -7,9 +7,11 @@ whether the parts are dealt out by enumeration or by the planner's geometry; a g
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,11 +19,12 @@ import numpy as np
 
 import tdl
 from executor.kernels import KERNELS, Kernel
-from executor.verify_cases import CASES, Case, Draw, Generate
+from executor.kernels.call import OutputError
+from executor.verify_cases import CASES, Case, Draw, Generate, drawn
 from executor.verify_check import Application, Check
 from executor.verify_gradients import gradient_checks
 from executor.verify_kernel import kernel_checks, run_whole, shape_checks
-from executor.verify_parts import PartError, Subject, UnwrittenError
+from executor.verify_parts import PartError, Subject
 from executor.verify_planned import planned_checks
 from executor.verify_splits import split_checks
 from planner.errors import GraphError
@@ -100,7 +103,7 @@ def check_operator(name: str, options: Options | None = None) -> Verification:
     draw = Draw(np.random.default_rng([options.seed, *name.encode()]))
     for _ in range(options.cases):
         try:
-            case = _required(options.generators[name](draw))
+            case = drawn(options.generators[name], draw)
         except Exception as error:  # a user's generator may fail in any way
             found.missing("cases", _told(error))
             break
@@ -136,17 +139,6 @@ class _Found:
         """Return it as a record."""
         kinds = dict(self.kinds)
         return Verification(self.operator, sum(kinds.values()), kinds, tuple(self.strategies), tuple(self.failures))
-
-
-def _required(case: object) -> Case:
-    """Return a case; TypeError unless it is one, of arrays as graphs have them in double precision."""
-    if not isinstance(case, Case):
-        raise TypeError(f"the generator returns {case!r}; expected a Case")
-    for number, operand in enumerate(case.operands):
-        kind = operand.dtype.name if isinstance(operand, np.ndarray | np.generic) else type(operand).__name__
-        if kind not in ("float64", "int32"):
-            raise TypeError(f"operand {number} of the generated case is {kind}; expected an array of float64 or int32")
-    return case
 
 
 def check_case(
@@ -187,9 +179,12 @@ def _finding(check: Check) -> str | None:
 
 
 def _told(error: Exception) -> str:
-    """Return what an error says; the project's own say all by themselves."""
-    own = isinstance(error, tdl.TDLError | GraphError | PartError | UnwrittenError)
-    return str(error) if own else f"{type(error).__name__}: {error}"
+    """Return what an error says; of errors that are not the project's own also what and where they are."""
+    if isinstance(error, tdl.TDLError | GraphError | PartError | OutputError):
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _describe(case: Case) -> str:

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape, verify_cases_windows
-from executor.verify_cases_base import Array, Case, Draw, Generate, binary, positive_shape, same_shape
+from executor.verify_cases_base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
 from planner.graph.ir import Value
 
-__all__ = ["CASES", "Array", "Case", "Draw", "Generate"]
+__all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
 
 
 def _add_n(draw: Draw) -> Case:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import tdl
 from planner.graph.ir import Value
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +79,18 @@ class Draw:
 
 
 Generate = Callable[[Draw], Case]
+
+
+def drawn(generate: Generate, draw: Draw) -> Case:
+    """Draw a case; TDLError unless it is one, of arrays as graphs have them in double precision."""
+    case: object = generate(draw)
+    if not isinstance(case, Case):
+        raise tdl.TDLError(f"the generator of cases returns {case!r}; expected a Case")
+    for number, operand in enumerate(case.operands):
+        kind = operand.dtype.name if isinstance(operand, np.ndarray | np.generic) else type(operand).__name__
+        if kind not in ("float64", "int32"):
+            raise tdl.TDLError(f"operand {number} of the case drawn is {kind}; expected an array of float64 or int32")
+    return case
 
 
 def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:

@@ -18,6 +18,7 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.kernels import Kernel, KernelCall
+from executor.kernels.call import OutputError
 from executor.verify_cases import Array, Case, Draw
 from planner.graph.ir import Value
 from planner.layout import Runs
@@ -29,10 +30,6 @@ Iterations = Mapping[str, Runs]
 
 class PartError(ValueError):
     """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
-
-
-class UnwrittenError(ValueError):
-    """A kernel left elements of an output as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ def call_kernel(
 ) -> tuple[Array, ...]:
     """Call the kernel on outputs that are slices of larger arrays, filled with what no result should hold.
 
-    Raises UnwrittenError where it leaves elements as they were.
+    Raises OutputError where it leaves elements as they were.
     """
     outputs = tuple(
         blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
@@ -184,7 +181,7 @@ def _require_written(number: int, output: Array) -> None:
     left = output.view(f"u{kind[1:]}") == UNWRITTEN[kind]
     if left.any():
         where = "" if left.all() else f" at {[int(place) for place in np.argwhere(left)[0]]}"
-        raise UnwrittenError(
+        raise OutputError(
             f"the kernel does not write output {number}{where}: every element must be written, as by "
             f"call.outputs[{number}][...] = values or out=call.outputs[{number}], without reading what was there"
         )

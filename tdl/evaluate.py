@@ -148,15 +148,11 @@ class Evaluator:
 
     def _opaque(self, node: OpaqueElement) -> Masked:
         """Call the function once per value of its operands' variables, then read from the results."""
-        if node.function is None:
-            raise TDLError(f"{node.name} has no reference function; give one: Opaque(function)")
         axes = len(self.bounds)
         parts = [self.evaluate(operand) for operand in node.operands]
         batch = np.broadcast_shapes(*(part.value.shape[:axes] for part in parts))
         stacked = [np.broadcast_to(part.value, batch + part.value.shape[axes:]) for part in parts]
-        called = (node.function(*(part[at] for part in stacked)) for at in np.ndindex(batch))
-        results: Array = np.stack([np.asarray(result) for result in called])
-        results = results.reshape(batch + results.shape[1:])
+        results = self._called(node, stacked, batch)
         if results.ndim != axes + len(node.index):
             raise TDLError(f"{node.name} returned {results.ndim - axes} dimensions, indexed by {len(node.index)}")
         found = [self._position(i, size) for i, size in zip(node.index, results.shape[axes:], strict=True)]
@@ -164,6 +160,20 @@ class Evaluator:
         inside = np.logical_and.reduce(np.broadcast_arrays(*(p.inside for p in (*parts, *found))))
         value = results[(*own, *(p.value for p in found))]
         return Masked(np.where(inside, value, np.zeros((), value.dtype)), np.asarray(inside))
+
+    def _called(self, node: OpaqueElement, stacked: Sequence[Array], batch: tuple[int, ...]) -> Array:
+        """Return the results of an opaque function for all values of its operands' variables."""
+        if node.function is None:
+            raise TDLError(f"{node.name} has no reference function; give one: Opaque(function)")
+        if 0 in batch:
+            return np.zeros(batch + (1,) * len(node.index))
+        try:
+            called = [np.asarray(node.function(*(part[at] for part in stacked))) for at in np.ndindex(batch)]
+            results: Array = np.stack(called)
+        except Exception as error:  # the function is the user's
+            shapes = ", ".join(str(part.shape[len(batch) :]) for part in stacked)
+            raise TDLError(f"{node.name} of shapes {shapes}: {type(error).__name__}: {error}") from error
+        return results.reshape(batch + results.shape[1:])
 
 
 def _all_inside(masks: Sequence[Array]) -> Array:

@@ -13,13 +13,17 @@ Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
 Range = tuple[int, int]
 
 
+class OutputError(TypeError):
+    """A kernel does not write into an output: it replaces the array, or leaves elements as they were."""
+
+
 class Outputs(tuple[Array, ...]):
     """The arrays that a kernel writes into; they cannot be replaced by others."""
 
     __slots__ = ()
 
     def __setitem__(self, number: object, value: object) -> NoReturn:
-        raise TypeError(
+        raise OutputError(
             f"call.outputs[{number}] cannot be another array: write into it, call.outputs[{number}][...] = values"
         )
 

@@ -92,6 +92,13 @@ ONNX:
 Core ATen:
 
 {reasons(facts, "core ATen 2.11")}
+## Training steps of PyTorch
+
+The ATen operators that PyTorch 2.13 makes of a training step, update included, of four families of models (not
+decomposed to core ATen). Each call that differs in shapes is run by the catalog's kernels on the values that PyTorch has
+there, and compared with its result (of random masks, and of memory that is not set, only the shape and the kind):
+
+{steps_table(facts["verification"]["training steps"])}
 ## Verification
 
 `operators check` verifies every operator with a kernel. The tests go further: every strategy of every description, with
@@ -158,6 +165,14 @@ def mutant_table(found: dict[str, list[int]]) -> str:
     return (
         "\n".join(["| of | mutants | killed |", "|---|---|---|", *lines, f"| all | {total[0]} | {total[1]} |"]) + "\n"
     )
+
+
+def steps_table(found: dict[str, dict[str, int]]) -> str:
+    """Count the operators of every family's training step."""
+    heads = list(next(iter(found.values())))
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    lines += [f"| {family} | {' | '.join(str(own[head]) for head in heads)} |" for family, own in found.items()]
+    return "\n".join(lines) + "\n"
 
 
 def lines_table(found: dict[str, dict[str, int]]) -> str:

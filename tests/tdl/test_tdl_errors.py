@@ -181,6 +181,13 @@ def test_opaque_without_a_function_has_no_reference_evaluation():
         found.evaluate([np.ones(3)])
 
 
+def test_an_opaque_function_that_fails_is_named():
+    with pytest.raises(TDLError, match=r"batch_cholesky: cholesky of shapes \(2, 3\): LinAlgError: Last 2 dimensions"):
+        tdl.catalog["batch_cholesky"].describe((3,)).evaluate([np.ones((4, 2, 3))])
+    (nothing,) = tdl.catalog["batch_cholesky"].describe((3,)).evaluate([np.ones((0, 2, 2))])
+    assert nothing.shape == (0, 2, 2)
+
+
 def test_attributes_are_plain_values():
     with pytest.raises(TDLError, match=r"scale: attributes are numbers, .* found {'factor': {1, 2}}"):
         tdl.catalog["scale"].describe((1,), {"factor": {1, 2}})
