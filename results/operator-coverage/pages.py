@@ -95,8 +95,8 @@ Core ATen:
 ## Training steps of PyTorch
 
 The ATen operators that PyTorch 2.13 makes of a training step, update included, of four families of models (not
-decomposed to core ATen). Each call that differs in shapes is run by the catalog's kernels on the values that PyTorch has
-there, and compared with its result (of random masks, and of memory that is not set, only the shape and the kind):
+decomposed to core ATen). Each call that differs in shapes is run by the catalog's kernels on the values that PyTorch
+has there, and compared with its result (of random masks, and of memory that is not set, only shape and kind):
 
 {steps_table(facts["verification"]["training steps"])}
 ## Verification

@@ -91,13 +91,13 @@ class Compare(torch.fx.Interpreter):
 
 def compared(family):
     """Names of the ATen operators of a family's training step, and the calls (operator and shapes) compared."""
-    module, arguments = traced(family)
-    names = {operator(node) for node in module.graph.nodes if node.op == "call_function"} - {None}
-    compare = Compare(module)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TF32 acceleration")
+        module, arguments = traced(family)
+        compare = Compare(module)
         with torch.backends.mkldnn.flags(enabled=False):
             compare.run(*pytree.tree_leaves(arguments))
+    names = {operator(node) for node in module.graph.nodes if node.op == "call_function"} - {None}
     return names, compare.compared
 
 
