@@ -49,7 +49,7 @@ demo: install
 	$(BIN)/compare $(DEMO)/simulated.json $(DEMO)/executed.json
 
 test: install
-	$(BIN)/python -m pytest -m "not gpu" -rs
+	$(BIN)/python -m pytest -m "not gpu" -rs -n auto --maxprocesses 8 --dist loadfile
 
 results: install
 	$(BIN)/python -m results
