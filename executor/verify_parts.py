@@ -163,9 +163,7 @@ def _output_dtypes(description: Description, dtypes: tuple[np.dtype[Any], ...]) 
     return tuple(np.dtype(dtype) for dtype in description.output_dtypes([str(dtype) for dtype in dtypes]))
 
 
-UNWRITTEN = {
-    "f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5, "i8": 0xA5A5_A5A5_A5A5_A5A5,
-}  # fmt: skip
+UNWRITTEN = {"f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5}
 """Bits of what was never written, by dtype: a NaN that nothing computes from numbers, or a number that is no index."""
 
 

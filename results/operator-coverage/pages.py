@@ -237,8 +237,8 @@ def page(facts: Facts, catalog: str) -> str:
     lines += [
         "Strategies are given for every application: a variable alone is split and concatenated, `k:Sum` is",
         "combined by a sum, and those in parentheses cannot be split. `2 of 3`: so many of the parts have it.",
-        "*Verified* is by `operators check`, which needs a kernel; what has none is compared by tests all the same, its",
-        "values with another library's and every strategy with the unsplit result.",
+        "*Verified* is by `operators check`, which needs a kernel; what has none is compared by tests all the same,",
+        "its values with another library's and every strategy with the unsplit result.",
         "",
     ]
     for group, rows in facts["catalogs"][catalog].items():
