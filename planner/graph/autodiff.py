@@ -77,7 +77,10 @@ class _Reverse:
             return
         rule = RULES.get(node.op)
         if rule is None:
-            raise GraphError(f"node {node.name!r}: operator {node.op!r} has no gradient rule")
+            raise GraphError(
+                f"node {node.name!r}: operator {node.op!r} has no gradient rule; "
+                "planner.extensions.gradient registers one"
+            )
         wanted = tuple(tensor in self.needed for tensor in node.inputs)
         backward = Backward(self.builder, node, arriving, wanted, self.producers)
         for tensor, gradient in zip(node.inputs, apply_rule(rule, backward), strict=True):

@@ -97,7 +97,10 @@ def _check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
             if dtype != "int32":
                 raise GraphError(f"operand {name} must be int32, found {dtype}")
         elif dtype == "int32":
-            raise GraphError(f"operand {name} must be a floating-point tensor, found {dtype}")
+            called = ", ".join(sorted(INTEGER_OPERANDS))
+            raise GraphError(
+                f"operand {name} must be a floating-point tensor, found {dtype}; one of integers is called {called}"
+            )
         elif common is not None and dtype != common:
             raise GraphError(f"operand {name} has dtype {dtype}, the operands before it {common}")
         else:
