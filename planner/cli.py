@@ -29,6 +29,7 @@ from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
 from planner.search import OBJECTIVES, SEARCHERS, SearchOptions, Ties, search
 from planner.search.factors import MOST_WORKERS_FACTORED, best_factors
+from planner.search.gap import with_bound
 from planner.search.memory import parse_memory
 from topologies import Machine, load_topology
 
@@ -175,6 +176,7 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
     asked = SearchOptions(ways=(), seed=options["seed"], untie=options["untie"], **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
+    plan = with_bound(plan, asked) if options["explain"] else plan
     return replace(plan, search={"model": model, **plan.search})
 
 

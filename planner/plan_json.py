@@ -81,6 +81,7 @@ class SearchRecord(msgspec.Struct, frozen=True):
     latency_s: float = 0.0
     compute_s: float = 0.0
     gap: float = 0.0
+    bound_by: str = ""
     seconds: float = 0.0
     factors: list[TriedRecord] = []
     memory: MemoryRecord = MemoryRecord(0, 0)

@@ -79,7 +79,8 @@ def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
         bound = exact_bytes(found["lower_bound"])
     else:
         return [("lower bound", f"not sought by {found['name']}")] if "name" in found else []
-    return [("lower bound", f"{bound}, gap {percent(found['gap'])}" if "gap" in found else bound)]
+    gap = f", gap {percent(found['gap'])}" if "gap" in found else ""
+    return [("lower bound", f"{bound}{gap}" + (f" (by {found['bound_by']})" if "bound_by" in found else ""))]
 
 
 def _found(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import pytest
 from planner.cli import main
 from planner.plan_json import load_plan
 from planner.report.cli import main as compare
+from planner.search import SearchOptions, search
 
 
 def run(main, *arguments):
@@ -84,6 +85,26 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]
     assert sum(sum(kind["step_bytes"]) for kind in record["kinds"].values()) == load_plan(file).total_bytes
     assert len(record["arena_bytes"]) == 4
+
+
+def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, capsys):
+    """The recursion knows no bound; the joint search's is below it and, where it ends, the best plan's bytes."""
+    for more in ((), ("--search", "spartan"), ("--objective", "time", "--topo", "p2.8xlarge")):
+        file = tmp_path / "plan.json"
+        command = ("mlp-3-24", "--batch", "8", "--ways", "2,2", *more)
+        shown = shown_of(capsys, *command, "--explain", "-o", file)
+        placements = load_plan(file).search["placements"]
+        best = search(load_plan(file).graph, SearchOptions((2, 2), "joint", placements)).total_bytes
+        found = load_plan(file).search
+        assert found["bound_by"] == "joint"
+        assert re.search(r"lower bound .*, gap \d+\.\d % \(by joint\)", shown)
+        if "lower_bound" in found:
+            assert found["lower_bound"] == best <= load_plan(file).total_bytes
+            assert found["gap"] == pytest.approx(load_plan(file).total_bytes / best - 1, abs=1e-6)
+        else:
+            assert found["lower_bound_s"] <= found["predicted_s"][found["winner"]] * (1 + 1e-12)
+        assert "lower bound" in shown_of(capsys, file)
+        assert "not sought by" in shown_of(capsys, *command)
 
 
 def test_an_example_plan_is_explained(capsys):

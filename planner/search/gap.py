@@ -1,0 +1,33 @@
+"""How far from the best a plan can be: a lower bound for a plan whose searcher knows none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.plan import Plan
+from planner.search import SearchOptions, search
+from planner.search.factors import cost_of
+
+BOUND_SECONDS = 1.0
+"""What the search for a bound may take, beyond what it takes to begin."""
+
+BOUND_STEPS = 3
+"""With more steps than this no bound is sought: beginning alone takes long."""
+
+BOUNDS = ("lower_bound", "lower_bound_s")
+
+
+def with_bound(plan: Plan, options: SearchOptions) -> Plan:
+    """Return a plan with a lower bound for its ways, placements and coarse graph, and its gap, if it has none yet.
+
+    `options` are those that it was searched with. The bound is the joint search's, out of time or not; it does
+    not count on a limit to memory.
+    """
+    if len(plan.ways) > BOUND_STEPS or any(name in plan.search for name in BOUNDS):
+        return plan
+    limits = replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS))
+    asked = replace(options, name="joint", placements=plan.search["placements"], ways=plan.ways, limits=limits)
+    found = search(plan.graph, replace(asked, memory_bytes=None)).search
+    name = next(name for name in BOUNDS if name in found)
+    gap = max(0.0, (cost_of(plan) - found[name]) / (found[name] or 1))
+    return replace(plan, search={**plan.search, name: found[name], "gap": round(gap, 6), "bound_by": "joint"})
