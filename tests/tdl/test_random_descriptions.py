@@ -1,4 +1,4 @@
-"""Random descriptions: what analysis says of strategies, halos and accesses holds for whatever can be written."""
+"""What analysis says of strategies, halos, accesses and linearity holds for random descriptions."""
 
 from __future__ import annotations
 
@@ -120,15 +120,18 @@ def wrong_strategies(found, arrays, extents, random, held):
                 combine = REDUCERS[strategy.reducer].numpy if strategy.reducer else None
                 joined = combine(*own) if combine else concatenate(own, output, name, extents, pieces=parts)
                 held[strategy.reducer] += 1
-                if not np.allclose(
-                    joined, whole[number], rtol=1e-9, atol=1e-9 * np.max(np.abs(whole[number]), initial=1)
-                ):
+                if differ(joined, whole[number]):
                     yield f"{name}, {strategy.reducer}"
         if uncovered(subject, strategy, parts[1]):
             yield f"halo of {name}"
         held["halos"] += bool(strategy.halos)
         if reads_elsewhere(found, arrays, extents, {name: parts[0]}):
             yield f"accesses along {name}"
+
+
+def differ(found, wanted):
+    """Whether finite results differ by more than another order of adding makes."""
+    return not np.allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
 
 
 def reads_elsewhere(found, arrays, extents, part):
@@ -144,10 +147,27 @@ def reads_elsewhere(found, arrays, extents, part):
     return not all(np.array_equal(one, other, equal_nan=True) for one, other in zip(clean, dirty, strict=True))
 
 
-def test_strategies_halos_and_accesses_of_random_descriptions():
+def claims_wrongly(found, arrays, extents, random, held):
+    """Yield the operands in which an operator is said to be linear, and is not."""
+    for operands in ({0}, {1}, {0, 1}):
+        if found.linear(frozenset(operands)):
+            other = [random.permuted(array) if own in operands else array for own, array in enumerate(arrays)]
+            mixed = [
+                a / 2 + 3 * b if own in operands else a for own, (a, b) in enumerate(zip(arrays, other, strict=True))
+            ]
+            results = (found.evaluate(own, None, extents) for own in (arrays, other, mixed))
+            for one, two, both in zip(*results, strict=True):
+                if all(np.isfinite(result).all() for result in (one, two, both)):
+                    held["linear"] += 1
+                    if differ(one / 2 + 3 * two, both):
+                        yield operands
+
+
+def test_what_is_derived_from_random_descriptions():
     random, held = np.random.default_rng(0), Counter()
     for _ in range(DESCRIPTIONS):
         made = described(random)
         if made is not None:
             assert list(wrong_strategies(*made, random, held)) == [], (str(made[0]), made[2])
-    assert min(held[kind] for kind in (None, "Sum", "Max", "Min", "Prod", "halos")) >= 50
+            assert list(claims_wrongly(*made, random, held)) == [], (str(made[0]), made[2])
+    assert min(held[kind] for kind in (None, "Sum", "Max", "Min", "Prod", "halos", "linear")) >= 50
