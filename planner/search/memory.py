@@ -27,6 +27,9 @@ FINENESS = 10
 MOST = 1 << 54
 """What all prices together stay below, so that sums and bounds of costs stay within 64 bits."""
 
+HIGH = 16
+"""A price, in units of cost per byte stored, that should be within reach, even if prices are coarser for it."""
+
 MOST_SEARCHES = 10
 CLOSE = 1.1
 """Prices this close, of which one fits and one does not, are not told apart any further."""
@@ -136,9 +139,10 @@ class _Search:
         coarse, most = self.space.coarse, MOST
         if self.space.carriage is not None:
             most = MOST_PENALTIES // (4 * max(1, len(coarse.factors)))
-        shift = max(0, min(FINENESS, most.bit_length() - 4 - cheapest.bit_length()))
         whole = sum(tensor.nbytes for tensor in coarse.graph.tensors.values())
-        return shift, max(1, most // max(1, whole * prod(self.space.ways)))
+        highest = max(1, most // max(1, whole * prod(self.space.ways)))
+        in_range = most.bit_length() - 4 - cheapest.bit_length()
+        return max(0, min(FINENESS, in_range, highest.bit_length() - HIGH.bit_length())), highest
 
     def _fits_at(self, objective: Stored) -> bool:
         """Search at these prices; say whether what is found fits."""
