@@ -1,0 +1,45 @@
+"""One search in a process of its own: `measure.py MODEL BATCH PLACEMENTS SEARCH RULES`, RULES those that apply."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from dataclasses import fields
+
+from planner.cli import COLLECTED_EVERY
+from planner.models import ModelOptions, build
+from planner.search import SearchOptions, Ties, search, space_of
+
+WAYS = (2, 2, 2)
+
+
+def measure(model: str, batch: int, placements: str, name: str, rules: set[str]) -> dict[str, object]:
+    """Return the size of the coarse graph, the bytes of the searcher's plan, and seconds of CPU from graph to plan."""
+    graph = build(model, ModelOptions(batch=batch))
+    ties = Ties(**{field.name: field.name in rules for field in fields(Ties)})
+    options = SearchOptions(WAYS, name, placements, ties)
+    started = time.process_time()
+    plan = search(graph, options)
+    seconds = time.process_time() - started
+    coarse = space_of(graph, options).coarse
+    return {
+        "model": model,
+        "batch": batch,
+        "nodes": len(graph.nodes),
+        "placements": placements,
+        "search": name,
+        "rules": sorted(rules),
+        "variables": len(coarse.variables),
+        "factors": len(coarse.factors),
+        "bytes": plan.search["bytes"][name],
+        "gap": plan.search.get("gap"),
+        "seconds": round(seconds, 2),
+    }
+
+
+if __name__ == "__main__":
+    gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
+    model, batch, placements, name, rules = sys.argv[1:]
+    print(json.dumps(measure(model, int(batch), placements, name, set(filter(None, rules.split(","))))))

@@ -1,0 +1,102 @@
+"""What each rule of coarsening costs in bytes and saves in time, for 8 workers.
+
+    python results/coarsening/run.py [MODEL...]
+
+writes data.json and the tables in README.md; every search runs in a process of its own (measure.py). With models named,
+only theirs are made anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from planner.graph import Graph
+from planner.models import ModelOptions, build
+from planner.search import Ties
+from planner.search.coarsen import coarsen
+from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+
+HERE = Path(__file__).parent
+MODELS = {
+    "wresnet-152-10": 8,
+    "rnn-10-8k": 64,
+    "transformer-24-2048": 8,
+    "wresnet-50-4": 128,
+    "transformer-2-1024": 8,
+}
+"""Models and batches."""
+
+JOINT = ("wresnet-50-4", "transformer-2-1024")
+"""Models small enough to search jointly with and without every rule."""
+
+WITHIN = Within(seconds=120.0)
+"""What one process may take, Python's start and building the graph included."""
+
+RULES = tuple(field.name for field in fields(Ties))
+WITHOUT = "without "
+
+
+def effective(graph: Graph) -> list[str]:
+    """Return the rules without which the coarse graph is another."""
+    whole = len(coarsen(graph, Ties()).variables)
+    return [rule for rule in RULES if len(coarsen(graph, replace(Ties(), **{rule: False})).variables) != whole]
+
+
+def variants(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return the sets of rules to try, by what the tables call them."""
+    off = {f"{WITHOUT}{rule}": tuple(one for one in RULES if one != rule) for rule in effective(graph)}
+    return {"all": RULES, **off, "none": ()}
+
+
+def measured(model: str) -> list[dict[str, Any]]:
+    """Return one record per placements, searcher and set of rules."""
+    found, batch = [], MODELS[model]
+    tried = variants(build(model, ModelOptions(batch=batch)))
+    for placements in ("S", "S,R"):
+        for name in ("recursive", "joint") if model in JOINT else ("recursive",):
+            for called, rules in tried.items():
+                run = in_process_within(
+                    WITHIN, HERE / "measure.py", model, str(batch), placements, name, ",".join(rules)
+                )
+                asked = {"model": model, "placements": placements, "search": name, "rules": rules}
+                found.append(asked | {"rules_called": called} | run)
+                print(found[-1], flush=True)
+    return found
+
+
+def rows(found: list[dict[str, Any]]) -> list[list[object]]:
+    """Render the records; bytes beside those under all rules."""
+    whole = {_of(one): one for one in found if one["rules_called"] == "all"}
+    return [[f"`{one['model']}`", *_of(one)[1:], one["rules_called"], *_cells(one, whole[_of(one)])] for one in found]
+
+
+def _of(one: dict[str, Any]) -> tuple[str, str, str]:
+    return one["model"], one["placements"], one["search"]
+
+
+def _cells(one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
+    if "over" in one:
+        return ["", "", f"over {one['over']}", "", ""]
+    sizes = [f"{one['variables']:,}", f"{one['factors']:,}"]
+    change = f"{one['bytes'] / whole['bytes'] - 1:+.2%}" if one["bytes"] != whole.get("bytes", one["bytes"]) else ""
+    gap = "" if one["gap"] is None else f" (gap {one['gap']:.2%})" if one["gap"] else " (least)"
+    return [*sizes, f"{one['seconds']:.2f}", f"{one['bytes'] / 1e9:.3f}{gap}", change]
+
+
+def main(models: list[str]) -> None:
+    """Measure, and write the data and the README's tables."""
+    kept = [one for one in read_data(HERE)["searches"] if one["model"] not in models] if models else []
+    new = [one for model in models or MODELS for one in measured(model)]
+    found = sorted(kept + new, key=lambda one: list(MODELS).index(one["model"]))
+    write_data(HERE, {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found})
+    columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
+    text = table(columns, rows(found))
+    write_in_readme(HERE, rules=text, machine=f"Measured on: {machine()}. A process may take {WITHIN}.")
+    print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,53 @@
+"""What the experiments about searches recorded is what is found now: bytes and sizes, where that takes little time."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planner.models import ModelOptions, build
+from planner.search import SearchOptions, search
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+BATCHES = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
+
+
+def data(name):
+    return json.loads((RESULTS / name / "data.json").read_text())
+
+
+def the(rows, **wanted):
+    (row,) = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
+    return row
+
+
+@cache
+def graph(model):
+    return build(model, ModelOptions(batch=BATCHES[model]))
+
+
+@cache
+def recursive(model, placements):
+    return search(graph(model), SearchOptions((2, 2, 2), "recursive", placements)).search
+
+
+@pytest.mark.parametrize("model", BATCHES)
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+def test_the_recursion(model, placements):
+    asked = {"model": model, "batch": BATCHES[model], "placements": placements}
+    least = recursive(model, placements)["bytes"]["recursive"]
+    assert the(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
+
+
+@pytest.mark.parametrize("model", BATCHES)
+def test_coarsening(model):
+    wanted = {"model": model, "placements": "S", "search": "recursive", "rules_called": "all"}
+    row = the(data("coarsening")["searches"], **wanted)
+    found = runpy.run_path(str(RESULTS / "coarsening" / "measure.py"))["measure"](
+        model, row["batch"], row["placements"], row["search"], set(row["rules"])
+    )
+    assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= found.items()
