@@ -35,6 +35,12 @@ def _quantized(draw, **attributes):
     return Case((draw.array(*draw.shape()), draw.positive(), 2 + draw.positive()), attributes)
 
 
+def _moments(draw, count, **attributes):
+    """Operands of an optimizer, of which the last is a mean of squares."""
+    shape = draw.shape()
+    return Case((*(draw.array(*shape) for _ in range(count - 1)), draw.positive(*shape)), attributes)
+
+
 def _bits(draw):
     shape = draw.shape()
     return Case((draw.below(9, *shape), draw.below(5, *shape)))
@@ -49,7 +55,7 @@ ELEMENTWISE = (
     | dict.fromkeys(("smooth_l1_backward", "hypotenuse_scalar_backward"), partial(same_shape, count=2, scalar=1.5))
     | dict.fromkeys(("quantize_linear", "dequantize_linear"), partial(_quantized, levels=255))
     | {
-        "affine_quantize": partial(_quantized, low=-2, high=3),
+        "affine_quantize": partial(_quantized, low=-9, high=9),
         "remainder_by": partial(same_shape, count=1, scalar=1.5),
         "remainder_by_backward": partial(same_shape, count=2, scalar=1.5),
         "shrink": partial(same_shape, count=1, threshold=0.5, bias=0.25),
@@ -57,9 +63,11 @@ ELEMENTWISE = (
         "clear_empty": partial(same_shape, count=1),
         "sgd_update": partial(same_shape, count=2, lr=0.1, wd=0.01, clip=0.5),
         "sgd_momentum_update": partial(same_shape, count=3, lr=0.1, momentum=0.9, wd=0.01),
-        "adam_update": partial(same_shape, count=4, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-3, wd=0.01),
-        "rmsprop_update": partial(same_shape, count=3, lr=0.1, decay=0.95, eps=1e-3, rescale=0.5),
-        "rmsprop_centered_update": partial(same_shape, count=5, lr=0.1, decay=0.95, momentum=0.9, eps=1e-3),
+        "adam_update": partial(_moments, count=4, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-3, wd=0.01),
+        "rmsprop_update": partial(_moments, count=3, lr=0.1, decay=0.95, eps=1e-3, wd=0.01, rescale=0.5),
+        "rmsprop_centered_update": partial(
+            same_shape, count=5, lr=0.1, decay=0.95, momentum=0.9, eps=1e-3, wd=0.01, rescale=0.5, clip=0.5
+        ),
     }
 )
 
@@ -101,14 +109,20 @@ def _pad_mirror(draw, *, low=(0, 2), high=(0, 2), size=(2, 4), dim=(0, 2), edge=
     return Case((_along(draw, size, dim, b, c),), attributes)
 
 
-def _strided_assign(draw, *, begin=(0, 2), step=(1, 3), count=(1, 3), rest=(0, 2), y=(2, 4)):
-    attributes = {"begin": (begin, 0), "step": (step, 1), "count": (count, y)}
-    return Case((draw.array(begin + step * count + rest, y + rest), draw.array(count, y)), attributes)
+def _strided(draw, begin, step, count, rest):
+    """A matrix in which places of both dimensions are taken, and the attributes that say which."""
+    taken = [b + s * n for b, s, n in zip(begin, step, count, strict=True)]
+    return draw.array(taken[0] + rest, taken[1]), {"begin": begin, "step": step, "count": count}
 
 
-def _strided_fill(draw, *, begin=(0, 2), step=(1, 3), count=(1, 3), rest=(0, 2), y=(2, 4)):
-    attributes = {"begin": (begin, 0), "step": (step, 1), "count": (count, y), "value": 1.5}
-    return Case((draw.array(begin + step * count + rest, y + rest),), attributes)
+def _strided_assign(draw, *, b=(0, 2), c=(0, 1), s=(1, 3), t=(1, 3), n=(1, 3), m=(1, 2), rest=(0, 2)):
+    x, attributes = _strided(draw, (b, c), (s, t), (n, m), rest)
+    return Case((x, draw.array(n, m)), attributes)
+
+
+def _strided_fill(draw, *, b=(0, 2), c=(0, 1), s=(1, 3), t=(1, 3), n=(1, 3), m=(1, 2), rest=(0, 2)):
+    x, attributes = _strided(draw, (b, c), (s, t), (n, m), rest)
+    return Case((x,), {**attributes, "value": 1.5})
 
 
 LAYOUT = {

@@ -65,10 +65,10 @@ SELECTION = {
 
 
 def _regions(draw, r, rows, columns, images):
-    """Image, left, top, right and bottom of regions, some of which reach outside."""
-    found = draw.positive(r, 5) * max(rows, columns) / 2
+    """Image, left, top, right and bottom of regions, some of which reach outside on any side."""
+    found = draw.array(r, 5) * max(rows, columns)
     found[:, 0] = draw.below(images, r)
-    found[:, 3:] += found[:, 1:3] / 2
+    found[:, 3:] = found[:, 1:3] + draw.positive(r, 2) * max(rows, columns)
     return found
 
 
