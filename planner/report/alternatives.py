@@ -101,10 +101,11 @@ def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
     """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches, and its sums."""
     forwards = {node.forward for node in unit.nodes} - {None}
     names = {node.name for node in unit.nodes}
+    names |= {node.name for node in plan.graph.nodes if node.forward in forwards}
     for total, summands in plan.traffic().groups.items():
-        if names.intersection(summands):
+        if not names.isdisjoint({total, *summands}):
             names |= {total, *summands}
-    return tuple(node for node in plan.graph.nodes if node.name in names or node.forward in forwards)
+    return tuple(node for node in plan.graph.nodes if node.name in names)
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import PARTIAL, elements, owned
 from planner.models import ModelOptions, build
 from planner.plan import check_plan
@@ -167,3 +168,15 @@ def test_choices_are_written_once_where_all_are_one():
     assert write_choices(("n", "n", "n")) == "n"
     assert write_choices(("n", "c", "n")) == "n c n"
     assert write_choices(()) == "-"
+
+
+def test_a_sum_beside_the_operator_is_looked_at_as_a_whole():
+    """A backward group in which a gradient is summed, of parts that belong to other groups."""
+    b = GraphBuilder()
+    x = b.apply("mm", b.input("x", (4, 8)), b.weight("w0", (8, 8), Init("uniform", 1.0)), name="fc0")
+    w = b.weight("w", (8, 8), Init("uniform", 1.0))
+    one, other = b.apply("mm", x, w, name="one"), b.apply("mm", x, w, name="other")
+    loss = b.apply("sum", b.apply("add", one, other, name="both"), name="loss", dims=(0, 1))
+    graph = training_graph(b, {"loss": loss}, Optimizer("sgd"))
+    for ways in ((2,), (2, 2)):
+        check_alternatives(search(graph, SearchOptions(ways)), units=20, each=9)

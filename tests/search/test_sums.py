@@ -18,7 +18,7 @@ MODELS = {
     "transformer-1-16": ModelOptions(batch=4, sequence=4, vocabulary=8, heads=2),
 }
 RULES = tuple(asdict(Ties()))
-OFF = [*((rule,) for rule in RULES), ("accumulation", "unrolled"), RULES]
+OFF = [*((rule,) for rule in RULES), ("accumulation", "unrolled")]
 
 
 @pytest.mark.parametrize("untie", OFF, ids="+".join)
