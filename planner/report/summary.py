@@ -80,7 +80,8 @@ def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         return [("lower bound", f"not sought by {found['name']}")] if "name" in found else []
     gap = f", gap {percent(found['gap'])}" if "gap" in found else ""
-    return [("lower bound", f"{bound}{gap}" + (f" (by {found['bound_by']})" if "bound_by" in found else ""))]
+    by = f" (by {found['bound_by']})" if "bound_by" in found else ""
+    return [("lower bound", f"{bound}{gap}{by}")]
 
 
 def _found(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from planner.plan import Plan
 from planner.search import SearchOptions, search
 from planner.search.factors import cost_of
+from planner.search.searchers import FREE
 
 BOUND_SECONDS = 1.0
 """What the search for a bound may take, beyond what it takes to begin."""
 
-BOUND_STEPS = 3
-"""With more steps than this no bound is sought: beginning alone takes long."""
+BOUND_STEPS = {"bytes": 3, "time": 2}
+"""By objective: with more steps than this no bound is sought, as beginning alone takes long."""
 
 BOUNDS = ("lower_bound", "lower_bound_s")
 
@@ -21,9 +22,10 @@ def with_bound(plan: Plan, options: SearchOptions) -> Plan:
     """Return a plan with a lower bound for its ways, placements and coarse graph, and its gap, if it has none yet.
 
     `options` are those that it was searched with. The bound is the joint search's, out of time or not; it does
-    not count on a limit to memory.
+    not count on a limit to memory. The bound of an alternative is replaced: it is about that alternative's choices only.
     """
-    if len(plan.ways) > BOUND_STEPS or any(name in plan.search for name in BOUNDS):
+    known = options.name in FREE and any(name in plan.search for name in BOUNDS)
+    if known or len(plan.ways) > BOUND_STEPS[options.objective]:
         return plan
     limits = replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS))
     asked = replace(options, name="joint", placements=plan.search["placements"], ways=plan.ways, limits=limits)

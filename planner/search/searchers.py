@@ -21,6 +21,9 @@ SEARCHERS: dict[str, Searcher] = {
     "one-weird-trick": alternatives.one_weird_trick,
 }
 
+FREE = ("recursive", "joint", "ilp")
+"""The searchers that choose from all plans of a space; the others are alternatives, which choose from some."""
+
 PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
@@ -38,5 +41,4 @@ def heuristics(space: Space, placements: str) -> Sequence[str]:
     """Return the alternatives to try besides a search that is not exact."""
     if space.without_partial().states > SMALL_STATES:
         return HEURISTICS[placements]
-    exact = ("recursive", "joint", "ilp")
-    return [name for name in SEARCHERS if name not in exact and alternatives.IMPLIED.get(name, "S") in placements]
+    return [name for name in SEARCHERS if name not in FREE and alternatives.IMPLIED.get(name, "S") in placements]
