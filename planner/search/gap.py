@@ -22,7 +22,7 @@ def with_bound(plan: Plan, options: SearchOptions) -> Plan:
     """Return a plan with a lower bound for its ways, placements and coarse graph, and its gap, if it has none yet.
 
     `options` are those that it was searched with. The bound is the joint search's, out of time or not; it does
-    not count on a limit to memory. The bound of an alternative is replaced: it is about that alternative's choices only.
+    not count on a limit to memory. The bound of an alternative, which is about its own choices only, is replaced.
     """
     known = options.name in FREE and any(name in plan.search for name in BOUNDS)
     if known or len(plan.ways) > BOUND_STEPS[options.objective]:
