@@ -43,6 +43,14 @@ def test_the_recursion(model, placements):
     assert the(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
 
 
+@pytest.mark.parametrize("model", data("search-time")["rows"])
+def test_search_time(model):
+    rows = data("search-time")["rows"][model]
+    for placements in ("S", "S,R"):
+        row = the(rows, workers=8, placements=placements, graph="tied", search="recursive")
+        assert row["bytes"] == recursive(model, placements)["bytes"]["recursive"]
+
+
 @pytest.mark.parametrize("model", BATCHES)
 def test_coarsening(model):
     wanted = {"model": model, "placements": "S", "search": "recursive", "rules_called": "all"}

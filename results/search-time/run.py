@@ -1,0 +1,142 @@
+"""How long the searches take, and how much memory, beside what others report (Tofu's Table 1).
+
+    python results/search-time/run.py [MODEL...]
+
+writes data.json, seconds.svg and the tables in README.md; every search runs in a process of its own (measure.py). With
+models named, only theirs are measured anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import picture
+
+from planner.search import Ties
+from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+
+HERE = Path(__file__).parent
+MODELS = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
+"""Models and batches."""
+
+RULES = {
+    "tied": (),
+    "untied": ("elementwise", "updates"),
+    "not coarsened": tuple(field.name for field in fields(Ties)),
+}
+"""Rules of coarsening done without."""
+
+WITHIN = Within(300.0)
+STEPS = {8: 3, 16: 4, 64: 6}
+TRIES = 2
+QUICK_S = 5.0
+"""Searches that take less are run again, and the faster is kept: the machine has other things to do."""
+
+Row = dict[str, Any]
+
+
+def cases() -> Iterator[Row]:
+    """Yield what is searched, with every model."""
+    for placements in ("S", "S,R"):
+        for graph in ("tied", "untied"):
+            for search in ("recursive", "joint"):
+                yield {"workers": 8, "placements": placements, "graph": graph, "search": search}
+        for workers in (16, 64):
+            for search in ("recursive", "joint"):
+                yield {"workers": workers, "placements": placements, "graph": "tied", "search": search}
+    yield {"workers": 8, "placements": "S", "graph": "not coarsened", "search": "recursive"}
+
+
+def measured(model: str, case: Row) -> Row:
+    """Return a search's bytes, seconds and memory, or what it took too much of."""
+    ways = ",".join(["2"] * STEPS[case["workers"]])
+    how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ",".join(RULES[case["graph"]]))
+    found = in_process_within(WITHIN, HERE / "measure.py", *how)
+    for _ in range(1, TRIES):
+        if found.get("seconds", QUICK_S) < QUICK_S:
+            again = in_process_within(WITHIN, HERE / "measure.py", *how)
+            found = min(found, again, key=lambda one: one.get("cpu_seconds", math.inf))
+    row = {"model": model, "batch": MODELS[model], **case, **found}
+    print(row, flush=True)
+    return row
+
+
+def gap(row: Row) -> str:
+    """Write how far the bytes may be above the least of the space."""
+    if row["lower_bound"] is None:
+        return ""
+    above = row["plan_bytes"] / row["lower_bound"] - 1
+    return f"{above:.2%}" if above else "exact"
+
+
+def times_table(rows: list[Row]) -> str:
+    """Render the searches."""
+
+    def cells(row: Row) -> list[str]:
+        if "over" in row:
+            return [f"over {row['over']}", "", "", "", ""]
+        return [
+            f"{row['cpu_seconds']:.2f}",
+            f"{row['seconds']:.2f}",
+            f"{row['memory_bytes'] / 1e6:,.0f} MB",
+            f"{row['plan_bytes'] / 1e9:.3f}" + ("" if row["winner"] == row["search"] else f" ({row['winner']})"),
+            gap(row),
+        ]
+
+    columns = ["model", "workers", "placements", "graph", "search", "CPU s", "wall s", "memory", "GB moved", "gap"]
+    kinds = ("workers", "placements", "graph", "search")
+    return table(columns, [[f"`{row['model']}`", *(row[kind] for kind in kinds), *cells(row)] for row in rows])
+
+
+def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
+    """Render Table 1 beside the same searches here."""
+
+    def here(model: str, graph: str, search: str) -> str:
+        wanted = {"model": model, "workers": 8, "placements": "S", "graph": graph, "search": search}
+        row = next(row for row in rows if all(row[key] == value for key, value in wanted.items()))
+        return f"over {row['over']}" if "over" in row else f"{row['cpu_seconds']:.2f} s"
+
+    columns = ["model", "recursion, published", "here", "joint, coarsened, published", "here, tied", "here, untied"]
+    return table(
+        columns,
+        [
+            [
+                f"`{one['model']}`",
+                one["recursion"],
+                here(one["model"], "tied", "recursive"),
+                one["joint"],
+                *(here(one["model"], graph, "joint") for graph in ("tied", "untied")),
+            ]
+            for one in published["tofu"]["rows"]
+            if any(row["model"] == one["model"] for row in rows)
+        ],
+    )
+
+
+def main(models: list[str]) -> None:
+    """Measure, and write the data, the picture and the README's tables."""
+    published = json.loads((HERE / "published.json").read_text())
+    kept = read_data(HERE)["rows"] if models and (HERE / "data.json").exists() else {}
+    for model in models or MODELS:
+        kept[model] = [measured(model, case) for case in cases()]
+    rows = [row for model in MODELS for row in kept.get(model, [])]
+    write_data(HERE, {"machine": machine(), "within": asdict(WITHIN), "rows": kept})
+    (HERE / "seconds.svg").write_text(picture.bars(rows))
+    others = [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]]
+    write_in_readme(
+        HERE,
+        machine=f"Measured on: {machine()}. A process may take {WITHIN}.",
+        table_1=beside_tofu(rows, published),
+        others=table(["planner", "graph", "seconds"], others),
+        searches=times_table(rows),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
