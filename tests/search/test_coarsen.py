@@ -88,8 +88,10 @@ def test_identical_layers_stand_for_each_other():
 def test_identical_layers_lose_nothing(name, placements):
     graph = build("transformer-3-8", BLOCKS)
     plans = [search(graph, SearchOptions((2, 2), name, placements, Ties(repeats=repeats))) for repeats in (False, True)]
-    assert plans[0].search["bytes"] == plans[1].search["bytes"]
-    assert plans[0].total_bytes == plans[1].total_bytes == plans[1].search["bytes"][plans[1].search["winner"]]
+    one, other = (plan.search["bytes"] for plan in plans)  # the smaller problem may be small enough to try more
+    assert name in one
+    assert {tried: other[tried] for tried in one} == one
+    assert all(plan.total_bytes == plan.search["bytes"][plan.search["winner"]] for plan in plans)
 
 
 def test_accumulated_gradients_share_one_strategy_and_one_store():
