@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from executor.verify_cases_base import Case, Draw, Generate, positive_shape, same_shape
+from tdl.coverage.operators.spatial import LOWEST
 
 SIZES = (2, 4)
 
@@ -41,6 +42,11 @@ def _moments(draw, count, **attributes):
     return Case((*(draw.array(*shape) for _ in range(count - 1)), draw.positive(*shape)), attributes)
 
 
+def _partly_empty(draw):
+    x = draw.array(*draw.shape())
+    return Case((np.where(x < 0, LOWEST, x),))
+
+
 def _bits(draw):
     shape = draw.shape()
     return Case((draw.below(9, *shape), draw.below(5, *shape)))
@@ -60,7 +66,7 @@ ELEMENTWISE = (
         "remainder_by_backward": partial(same_shape, count=2, scalar=1.5),
         "shrink": partial(same_shape, count=1, threshold=0.5, bias=0.25),
         "shift_bits": _bits,
-        "clear_empty": partial(same_shape, count=1),
+        "clear_empty": _partly_empty,
         "sgd_update": partial(same_shape, count=2, lr=0.1, wd=0.01, clip=0.5),
         "sgd_momentum_update": partial(same_shape, count=3, lr=0.1, momentum=0.9, wd=0.01),
         "adam_update": partial(_moments, count=4, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-3, wd=0.01),

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 
 from tdl.coverage.operators import OPERATORS
+from tdl.coverage.operators.spatial import LOWEST
 from tests.coverage_tables.oracles import interpolate, pool
 
 
@@ -113,11 +114,81 @@ def max_pool(x, kernel, stride, padding):
 def adaptive_average(x, size, bins):
     out = np.zeros((*x.shape[:2], *bins))
     for place in np.ndindex(*bins):
-        own = [
-            slice(at * n // count, -((-(at + 1) * n) // count)) for at, n, count in zip(place, size, bins, strict=True)
-        ]
-        out[(..., *place)] = x[(..., *own)].mean((2, 3))
+        out[(..., *place)] = x[(..., *_bin(place, size, bins))].mean((2, 3))
     return out
+
+
+def adaptive_average_backward(grad, size, bins):
+    out = np.zeros((*grad.shape[:2], *size))
+    for place in np.ndindex(*bins):
+        own = _bin(place, size, bins)
+        share = out[(..., *own)][0, 0].size
+        out[(..., *own)] += grad[(..., *place)][..., None, None] / share
+    return out
+
+
+def _bin(place, size, bins):
+    """Pixels of an adaptive bin."""
+    sides = zip(place, size, bins, strict=True)
+    return tuple(slice(at * n // count, -((-(at + 1) * n) // count)) for at, n, count in sides)
+
+
+def correlation(a, b, *, kernel, reach, stride, count):
+    border, ways = reach * stride, 2 * reach + 1
+    high, wide = (extent - kernel + 1 - 2 * border for extent in a.shape[2:])
+    out = np.zeros((a.shape[0], ways, ways, high, wide))
+    for n, oy, ox, y, x in np.ndindex(*out.shape):
+        mine = a[n, :, y + border : y + border + kernel, x + border : x + border + kernel]
+        down, right = y + oy * stride, x + ox * stride
+        out[n, oy, ox, y, x] = np.sum(mine * b[n, :, down : down + kernel, right : right + kernel]) / count
+    return out.reshape(a.shape[0], -1, high, wide)
+
+
+def _region(roi, place, pooled, size, scale):
+    """Image and pixels of a bin of a region whose corners are rounded."""
+    found = []
+    for side in (1, 0):
+        first, last = np.floor(roi[1 + side] + 0.5) * scale, (np.floor(roi[3 + side] + 0.5) + 1) * scale
+        extent, own = max(last - first, 0.1) / pooled[1 - side], place[1 - side]
+        ends = np.floor(own * extent + first), np.ceil((own + 1) * extent + first)
+        found.append(slice(*(int(np.clip(end, 0, size[1 - side])) for end in ends)))
+    return int(roi[0]), tuple(found)
+
+
+def position_sensitive_roi(x, rois, pooled, size, scale):
+    images = x.reshape(x.shape[0], -1, *pooled, *size)
+    out = np.zeros((len(rois), images.shape[1], *pooled))
+    for r, *place in np.ndindex(len(rois), *pooled):
+        image, pixels = _region(rois[r], place, pooled, size, scale)
+        own = images[(image, slice(None), *place, *pixels)]
+        out[(r, slice(None), *place)] = own.mean((1, 2)) if own.size else 0
+    return out
+
+
+def position_sensitive_roi_backward(grad, rois, *, pooled, size, scale, images):
+    out = np.zeros((images, grad.shape[1], *pooled, *size))
+    for r, *place in np.ndindex(len(rois), *pooled):
+        image, pixels = _region(rois[r], place, pooled, size, scale)
+        own = out[(image, slice(None), *place, *pixels)]
+        own += grad[(r, slice(None), *place)][:, None, None] / max(own[0].size, 1)
+    return out.reshape(images, -1, *size)
+
+
+def roi_max(x, rois, pooled, scale):
+    out = np.full((len(rois), x.shape[1], *pooled), LOWEST)
+    for r, py, px in np.ndindex(len(rois), *pooled):
+        left, top, right, bottom = np.floor(rois[r, 1:] * scale + 0.5)
+        high, wide = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        y0, y1 = np.floor(py * high / pooled[0]) + top, np.ceil((py + 1) * high / pooled[0]) + top
+        x0, x1 = np.floor(px * wide / pooled[1]) + left, np.ceil((px + 1) * wide / pooled[1]) + left
+        rows, columns = (slice(int(max(a, 0)), int(max(b, 0))) for a, b in ((y0, y1), (x0, x1)))
+        own = x[int(rois[r, 0]), :, rows, columns]
+        out[r, :, py, px] = own.max((1, 2)) if own.size else LOWEST
+    return out
+
+
+def clear_empty(x):
+    return np.where(x == LOWEST, 0, x)
 
 
 def roi_align(x, rois, images, *, pooled, size, scale, samples):
@@ -160,6 +231,7 @@ ORACLES = {
         trmm_transposed, upper_pairs, mirror_lower, affine_quantize, strided_assign, strided_fill,
         rmsprop_centered_update, hinge_backward, scatter_rows, affine_grid_backward, bilinear_sampler_backward,
         adam_update, rmsprop_update, correlation_backward, average_pool, max_pool, adaptive_average, roi_align,
-        deformable_roi,
+        adaptive_average_backward, correlation, position_sensitive_roi, position_sensitive_roi_backward, roi_max,
+        clear_empty, deformable_roi,
     )
 }  # fmt: skip

@@ -18,10 +18,10 @@ from tests.coverage_tables.test_descriptions import CASES, HAS_TORCH, RANDOM, TA
 from tests.coverage_tables.test_soundness import CASES as DRAWN
 from tests.verify.mutated_trees import Mutated, description_changes
 
-CHANGES = 6
-"""How many changes of each description are tried."""
+CHANGES = 5
+"""How many changes of each description are tried; None: all of them, which takes ten times as long."""
 
-SHAPES = 40
+SHAPES = 30
 """Cases on which an oracle is asked before a mutant counts as alive."""
 
 EQUIVALENT = {
@@ -112,11 +112,11 @@ def setting(name):
     return [rank for _, rank in found.extent_rules.operands], application.attributes
 
 
-def every_mutant():
-    """Changes of every description that is not random, spread over all that it has."""
+def every_mutant(limit=CHANGES):
+    """Changes of every description that is not random, or `limit` of them, spread over all that it has."""
     for name in sorted(OPERATORS.keys() - RANDOM - {"warp_grid"}):
         changes = description_changes(OPERATORS[name], *setting(name))
-        order = np.random.default_rng(list(name.encode())).permutation(len(changes))[:CHANGES]
+        order = np.random.default_rng(list(name.encode())).permutation(len(changes))[:limit]
         yield from ((name, changes[number]) for number in sorted(order))
 
 
@@ -126,4 +126,4 @@ def test_every_mutant_is_found():
     alive = [(name, change) for name, change in made if not is_found(name, change)]
     assert [f"{name}: {change}" for name, change in alive if f"{name}: {change.label}" not in EQUIVALENT] == []
     assert len(alive) <= len(EQUIVALENT)
-    assert len(made) >= 500
+    assert len(made) >= 400
