@@ -46,7 +46,8 @@ def strided_fill(x, begin, step, count, value):
 def rmsprop_centered_update(w, grad, n, mean, delta, *, lr, decay, momentum, eps, wd, rescale, clip):
     g = np.clip(rescale * grad + wd * w, -clip, clip)
     n, mean = decay * n + (1 - decay) * g**2, decay * mean + (1 - decay) * g
-    delta = momentum * delta - lr * g / np.sqrt(n - mean**2 + eps)
+    with np.errstate(invalid="ignore"):  # of moments that are none
+        delta = momentum * delta - lr * g / np.sqrt(n - mean**2 + eps)
     return w + delta, n, mean, delta
 
 
