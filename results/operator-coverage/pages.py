@@ -113,6 +113,7 @@ an operator does not have; gradients of the wrong sign, size, operand or node. A
 no mutant. (The tests try some changes of each description; here it is all.)
 
 {mutant_table(facts["verification"]["mutants"])}
+{without_kernel(facts["verification"]["mutants without a kernel"])}
 A description and a kernel that are wrong in the same way agree with each other, and no check of one against the other
 can tell: see [what verification cannot find](../../docs/operators.md#what-verification-cannot-find). So the catalog's
 descriptions are compared with PyTorch, and those of the tables with NumPy, SciPy or PyTorch.
@@ -173,6 +174,16 @@ def steps_table(found: dict[str, dict[str, int]]) -> str:
     lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     lines += [f"| {family} | {' | '.join(str(own[head]) for head in heads)} |" for family, own in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def without_kernel(found: Facts) -> str:
+    """Say how many mutants of descriptions without a kernel their oracles find."""
+    named = ", ".join(f"`{name}` ({count})" for name, count in found["alive"].items())
+    made, killed = found["mutants"], found["killed"]
+    return f"""A description without a kernel is held against oracles only: results of NumPy, SciPy, PyTorch, for it or
+for what is composed of it. Of {made} such mutants they find {killed}. Of the {made - killed} others some mean the same
+(twice an index is 0 where the index is), and some change what the oracles' cases do not show: {named}.
+"""
 
 
 def lines_table(found: dict[str, dict[str, int]]) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tests.coverage_tables.test_mutants as table_mutants
 import tests.coverage_tables.test_soundness as tables
 import tests.tdl.test_aten_families as families
 import tests.verify.test_mutants as mutants
@@ -25,7 +26,8 @@ def verification() -> dict[str, Any]:
         "fewer shapes": {name: list(found) for name, found in catalog.FEWER.items()},
         "training steps": {family: _traced(family) for family in families.FAMILIES},
         "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
-        | {"reductions, without a kernel": _claimed()},
+        | {"reductions claimed, without a kernel": _claimed()},
+        "mutants without a kernel": _without_kernel(),
     }
 
 
@@ -52,6 +54,13 @@ def _traced(family: str) -> dict[str, int]:
 
 def _killed(made: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
     return [len(made) - len(mutants.alive(made)), len(made)]
+
+
+def _without_kernel() -> dict[str, Any]:
+    """Count the mutants of descriptions that only oracles can find; name the operators of those alive."""
+    made = list(table_mutants.every_mutant(None))
+    alive = [name for name, change in made if not table_mutants.is_found(name, change)]
+    return {"mutants": len(made), "killed": len(made) - len(alive), "alive": dict(sorted(Counter(alive).items()))}
 
 
 def _claimed() -> list[int]:
