@@ -14,7 +14,8 @@ MODELS = {
     "cnn-3-6": {"batch": 3, "image": 7, "classes": 5},
     "cnn-2-4": {"batch": 3, "image": 6, "classes": 5, "channels": 2, "batch_norm": True},
     "wresnet-14-0.125": {"batch": 8, "image": 16, "classes": 10},
-    "wresnet-14-0.0625": {"batch": 4, "image": 64, "classes": 10},
+    # Larger images add up so many numbers that single precision comes close to the tolerance.
+    "wresnet-14-0.0625": {"batch": 4, "image": 40, "classes": 10},
     "wresnet-26-0.0625": {"batch": 6, "image": 8, "channels": 1, "classes": 10, "batch_norm": False},
     "rnn-2-6": {"batch": 3, "unroll": 4, "input_width": 5, "classes": 7},
     "rnn-1-4": {"batch": 3, "unroll": 1, "input_width": 5, "classes": 7},
