@@ -1,13 +1,14 @@
 """Bound, round and prune in turn until what is left can be solved exactly.
 
 Message passing on the pairwise view gives a lower bound and says which states are promising; the exact optimum over
-the most promising ones is an upper bound; states that the two together rule out go, and so on.
+the most promising ones is an upper bound; states that the two together rule out go, and so on. Shared fetches then
+give what they cost beyond the pairs to the pairs, and the view is contracted before messages are passed again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,14 +16,14 @@ import numpy as np
 
 from planner.search.bounds import Bound
 from planner.search.deadends import DeadEnds
-from planner.search.elimination import ITEM_BYTES, Order, contract, greedy_order, order_of, solve
+from planner.search.elimination import ITEM_BYTES, Order, contract, cutset, greedy_order, order_of, solve
 from planner.search.model import Kept, Model
 from planner.search.problem import compacted, restricted, simplified
 from planner.search.relaxation import absorbed
 from planner.search.space import Limits
 from planner.search.tables import Table
 
-CONTRACTIONS = (0, 1 << 14, 1 << 17, 1 << 19, 1 << 21)
+CONTRACTIONS = (1 << 14, 1 << 17, 1 << 19, 1 << 21)
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""
 
 SWEEPS = 40
@@ -30,13 +31,32 @@ CHECKED_SWEEPS = 5
 CONVERGED = 2e-5
 """Sweeps end when so many of them raise the bound by less than this part."""
 
+SHARES = 16
+"""How often shared fetches add to the pairs, with a few sweeps after each time."""
+
+SHARED_SWEEPS = 8
+SLACK_PART = 3
+"""What shared fetches add is found if their tables take no more than this part of the memory allowed."""
+
 WORTHWHILE = 0.95
 """A contraction is used again while pruning leaves at most this part of the states."""
 
 EXACT_OPERATIONS = 1e9
-FEW_OPERATIONS = 2e8
+"""Work that solving exactly may take before bounds are tried."""
+
 CONTRACTED_OPERATIONS = 1e10
+"""Work that solving or contracting the view may take once its bound has been found."""
+
+FEW_OPERATIONS = 2e8
 FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+
+ROUNDS = 6
+"""How often a choice is improved by solving for all but a few variables."""
+
+CUT_OPERATIONS = 2e6
+IMPROVED_STATES = 40
+DEARER = 4.0
+"""By how much more reluctantly a variable keeps its state that kept it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,10 @@ class Solution:
 
 
 class Tightening:
-    """A model on its way to becoming small: `kept` are the states that a better choice may have."""
+    """A model on its way to becoming small: `kept` are the states that a better choice may have.
+
+    `view` is a pairwise problem over these that costs at most `scale` times what the model does.
+    """
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model, self._limits = model, limits
@@ -62,11 +85,10 @@ class Tightening:
         self._kept: list[tuple[int, ...]] = [tuple(range(size)) for size in model.sizes]
         self._view, self._scale = model.relaxed, model.scale
         self._costs: dict[int, Table] = {}
-        self._known = self._is_exact = False
         self._best: tuple[int, ...] | None = None
         self._upper, self._lower = 0, -(1 << 62)
         self._order = self._order_over(self._kept, EXACT_OPERATIONS)
-        self._few = 0
+        self._few, self._known = 0, False
 
     def offer(self, states: Sequence[int]) -> None:
         """Take a choice if it is better than the best so far."""
@@ -76,26 +98,23 @@ class Tightening:
 
     def run(self) -> Solution:
         """Return the best choice found."""
-        level = 0
-        while not self._proved and not self._solved():
-            if self._view_solved():
-                continue
-            before = sum(map(len, self._kept))
-            exhausted = self._tighten(CONTRACTIONS[level])
-            if time.monotonic() > self._deadline:
+        for stage in (self._solve_view, self._bound_pairs, self._contract, self._view_exactly):
+            if self._finished():
                 break
-            if sum(map(len, self._kept)) <= WORTHWHILE * before and not exhausted:
-                continue
-            level += 1
-            if exhausted or not self._may_contract(level):
-                if self._is_exact or not self._exact_view():
-                    break
-                level = 0
+            stage()
+        self._finished()
         return self._solution()
 
     @property
     def _proved(self) -> bool:
         return self._best is not None and self._lower >= self._upper
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _finished(self) -> bool:
+        return self._proved or self._solved() or self._late
 
     def _solution(self) -> Solution:
         if self._best is None:
@@ -106,56 +125,103 @@ class Tightening:
             self._best, self._upper, min(self._lower, self._upper), self._order.width, self._order.largest_bytes
         )
 
-    def _tighten(self, most_entries: int) -> bool:
-        """Raise the bound, round, and prune; return whether the view is solved, so that it can say no more."""
-        contracted = contract(self._view, most_entries)
-        if not contracted.kept:
-            self._lower = max(self._lower, self._unscaled(contracted.problem.constant))
-            self._offer_view(contracted.expand([]))
-            return True
-        bound = Bound(compacted(contracted.problem))
-        self._sweep(bound)
-        self._lower = max(self._lower, self._unscaled(bound.value()))
-        self._offer_view(contracted.expand(bound.round()))
-        for v, costs in zip(contracted.kept, bound.of_states(), strict=True):
-            self._costs[v] = costs
-        self._try_few_states()
-        self._prune(contracted.kept)
-        return False
+    def _solve_view(self, most_operations: float = EXACT_OPERATIONS) -> None:
+        """Solve the view exactly if that is quick."""
+        most_operations = min(most_operations, self._limits.operations)
+        order = order_of(self._view, most_operations)
+        self._known = order.fits(self._limits.memory_bytes // 2, most_operations)
+        if self._known:
+            states = solve(compacted(self._view), order)
+            self._raise(self._view.value(states))
+            self._offer_view(states)
 
-    def _may_contract(self, level: int) -> bool:
-        """Whether there is such a level, and contracting that far stays within limits."""
-        if level == len(CONTRACTIONS):
-            return False
+    def _bound_pairs(self) -> None:
+        """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
+        bound = Bound(self._view)
+        self._sweep(bound, SWEEPS)
+        self._read_off(bound, self._kept)
+        if self._finished():
+            return
+        slacks = self._model.slacks(self._limits.memory_bytes // SLACK_PART)
+        if slacks:
+            whole = Bound(self._model.relaxed, slacks)
+            whole.resume(bound.messages())
+            self._share(whole)
+            self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
+            self._view = whole.strengthened()
+            self._restrict_view({v: kept for v, kept in enumerate(self._kept) if len(kept) < self._model.sizes[v]})
+
+    def _share(self, bound: Bound) -> None:
+        before = bound.value()
+        for turn in range(SHARES):
+            bound.share(turn % 2)
+            self._sweep(bound, SHARED_SWEEPS)
+            value = bound.value()
+            if self._late or (turn % 2 and value - before < CONVERGED * abs(value)):
+                return
+            if turn % 2:
+                before = value
+
+    def _contract(self) -> None:
+        """Solve the view if that is possible; else eliminate ever more of its variables before passing messages."""
+        self._solve_view(CONTRACTED_OPERATIONS)
+        if self._known:
+            return
+        for most_entries in CONTRACTIONS:
+            improve = True
+            while self._may_contract(most_entries):
+                before = sum(map(len, self._kept))
+                contracted = contract(self._view, most_entries)
+                if not contracted.kept:
+                    self._raise(contracted.problem.constant)
+                    self._offer_view(contracted.expand([]))
+                    return
+                bound = Bound(compacted(contracted.problem))
+                self._sweep(bound, SWEEPS)
+                self._offer_view(contracted.expand(bound.round()))
+                self._read_off(bound, [self._kept[v] for v in contracted.kept], contracted.kept, improve=improve)
+                improve = False
+                if self._finished():
+                    return
+                if sum(map(len, self._kept)) > WORTHWHILE * before:
+                    break
+
+    def _view_exactly(self) -> None:
+        """Pass messages on the exact problem over what is left, if its tables fit."""
+        entries = sum(prod(len(self._kept[v]) for v in scope) for scope in self._model.scopes)
+        if entries * ITEM_BYTES > self._limits.memory_bytes // 2:
+            return
+        self._view, self._scale = absorbed(self._model.exact(self._kept)), 1
+        while True:
+            before = sum(map(len, self._kept))
+            bound = Bound(self._view)
+            self._sweep(bound, SWEEPS)
+            self._read_off(bound, self._kept)
+            if self._finished() or sum(map(len, self._kept)) > WORTHWHILE * before:
+                return
+
+    def _may_contract(self, most_entries: int) -> bool:
+        """Whether contracting that far stays within limits."""
         scopes = [scope for scope, _ in self._view.terms]
-        order = greedy_order(self._view.sizes, scopes, CONTRACTIONS[level])
+        order = greedy_order(self._view.sizes, scopes, most_entries)
         operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
         return order.entries * ITEM_BYTES <= self._limits.memory_bytes // 2 and order.operations <= operations
 
-    def _view_solved(self) -> bool:
-        """Solve the view exactly, once, when that is quick; return whether this proves the best choice."""
-        order = order_of(self._view, EXACT_OPERATIONS)
-        if self._known or not order.fits(self._limits.memory_bytes, EXACT_OPERATIONS):
-            return False
-        pruned, alive = DeadEnds(self._view.tables).prune(self._view)
-        pruned = compacted(pruned)
-        states = solve(pruned)
-        self._known = True
-        self._lower = max(self._lower, self._unscaled(pruned.value(states)))
-        self._offer_view([of[state] for of, state in zip(alive, states, strict=True)])
-        return self._proved
+    def _fits(self, order: Order, operations: float) -> bool:
+        return order.fits(self._limits.memory_bytes, min(operations, self._limits.operations))
 
-    def _unscaled(self, cost: int) -> int:
-        return -(-cost // self._scale)
+    def _raise(self, cost: int) -> None:
+        """Take a lower bound of the view."""
+        self._lower = max(self._lower, -(-cost // self._scale))
 
     def _offer_view(self, states: Sequence[int]) -> None:
         self.offer([of[state] for of, state in zip(self._kept, states, strict=True)])
 
-    def _sweep(self, bound: Bound) -> None:
+    def _sweep(self, bound: Bound, most: int) -> None:
         before = None
-        for sweep in range(1, SWEEPS + 1):
+        for sweep in range(1, most + 1):
             bound.sweep()
-            if time.monotonic() > self._deadline:
+            if self._late:
                 return
             if sweep % CHECKED_SWEEPS == 0:
                 value = bound.value()
@@ -163,7 +229,24 @@ class Tightening:
                     return
                 before = value
 
-    def _prune(self, variables: Sequence[int]) -> None:
+    def _read_off(
+        self, bound: Bound, states: Kept, variables: Sequence[int] | None = None, *, improve: bool = True
+    ) -> None:
+        """Take the bound, a better choice, and drop states; `states` are those of the bound's variables."""
+        self._raise(bound.value())
+        variables = range(len(self._kept)) if variables is None else variables
+        rounded = bound.round()
+        if len(rounded) == len(self._kept):
+            self.offer([of[state] for of, state in zip(states, rounded, strict=True)])
+        for v, of, costs in zip(variables, states, bound.of_states(), strict=True):
+            at = {state: i for i, state in enumerate(of)}
+            self._costs[v] = costs[[at[state] for state in self._kept[v]]]
+        if improve:
+            self._try_few_states()
+            self._improve()
+        self._prune(variables)
+
+    def _prune(self, variables: Iterable[int]) -> None:
         """Drop the states of some variables that no better choice can have."""
         most = self._upper * self._scale
         alive = {v: tuple(np.flatnonzero(self._costs[v] < most).tolist()) for v in variables}
@@ -174,6 +257,9 @@ class Tightening:
         for v, states in alive.items():
             self._kept[v] = tuple(self._kept[v][state] for state in states)
             self._costs[v] = self._costs[v][list(states)]
+        self._restrict_view(alive)
+
+    def _restrict_view(self, alive: Mapping[int, tuple[int, ...]]) -> None:
         if alive:
             self._view = compacted(simplified(restricted(self._view, alive)))
 
@@ -182,10 +268,27 @@ class Tightening:
         for at in range(max(0, self._few - 1), len(FEW_STATES)):
             kept = [self._promising(v, FEW_STATES[at]) for v in range(len(self._kept))]
             order = self._order_over(kept, FEW_OPERATIONS)
-            if order.fits(self._limits.memory_bytes, FEW_OPERATIONS):
+            if self._fits(order, FEW_OPERATIONS):
                 self._few = at
                 self._solve_over(kept)
                 return
+
+    def _improve(self) -> None:
+        """Offer the exact optimum over all but a few variables, which keep their states; others each time."""
+        best, dear = self._best, [1.0] * len(self._kept)
+        for _ in range(ROUNDS):
+            if best is None or self._late or self._proved:
+                return
+            before = self._upper
+            kept = [self._promising(v, IMPROVED_STATES) for v in range(len(self._kept))]
+            cut = cutset([len(states) for states in kept], self._model.scopes, CUT_OPERATIONS, dear)
+            for v in cut:
+                dear[v] *= DEARER
+                kept[v] = (best[v],)
+            self._solve_over(kept)
+            if self._upper == before:
+                return
+            best = self._best
 
     def _order_over(self, kept: Kept, most_operations: float) -> Order:
         sizes = [len(states) for states in kept]
@@ -211,17 +314,8 @@ class Tightening:
     def _solved(self) -> bool:
         """Solve what is left exactly if that is quick; return whether it was."""
         self._order = self._order_over(self._kept, EXACT_OPERATIONS)
-        if not self._order.fits(self._limits.memory_bytes, EXACT_OPERATIONS):
+        if not self._fits(self._order, EXACT_OPERATIONS):
             return False
         self._solve_over(self._kept)
         self._lower = self._upper
-        return True
-
-    def _exact_view(self) -> bool:
-        """Go on with the exact problem over what is left, if its tables fit; return whether they do."""
-        entries = sum(prod(len(self._kept[v]) for v in scope) for scope in self._model.scopes)
-        if entries * 8 > self._limits.memory_bytes:
-            return False
-        self._view, self._scale = absorbed(self._model.exact(self._kept)), 1
-        self._known, self._is_exact = False, True
         return True

@@ -8,13 +8,14 @@ integers before a bound is read off, so that the bound holds exactly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.problem import Problem, by_variable
+from planner.search.problem import Problem, by_variable, simplified
 from planner.search.tables import Scope, Table
 
 Floats = NDArray[np.floating[Any]]
@@ -22,15 +23,28 @@ Floats = NDArray[np.floating[Any]]
 SCALE_BITS = 6
 """Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little."""
 
+SLACK_ENTRIES = 1 << 16
+
 SINGLE_ENTRIES = 1 << 21
 """Entries of all terms' tables from which messages are found in single precision."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slack:
+    """What two nodes' shared fetch costs beyond a pairwise view: `table` [layout, state, other state], at least 0.
+
+    `scope` is (node, node, tensor).
+    """
+
+    scope: Scope
+    table: NDArray[np.float32]
 
 
 class Bound:
     """A reparametrisation of a problem: a message from every term to each of its variables."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, slacks: Sequence[Slack] = ()) -> None:
+        self.problem, self._slacks = problem, slacks
         count = len(problem.sizes)
         self._unary = [np.zeros(size, dtype=np.int64) for size in problem.sizes]
         self._terms = []
@@ -39,6 +53,23 @@ class Bound:
                 self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
             else:
                 self._terms.append((scope, number))
+        at = {scope: f for f, (scope, _) in enumerate(self._terms)}
+        self._edges = []
+        for slack in slacks:
+            edges = []
+            for node in slack.scope[:2]:
+                scope = tuple(sorted((node, slack.scope[2])))
+                if scope not in at:
+                    at[scope] = len(self._terms)
+                    nothing = np.zeros([problem.sizes[v] for v in scope], dtype=np.int64)
+                    self._terms.append((scope, problem.tables.intern(nothing)))
+                edges.append(at[scope])
+            self._edges.append(tuple(edges))
+        self._extra: dict[int, Table] = {}
+        self._shared = [
+            [np.zeros((slack.table.shape[0], size), dtype=np.int64) for size in slack.table.shape[1:]]
+            for slack in slacks
+        ]
         entries = sum(problem.tables[number].size for _, number in self._terms)
         self._dtype: Any = np.float32 if entries > SINGLE_ENTRIES else np.float64
         self._terms_of = by_variable(self._terms, count)
@@ -47,11 +78,12 @@ class Bound:
             [np.zeros(problem.sizes[v], dtype=self._dtype) for v in scope] for scope, _ in self._terms
         ]
         self._plan = self._planned()
-        self._floats = {
+        shared = {
             number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**SCALE_BITS
             for _, number in self._terms
         }
-        largest = max((table.size for table in self._floats.values()), default=1)
+        self._floats = [shared[number] for _, number in self._terms]
+        largest = max((table.size for table in self._floats), default=1)
         self._scratch = np.empty(largest, dtype=self._dtype)
 
     def _planned(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
@@ -82,8 +114,8 @@ class Bound:
 
     def _collected(self, f: int, axis: int) -> Floats:
         """Return the term's minimum per state of one of its variables, less what it has sent to the others."""
-        scope, number = self._terms[f]
-        table, messages = self._floats[number], self._messages[f]
+        scope, _ = self._terms[f]
+        table, messages = self._floats[f], self._messages[f]
         if len(scope) == 2:
             scratch = self._scratch[: table.size].reshape(table.shape)
             other = messages[1] if axis == 0 else messages[0][:, None]
@@ -92,9 +124,49 @@ class Bound:
         for a in [*range(axis), *range(table.ndim - 1, axis, -1)]:
             shape = [1] * table.ndim
             shape[a] = -1
-            out = self._scratch[: table.size].reshape(table.shape) if table is self._floats[number] else None
+            out = self._scratch[: table.size].reshape(table.shape) if table is self._floats[f] else None
             table = np.minimum.reduce(np.subtract(table, messages[a].reshape(shape), out=out), axis=a, keepdims=True)
         return np.asarray(table.reshape(-1))
+
+    def share(self, first: int) -> None:
+        """Let shared fetches add to the pairs, at first half of what is best for those of each one's `first` node.
+
+        What the pairs of the other node can then have is exact: the two never exceed the slack.
+        """
+        for slack, edges, given in zip(self._slacks, self._edges, self._shared, strict=True):
+            pays = [self._pays(edge, slack) for edge in edges]
+            left = [paid - had.astype(self._dtype) for paid, had in zip(pays, given, strict=True)]
+            least = _least(slack.table, left[1 - first], 1 - first) + left[first]
+            mine = given[first] + np.floor(least / 2 - pays[first]).astype(np.int64)
+            others = np.floor(_least(slack.table, -mine.astype(np.float64), first)).astype(np.int64)
+            now = [mine, others] if first == 0 else [others, mine]
+            for n, edge in enumerate(edges):
+                more = self._oriented(edge, slack, now[n] - given[n])
+                self._extra[edge] = self._extra.get(edge, 0) + more
+                self._floats[edge] = self._floats[edge] + more.astype(self._dtype)
+                given[n] = now[n]
+
+    def _oriented(self, edge: int, slack: Slack, table: Any) -> Any:
+        """Return a table [layout, state] as the pair has it, or the other way round."""
+        return table if self._terms[edge][0][0] == slack.scope[2] else table.T
+
+    def _pays(self, edge: int, slack: Slack) -> Floats:
+        """Return what is left of a pair after its messages, [layout, state]."""
+        table = self._floats[edge] - self._messages[edge][0][:, None] - self._messages[edge][1]
+        return np.asarray(self._oriented(edge, slack, table))
+
+    def strengthened(self) -> Problem:
+        """Return the problem with what slacks have given to pairs."""
+        terms = list(self.problem.terms)
+        terms += [
+            (self._terms[f][0], self.problem.tables.intern(more >> SCALE_BITS)) for f, more in self._extra.items()
+        ]
+        return simplified(Problem(self.problem.tables, self.problem.sizes, tuple(terms), self.problem.constant))
+
+    def exact_table(self, f: int) -> Table:
+        """Return a term's table, times 2**SCALE_BITS."""
+        table = self.problem.tables[self._terms[f][1]] << SCALE_BITS
+        return table + self._extra[f] if f in self._extra else table
 
     def value(self) -> int:
         """Return the lower bound."""
@@ -116,14 +188,24 @@ class Bound:
 
     def _given(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
         """Return the term's minimum per state of v, other variables as chosen or paying their messages."""
-        scope, number = self._terms[f]
-        table: Floats = self._floats[number][tuple(chosen.get(u, slice(None)) for u in scope)]
+        scope, _ = self._terms[f]
+        table: Floats = self._floats[f][tuple(chosen.get(u, slice(None)) for u in scope)]
         free = [u for u in scope if u not in chosen]
         for u in [u for u in free if u != v]:
             table = np.moveaxis(table, free.index(u), -1) - self._messages[f][scope.index(u)]
             table = table.min(axis=-1)
             free.remove(u)
         return table
+
+    def messages(self) -> dict[Scope, list[Floats]]:
+        """Return what every term has sent to each of its variables."""
+        return {scope: messages for (scope, _), messages in zip(self._terms, self._messages, strict=True)}
+
+    def resume(self, messages: Mapping[Scope, list[Floats]]) -> None:
+        """Go on from messages found before."""
+        for f, (scope, _) in enumerate(self._terms):
+            if scope in messages:
+                self._messages[f] = [message.astype(self._dtype) for message in messages[scope]]
 
     def exact_messages(self) -> list[list[Table]]:
         """Return the messages, rounded."""
@@ -142,13 +224,10 @@ class _Exact:
         unary, self._terms = bound.parts()
         self._unary = [costs.copy() for costs in unary]
         self._marginals: list[list[Table]] = []
-        scaled: dict[int, Table] = {}
-        for (scope, number), messages in zip(self._terms, self._messages, strict=True):
-            if number not in scaled:
-                scaled[number] = bound.problem.tables[number] << SCALE_BITS
+        for f, ((scope, _), messages) in enumerate(zip(self._terms, self._messages, strict=True)):
             for v, message in zip(scope, messages, strict=True):
                 self._unary[v] += message
-            self._marginals.append(_marginals(scaled[number], messages))
+            self._marginals.append(_marginals(bound.exact_table(f), messages))
         self._minima = [int(marginals[0].min()) for marginals in self._marginals]
         self._total = sum(self._minima) + sum(int(costs.min()) for costs in self._unary)
 
@@ -170,6 +249,18 @@ def _marginals(table: Table, messages: Sequence[Table]) -> list[Table]:
     for axis, message in enumerate(messages):
         left = left - message.reshape([-1 if a == axis else 1 for a in range(table.ndim)])
     return [left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) for axis in range(left.ndim)]
+
+
+def _least(slack: NDArray[np.float32], costs: Floats, node: int) -> Floats:
+    """Return [layout, state of the other node]: the least of slack + costs over the states of a node."""
+    least = np.empty((len(slack), slack.shape[2 - node]), dtype=costs.dtype)
+    rows = max(1, SLACK_ENTRIES // max(1, slack[0].size))
+    for start in range(0, len(slack), rows):
+        block = slice(start, start + rows)
+        scaled = np.multiply(slack[block], 2**SCALE_BITS, dtype=costs.dtype)
+        scaled += np.expand_dims(costs[block], 2 - node)
+        scaled.min(axis=1 + node, out=least[block])
+    return least
 
 
 def breadth_first(count: int, scopes: Iterable[Scope]) -> list[int]:

@@ -7,7 +7,7 @@ beforehand; equal surroundings are computed once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -50,12 +50,7 @@ def greedy_order(
 
     It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
     """
-    adjacent: list[set[int]] = [set() for _ in sizes]
-    for scope in scopes:
-        for v in scope:
-            adjacent[v].update(scope)
-    for v, others in enumerate(adjacent):
-        others.discard(v)
+    adjacent = _adjacency(len(sizes), scopes)
     size_of = [float(size) for size in sizes].__getitem__
 
     def left_by(v: int) -> float:
@@ -85,6 +80,52 @@ def greedy_order(
                 score[u] = now
                 heapq.heappush(heap, (now, u))
     return Order(tuple(order), width, largest, total, operations, not score)
+
+
+def cutset(
+    sizes: Sequence[int], scopes: Iterable[Scope], most_operations: float, dear: Sequence[float]
+) -> tuple[int, ...]:
+    """Return variables without which the others can be eliminated by so many operations each.
+
+    Whenever nothing cheap is left to eliminate, the variable goes that hinders most; `dear` ones are kept for longer.
+    """
+    adjacent = _adjacency(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
+    size_of = [float(size) for size in sizes].__getitem__
+
+    def work(v: int) -> float:
+        return prod(map(size_of, adjacent[v]), start=size_of(v))
+
+    score = {v: work(v) for v in range(len(sizes)) if sizes[v] > 1}
+    heap = [(operations, v) for v, operations in score.items()]
+    heapq.heapify(heap)
+    cut = []
+    while heap:
+        operations, v = heapq.heappop(heap)
+        if score.get(v) != operations:
+            continue
+        if operations > most_operations:
+            v = max((v, *adjacent[v]), key=lambda u: (len(adjacent[u]) * size_of(u) / dear[u], u))
+            cut.append(v)
+        else:
+            for u in adjacent[v]:
+                adjacent[u] |= adjacent[v]
+        del score[v]
+        for u in adjacent[v]:
+            adjacent[u] -= {u, v}
+        for u in adjacent[v]:
+            score[u] = work(u)
+            heapq.heappush(heap, (score[u], u))
+    return tuple(cut)
+
+
+def _adjacency(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
+    adjacent: list[set[int]] = [set() for _ in range(count)]
+    for scope in scopes:
+        for v in scope:
+            adjacent[v].update(scope)
+    for v, others in enumerate(adjacent):
+        others.discard(v)
+    return adjacent
 
 
 def order_of(problem: Problem, most_operations: float = inf) -> Order:

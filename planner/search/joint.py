@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from planner.search.coarsen import TensorVariable, Ties, coarsen
 from planner.search.model import model_of
+from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
 from planner.search.solver import minimise_model
 from planner.search.space import Limits, Outcome, Space, State
@@ -13,14 +16,47 @@ from planner.search.space import Limits, Outcome, Space, State
 def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
-    The recursion's plan is where it starts from, so it is never worse; where tensors may be partial, so is the plan of
-    this search in which none is.
+    The recursion's plan is where it starts from, so it is never worse; nor is it than the plan of this search in which
+    all ties apply or, where tensors may be partial, none is.
     """
-    start = recursion = recursive(space, limits)
+    recursion = recursive(space, limits)
+    starts = [recursion.choice]
     if space.carriage is not None:
-        start = min(start, joint(space.without_partial(), limits), key=lambda one: one.cost)
-    found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start.choice)
+        starts.append(joint(space.without_partial(), limits).choice)
+    elif (tied := _tied(space)) is not None:
+        starts.append(_untied(space, tied, joint(tied, limits)))
+    start = min(starts, key=space.cost)
+    if fits(space, limits):
+        found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start)
+    else:
+        found = _in_parts(space, limits, start)
     return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
+
+
+def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
+    """Return the best plan whose steps go alike in runs, and a bound by the first steps; all steps are too many."""
+    found = over(space, alike(space, start, limits), limits, start)
+    first = first_steps(space, limits)
+    if first is None:
+        return replace(found, lower_bound=None)
+    fewer, scale = first
+    bound = over(fewer, [fewer.candidates(v) for v in range(len(start))], limits).lower_bound
+    return replace(found, lower_bound=None if bound is None else -(-bound // scale))
+
+
+def _tied(space: Space) -> Space | None:
+    """Return the space in which all ties apply, or None if that is this space."""
+    coarse = coarsen(space.coarse.graph, Ties())
+    if len(coarse.variables) >= len(space.coarse.variables):
+        return None
+    return Space(coarse, space.ways, space.replicate, objective=space.objective)
+
+
+def _untied(space: Space, tied: Space, found: Outcome) -> tuple[State, ...]:
+    """Return the choice of a tied space in a space with fewer ties."""
+    kinds = ("tensor" if isinstance(one, TensorVariable) else "node" for one in space.coarse.variables)
+    names = zip(kinds, (one.members[0] for one in space.coarse.variables), strict=True)
+    return tuple(found.choice[tied.coarse.variable_of[name]] for name in names)
 
 
 def over(

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.bounds import Slack
 from planner.search.coarsen import CoarseGraph
-from planner.search.domains import Domain
+from planner.search.domains import Domain, Layouts, Strategies
 from planner.search.objective import Bytes, Objective
 from planner.search.problem import Problem, build, compacted, restricted, simplified
-from planner.search.relaxation import halved, is_shared, relax
+from planner.search.relaxation import Halves, Pair, halved, is_shared, relax
 from planner.search.tables import Scope, Tables
+
+SLACK_ITEM_BYTES = 4
 
 Kept = Sequence[tuple[int, ...]]
 """The states of every variable that are still to be chosen from."""
@@ -48,6 +55,10 @@ class Model(Protocol):
         """Return the problem over some states of every variable, in a store of its own."""
         ...
 
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return terms of three that can be added to the relaxed view, if they take no more bytes."""
+        ...
+
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         ...
@@ -67,6 +78,10 @@ class Dense:
         """Return the problem over some states of every variable."""
         return compacted(simplified(restricted(self._problem, some(kept, self.sizes))))
 
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return nothing."""
+        return []
+
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         return self._problem.value(states)
@@ -75,15 +90,12 @@ class Dense:
 class Fetches:
     """A coarse graph whose shared fetches are tabulated over the states that are asked for."""
 
-    def __init__(
-        self, coarse: CoarseGraph, halves: tuple[CoarseGraph, int], domains: Sequence[Domain], objective: Objective
-    ) -> None:
+    def __init__(self, coarse: CoarseGraph, halves: Halves, domains: Sequence[Domain], objective: Objective) -> None:
         self._domains, self._objective = tuple(domains), objective
         self.sizes = tuple(len(domain.states) for domain in domains)
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
-        pairwise, self.scale = halves
-        tables = Tables()
-        self.relaxed = build(pairwise, domains, tables, objective)
+        tables, self.scale, self._halves = Tables(), halves.scale, halves
+        self.relaxed = build(halves.coarse, domains, tables, objective)
         pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
         shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
         self._shared = replace(coarse, factors=tuple(shared))
@@ -98,6 +110,29 @@ class Fetches:
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return compacted(simplified(both))
+
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return what shared fetches of two nodes cost beyond the pairwise view, if that takes no more bytes."""
+        wanted = {self._key(pair): pair for pair in self._halves.pairs}
+        entries = sum(prod(self.sizes[v] for v in pair.scope) for pair in wanted.values())
+        if entries * SLACK_ITEM_BYTES > most_bytes:
+            return []
+        tables = {key: self._slack(pair) for key, pair in wanted.items()}
+        return [Slack(pair.scope, tables[self._key(pair)]) for pair in self._halves.pairs]
+
+    def _key(self, pair: Pair) -> object:
+        return pair.alone, pair.together, pair.half, *(id(self._domains[v]) for v in pair.scope)
+
+    def _slack(self, pair: Pair) -> NDArray[np.float32]:
+        """Return [layout, state, state], rounded down."""
+        one, other, layouts = (self._domains[v] for v in pair.scope)
+        if not (isinstance(one, Strategies) and isinstance(other, Strategies) and isinstance(layouts, Layouts)):
+            raise TypeError("a fetch is shared by two nodes")
+        alone = [cost.table([nodes], layouts).T for cost, nodes in zip(pair.alone, (one, other), strict=True)]
+        table = 2 * pair.together.table([one, other], layouts).transpose(2, 0, 1)
+        table = (table + alone[0][:, :, None] + alone[1][:, None, :]) * pair.half
+        single = table.astype(np.float32, order="C")
+        return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""

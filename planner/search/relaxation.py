@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lcm
 
@@ -20,19 +20,42 @@ from planner.search.tables import Scope, Tables, Term
 Key = tuple[Scope, Cost]
 
 
-def halved(coarse: CoarseGraph) -> tuple[CoarseGraph, int] | None:
-    """Return a coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two nodes that share a fetch: what the union costs beyond half of what each would fetch alone.
 
-    Returns (graph, scale), or None where the factors are not the inclusion and exclusion of whole groups.
+    `scope` is (node, node, tensor); the cost is `half` * (fetch + other fetch) + 2 * `half` * (what sharing changes).
     """
+
+    scope: Scope
+    alone: tuple[Cost, Cost]
+    together: Cost
+    half: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
+
+    What the shared fetches cost beyond that is at least what the pairs cost.
+    """
+
+    coarse: CoarseGraph
+    scale: int
+    pairs: tuple[Pair, ...]
+
+
+def halved(coarse: CoarseGraph) -> Halves | None:
+    """Return the halves of a coarse graph, None where factors are not inclusion and exclusion of whole groups."""
     weights: Counter[Key] = Counter()
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
     shared = sorted((key for key in weights if is_shared(key[0])), key=lambda key: -len(key[0]))
     if not all(isinstance(cost, Read) for _, cost in shared):
         return None
-    scale = lcm(*(len(scope) - 1 for scope, _ in shared))
+    scale = lcm(*((len(scope) - 1) * (len(scope) - 2) for scope, _ in shared))
     scaled: Counter[Key] = Counter()
+    pairs = []
     for scope, cost in shared:
         weight, nodes = weights[scope, cost], len(scope) - 1
         for size in range(1, nodes + 1):
@@ -41,12 +64,15 @@ def halved(coarse: CoarseGraph) -> tuple[CoarseGraph, int] | None:
                 weights[part] -= weight
                 if size == 1:
                     scaled[part] += weight * scale // nodes
+                if size == 2 and weight > 0 and is_shared(part[0]):
+                    one, other = (_part(*part, (at,))[1] for at in (0, 1))
+                    pairs.append(Pair(part[0], (one, other), part[1], weight * scale // (nodes * (nodes - 1))))
     if any(weight < 0 for weight in weights.values()):
         return None
     for key, weight in weights.items():
         scaled[key] += weight * scale
     factors = tuple(Factor(scope, cost, weight, 1) for (scope, cost), weight in scaled.items() if weight)
-    return replace(coarse, factors=factors), scale
+    return Halves(replace(coarse, factors=factors), scale, tuple(pairs))
 
 
 def is_shared(scope: Scope) -> bool:
