@@ -19,7 +19,7 @@ from planner.search.elimination import ITEM_BYTES
 from planner.search.relaxation import halved
 from planner.search.space import Limits, Space, State
 
-PART = 2
+PART = 8
 """The tables of pairs may take this part of the memory allowed."""
 
 
