@@ -34,14 +34,17 @@ def joint(space: Space, limits: Limits) -> Outcome:
 
 
 def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
-    """Return the best plan whose steps go alike in runs, and a bound by the first steps; all steps are too many."""
+    """Return the best plan whose steps go alike in runs, where tables over all steps are too large.
+
+    The bound is that of the first steps, or 0: costs are not negative.
+    """
     found = over(space, alike(space, start, limits), limits, start)
     first = first_steps(space, limits)
     if first is None:
-        return replace(found, lower_bound=None)
+        return replace(found, lower_bound=0)
     fewer, scale = first
     bound = over(fewer, [fewer.candidates(v) for v in range(len(start))], limits).lower_bound
-    return replace(found, lower_bound=None if bound is None else -(-bound // scale))
+    return replace(found, lower_bound=max(0, -(-(bound or 0) // scale)))
 
 
 def _tied(space: Space) -> Space | None:

@@ -36,7 +36,7 @@ def test_the_first_steps_are_a_bound(seed, ways):
     assert first.lower_bound <= scale * joint(of, Limits()).cost
 
 
-@pytest.mark.parametrize("seed", SEEDS[::4])
+@pytest.mark.parametrize("seed", [0, 27, 63, 108, 144, 207])
 def test_too_large_for_tables_there_is_a_plan_and_a_bound(seed):
     of = space(seed, (2, 2, 2))
     little = next(
