@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.search import SearchOptions, search
+from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
+from planner.search.coarsen import Coarsenings
+from planner.search.factors import prime_factors
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+QUICK_S = 0.2
 BATCHES = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
 
 
@@ -59,3 +62,16 @@ def test_coarsening(model):
         model, row["batch"], row["placements"], row["search"], set(row["rules"])
     )
     assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= found.items()
+
+
+@pytest.mark.parametrize("model", ["mlp-4-8192", "transformer-24-2048"])
+def test_plan_bytes(model):
+    recorded = data("plan-bytes")
+    of = build(model, ModelOptions(**recorded["models"][model]))
+    known = Coarsenings(of)
+    rows = [row for row in recorded["plans"][model] if row["workers"] == 8 and row.get("seconds", QUICK_S) < QUICK_S]
+    assert len(rows) > 8
+    for row in rows:
+        options = SearchOptions(prime_factors(8), row["search"], row["placements"])
+        found = SEARCHERS[row["search"]](space_of(of, options, known), Limits())
+        assert (row["search"], found.cost, found.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])
