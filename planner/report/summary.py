@@ -81,6 +81,7 @@ def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
         return [("lower bound", f"not sought by {found['name']}")] if "name" in found else []
     gap = f", gap {percent(found['gap'])}" if "gap" in found else ""
     by = f" (by {found['bound_by']})" if "bound_by" in found else ""
+    by = f" (of what {found['bound_of']} may choose)" if "bound_of" in found else by
     return [("lower bound", f"{bound}{gap}{by}")]
 
 
@@ -106,10 +107,11 @@ def _factors(tried: dict[str, Any]) -> str:
 
 
 def _winner(found: dict[str, Any]) -> str:
-    winner, asked, costs = found["winner"], found.get("name"), found.get("bytes", {})
+    winner, asked = found["winner"], found.get("name")
+    unit, costs = (seconds, found["predicted_s"]) if "predicted_s" in found else (exact_bytes, found.get("bytes", {}))
     if winner == asked or winner not in costs or asked not in costs:
         return str(winner)
-    return f"{winner}: {exact_bytes(costs[winner])} bytes, {asked} found {exact_bytes(costs[asked])}"
+    return f"{winner}: {unit(costs[winner])}, {asked} found {unit(costs[asked])}"
 
 
 def as_text(*tables: Table) -> str:

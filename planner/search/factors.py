@@ -38,7 +38,9 @@ def best_factors(graph: Graph, workers: int, options: SearchOptions) -> Plan:
         if best is None or cost_of(plan) < cost_of(best):
             best = plan
     if best is None:
-        raise min(failed, key=lambda error: error.least)
+        raise DoesNotFitError(
+            failed[0].limit, min(error.least for error in failed), min(error.floor for error in failed)
+        )
     seconds = round(time.perf_counter() - started, 3)
     return replace(best, search={**best.search, "seconds": seconds, "factors": tried})
 

@@ -32,4 +32,5 @@ def with_bound(plan: Plan, options: SearchOptions) -> Plan:
     found = search(plan.graph, replace(asked, memory_bytes=None)).search
     name = next(name for name in BOUNDS if name in found)
     gap = max(0.0, (cost_of(plan) - found[name]) / (found[name] or 1))
-    return replace(plan, search={**plan.search, name: found[name], "gap": round(gap, 6), "bound_by": "joint"})
+    report = {key: value for key, value in plan.search.items() if key != "bound_of"}
+    return replace(plan, search={**report, name: found[name], "gap": round(gap, 6), "bound_by": "joint"})

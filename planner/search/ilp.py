@@ -46,6 +46,8 @@ def ilp(space: Space, limits: Limits) -> Outcome:
             f"expected a graph small enough for ilp, at most {MOST_COLUMNS} columns, found {program.columns} "
             f"({len(problem.sizes)} variables, {len(problem.terms)} tables)"
         )
+    if not program.columns:  # nothing to choose
+        return Outcome((), problem.constant, problem.constant, {"columns": 0, "rows": 0, "tolerance": 0})
     found = program.solve(limits.seconds)
     states = program.states(found.x)
     choice = tuple(space.domain(v, candidates[v]).states[state] for v, state in enumerate(states))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.search.coarsen import TensorVariable, Ties, coarsen
+from planner.search.coarsen import Ties, coarsen
 from planner.search.model import model_of
 from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
@@ -24,7 +24,7 @@ def joint(space: Space, limits: Limits) -> Outcome:
     if space.carriage is not None:
         starts.append(joint(space.without_partial(), limits).choice)
     elif (tied := _tied(space)) is not None:
-        starts.append(_untied(space, tied, joint(tied, limits)))
+        starts.append(space.adopted(tied, joint(tied, limits).choice))
     start = min(starts, key=space.cost)
     if fits(space, limits):
         found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start)
@@ -53,13 +53,6 @@ def _tied(space: Space) -> Space | None:
     if len(coarse.variables) >= len(space.coarse.variables):
         return None
     return Space(coarse, space.ways, space.replicate, objective=space.objective)
-
-
-def _untied(space: Space, tied: Space, found: Outcome) -> tuple[State, ...]:
-    """Return the choice of a tied space in a space with fewer ties."""
-    kinds = ("tensor" if isinstance(one, TensorVariable) else "node" for one in space.coarse.variables)
-    names = zip(kinds, (one.members[0] for one in space.coarse.variables), strict=True)
-    return tuple(found.choice[tied.coarse.variable_of[name]] for name in names)
 
 
 def over(

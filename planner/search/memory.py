@@ -13,13 +13,25 @@ from math import isqrt, prod
 from typing import Any
 
 from planner.errors import PlanError
+from planner.layout import Shard
 from planner.plan import Plan
 from planner.program.lower import arena_sizes
 from planner.search.carriage import MOST_PENALTIES
 from planner.search.space import Outcome, Space, State
 from planner.search.storage import Stored, least_stored, resident
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
 
 FINENESS = 10
 """Prices are multiples of 2^-10 of a unit of cost, per byte stored on some worker."""
@@ -46,6 +58,7 @@ class DoesNotFitError(PlanError):
             f"memory: expected a plan that fits in {limit} bytes on every worker, found none: the smallest found takes "
             f"{least}, {least - limit} more; none takes less than {floor}"
         )
+        self.limit = limit
         self.least = least
         self.floor = floor
 
@@ -67,11 +80,11 @@ class _Search:
     """
 
     space: Space
-    name: str
-    searcher: Callable[[Space], Outcome]
     plan_of: Callable[[Sequence[State]], Plan]
     limit: int
     lower: int | None
+    name: str
+    searcher: Callable[[Space], Outcome]
     items: Mapping[int, int] = field(init=False)
     sizes: dict[tuple[State, ...], int] = field(default_factory=dict)
     best: tuple[str, Outcome] | None = None
@@ -99,8 +112,13 @@ class _Search:
         return -(-self._least(self.items) // prod(self.space.ways))
 
     def _least(self, items: Mapping[int, int]) -> int:
-        domains = {v: self.space.domain(v, self.space.candidates(v)) for v in items}
+        """Return the fewest bytes that all workers together store: of tensors that are split wherever they can be."""
+        domains = {v: self.space.domain(v, (self._split(v),)) for v in items}
         return least_stored(items, domains, self.space.tables)
+
+    def _split(self, v: int) -> State:
+        options = [self.space.options(v, step) for step in range(len(self.space.ways))]
+        return tuple(next((one for one in some if isinstance(one, Shard)), some[0]) for some in options)
 
     def price_all(self, cheapest: int) -> None:
         """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
@@ -110,7 +128,7 @@ class _Search:
         if self.floor() > self.limit:  # nothing fits, but the error says by how little
             price = highest
         for _ in range(MOST_SEARCHES):
-            priced = Stored(self.space.objective, shift, price, self.items)
+            priced = Stored(self.space.objective, self.space.coarse, shift, price, self.items)
             if self._fits_at(priced):
                 high, self.fitting = price, replace(priced, price=min(highest, SURELY * price))
             elif price == highest:
@@ -123,7 +141,7 @@ class _Search:
 
     def price_some(self) -> None:
         """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
-        if self.fitting is None:
+        if self.fitting is None or (self.best is not None and self.best[1].cost == self.lower):
             return
         nbytes = {v: self._least({v: item}) for v, item in self.items.items()}
         descending = sorted(nbytes, key=lambda v: -nbytes[v])
@@ -167,25 +185,26 @@ class Fitted:
 def fitted(
     space: Space,
     found: Mapping[str, Outcome],
-    searcher: tuple[str, Callable[[Space], Outcome]],
+    searchers: Mapping[str, Callable[[Space], Outcome]],
     plan_of: Callable[[Sequence[State]], Plan],
     limit: int,
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
-    `found` are outcomes without the constraint, of which one is the searcher's; it is asked again with memory priced.
-    Raises a DoesNotFitError where nothing is found that fits.
+    `found` are outcomes without the constraint, of which one is the first searcher's; all searchers are asked again,
+    with memory priced. Raises a DoesNotFitError where nothing is found that fits.
     """
-    name, call = searcher
-    free = found[name]
-    search = _Search(space, name, call, plan_of, limit, free.lower_bound)
+    free = found[next(iter(searchers))]
+    search = _Search(space, plan_of, limit, free.lower_bound, *next(iter(searchers.items())))
     for other, outcome in found.items():
         search.offer(other, outcome)
     cheapest = min(found.values(), key=lambda outcome: outcome.cost)
-    if search.best is None or search.best[1].cost > cheapest.cost:
+    for search.name, search.searcher in searchers.items():
+        if search.best is not None and search.best[1].cost in (cheapest.cost, search.lower):
+            break
+        search.fitting = None
         search.price_all(max(1, free.cost))
-        if search.best is not None and search.best[1].cost != search.lower:
-            search.price_some()
+        search.price_some()
     if search.best is None:
         raise DoesNotFitError(limit, min(search.sizes.values()), search.floor())
     best, outcome = search.best

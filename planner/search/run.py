@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search.carriage import carriage, may_be_partial
-from planner.search.coarsen import CoarseGraph, Coarsenings, TensorVariable
+from planner.search.coarsen import CoarseGraph, Coarsenings
 from planner.search.memory import fitted
 from planner.search.objective import BYTES, Objective
 from planner.search.options import SearchOptions, placements_of, ties_of
-from planner.search.searchers import HEURISTIC_STEPS, SEARCHERS, heuristics
+from planner.search.searchers import FREE, HEURISTIC_STEPS, SEARCHERS, heuristics
 from planner.search.space import Outcome, Space, State
 from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 
@@ -36,18 +36,21 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     space = space_of(graph, options, known)
     found = {options.name: SEARCHERS[options.name](space, options.limits)}
     if placements == "S,R,P" and options.ties is None:
-        tied = replace(space_of(graph, replace(options, placements="S,R"), known), objective=space.objective)
-        found["S,R"] = _nothing_partial(space, tied, options)
-    inexact = found[options.name].lower_bound != found[options.name].cost
+        found["S,R"] = _with_fewer(space, options, known, "S,R", [options.name])
+    inexact = found[options.name].lower_bound != found[options.name].cost or options.memory_bytes is not None
     if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
         for name in heuristics(space, placements):
             found[name] = SEARCHERS[name](space.without_partial(), options.limits)
+        if space.replicate and space.is_small:
+            found["S"] = _with_fewer(space, options, known, "S", [options.name, *heuristics(space, "S")])
     plan = partial(_plan, graph, options, space)
     winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
     details: dict[str, Any] = dict(found[options.name].details)
     if options.memory_bytes is not None:
-        again = partial(_again, options)
-        fit = fitted(space, found, (options.name, again), plan, options.memory_bytes)
+        names = (options.name, "recursive") if options.name == "joint" else (options.name,)
+        again = {name: partial(_again, options, name) for name in names}
+        found |= {name: ask(space) for name, ask in again.items() if name not in found}
+        fit = fitted(space, found, again, plan, options.memory_bytes)
         winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
         found = {winner: fit.outcome}
     report = _report(options, placements, found[winner], bound) | {"winner": winner, **details}
@@ -55,8 +58,8 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     return plan(found[winner].choice, report)
 
 
-def _again(options: SearchOptions, space: Space) -> Outcome:
-    return SEARCHERS[options.name](space, options.limits)
+def _again(options: SearchOptions, name: str, space: Space) -> Outcome:
+    return SEARCHERS[name](space, options.limits)
 
 
 def _plan(
@@ -66,15 +69,18 @@ def _plan(
     return Plan(graph, options.seed, options.ways, layouts, strategies, report or {})
 
 
-def _nothing_partial(space: Space, tied: Space, options: SearchOptions) -> Outcome:
-    """Return what the same searcher finds where nothing is partial, under the ties that this allows."""
-    found = SEARCHERS[options.name](tied, options.limits)
-    of = tied.coarse.variable_of
-    names = (
-        ("tensor" if isinstance(variable, TensorVariable) else "node", variable.members[0])
-        for variable in space.coarse.variables
-    )
-    return replace(found, choice=tuple(found.choice[of[name]] for name in names))
+def _with_fewer(
+    space: Space, options: SearchOptions, known: Coarsenings, placements: str, names: Iterable[str]
+) -> Outcome:
+    """Return the best that some searchers find with fewer placements, under the ties that these allow."""
+    untie = options.untie
+    if space.carriage is not None:  # sums are tied where terms may be kept
+        untie = tuple(rule for rule in untie if rule != "accumulation")
+    asked = replace(options, placements=placements, untie=untie)
+    tied = replace(space_of(space.coarse.graph, asked, known), objective=space.objective)
+    found = min((_again(options, name, tied) for name in names), key=lambda outcome: outcome.cost)
+    choice = space.adopted(tied, found.choice)
+    return replace(found, choice=choice, cost=space.cost(choice))
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
@@ -101,6 +107,8 @@ def _report(options: SearchOptions, placements: str, best: Outcome, bound: int |
         "objective": options.objective,
         "ties": [rule for rule, on in asdict(ties_of(options)).items() if on],
     }
+    if options.name not in FREE:
+        report["bound_of"] = options.name
     return report if bound is None else {**report, "gap": round((best.cost - bound) / max(1, bound), 6)}
 
 

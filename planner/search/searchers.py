@@ -30,15 +30,13 @@ PARTIAL = ("recursive", "joint")
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
 """What is tried besides a search that is not exact; for a small graph, every alternative is."""
 
-SMALL_STATES = 2000
-"""Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
-
 HEURISTIC_STEPS = 4
 """With more steps than this, heuristics are tried only by name: they look at whole plans of every variable."""
 
 
 def heuristics(space: Space, placements: str) -> Sequence[str]:
     """Return the alternatives to try besides a search that is not exact."""
-    if space.without_partial().states > SMALL_STATES:
+    if not space.is_small:
         return HEURISTICS[placements]
-    return [name for name in SEARCHERS if name not in FREE and alternatives.IMPLIED.get(name, "S") in placements]
+    needs = {name: set(alternatives.IMPLIED.get(name, "S").split(",")) for name in SEARCHERS if name not in FREE}
+    return [name for name, needed in needs.items() if needed <= set(placements.split(","))]

@@ -26,6 +26,9 @@ from planner.search.objective import BYTES, Objective
 from planner.search.problem import Problem, build
 from planner.search.tables import Tables
 
+SMALL_STATES = 2000
+"""Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
+
 State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
 
@@ -76,10 +79,11 @@ class Space:
         )
 
     @property
-    def states(self) -> int:
-        """How many states all variables have together."""
-        steps = range(len(self.ways))
-        return sum(prod(len(self.options(v, step)) for step in steps) for v in range(len(self.coarse.variables)))
+    def is_small(self) -> bool:
+        """Whether all variables together have few states, nothing partial."""
+        whole, steps = self.without_partial(), range(len(self.ways))
+        states = (prod(len(whole.options(v, step)) for step in steps) for v in range(len(self.coarse.variables)))
+        return sum(states) <= SMALL_STATES
 
     def options(self, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
         """Return what a variable's state may have at a step."""
@@ -100,6 +104,12 @@ class Space:
         if isinstance(variable, TensorVariable):
             return layouts_of(variable.shape, ways, tuple(states))
         return strategies_of(variable.signature, ways, tuple(states))
+
+    def adopted(self, tied: Space, choice: Sequence[State]) -> tuple[State, ...]:
+        """Return a choice of a space with more ties, in this one."""
+        kinds = ("tensor" if isinstance(one, TensorVariable) else "node" for one in self.coarse.variables)
+        names = zip(kinds, (one.members[0] for one in self.coarse.variables), strict=True)
+        return tuple(choice[tied.coarse.variable_of[name]] for name in names)
 
     def cost(self, choice: Sequence[State]) -> int:
         """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""

@@ -12,7 +12,6 @@ import numpy as np
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES
 from planner.search.coarsen import CoarseGraph
-from planner.search.counts import held
 from planner.search.domains import Domain, Layouts
 from planner.search.objective import Objective, Priced
 from planner.search.tables import Table, Tables
@@ -68,9 +67,13 @@ def _spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker."""
+    """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker.
+
+    `items` are bytes per element by variable of `coarse`; graphs with more ties are priced alike.
+    """
 
     objective: Objective
+    coarse: CoarseGraph
     shift: int
     price: int
     items: Mapping[int, int]
@@ -89,7 +92,8 @@ class Stored:
         """Yield the other objective's tables, and the price of what is stored."""
         for priced in self.objective.terms(coarse, domains, tables):
             yield Priced(priced.scope, priced.table, priced.times << self.shift)
-        for v, item in self.items.items():
+        for item_of, item in self.items.items():
+            v = coarse.variable_of["tensor", self.coarse.variables[item_of].members[0]]
             yield Priced((v,), _stored_table(domains[v], tables), self.price * item)
 
 
@@ -105,8 +109,11 @@ def _stored_table(domain: Domain, tables: Tables) -> int:
 
 
 def _stored(layouts: Layouts) -> list[Table]:
-    """Return [layout]: the elements that all workers together hold."""
-    total = np.ones((len(layouts.states), prod(layouts.ways)), dtype=np.int64)
-    for extent, masks in zip(layouts.shape, layouts.sharded, strict=True):
-        total *= held(extent, layouts.ways)[masks]
-    return [total.sum(axis=1)]
+    """Return [layout]: the elements that all workers together hold.
+
+    Every element has one digit at a step at which it is sharded, and so one holder; at others each worker holds it.
+    """
+    count = len(layouts.ways)
+    copies = [prod(way for i, way in enumerate(layouts.ways) if not mask >> i & 1) for mask in range(1 << count)]
+    sharded = np.bitwise_or.reduce(layouts.sharded, axis=0, initial=0)
+    return [np.array(copies, dtype=np.int64)[sharded] * prod(layouts.shape)]

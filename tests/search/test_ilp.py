@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy.optimize import OptimizeResult
 
 from planner.errors import PlanError
+from planner.graph import Graph
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.ilp import MOST_COLUMNS, Program
@@ -78,3 +79,7 @@ def test_out_of_time():
     space = space_of(random_graph(7), SearchOptions((2, 2), placements="S,R"))
     with pytest.raises(PlanError, match="expected a plan within 0 s"):
         SEARCHERS["ilp"](space, Limits(seconds=0))
+
+
+def test_a_graph_without_choices():
+    assert search(Graph({}, (), {}, {}), SearchOptions((2,), "ilp")).total_bytes == 0

@@ -19,6 +19,7 @@ from planner.search.carriage import INFEASIBLE
 from planner.search.factors import best_factors
 from planner.search.memory import DoesNotFitError, parse_memory
 from planner.search.storage import least_stored, resident
+from tests.search.graphs import random_graph
 from tests.search.samples import training_graphs
 from topologies import load_topology
 
@@ -63,7 +64,7 @@ def test_what_is_priced_is_in_every_arena_of_a_model(name, random):
     space = space_of(graph_of(name), SearchOptions((2, 2), placements="S,R"))
     choice = [random.choice(space.candidates(v)) for v in range(len(space.coarse.variables))]
     stored, arena = stored_per_worker(space, choice), max(arena_sizes(plan_of(space, choice)))
-    assert 0.2 * arena < stored <= arena or name == "rnn-1-16"
+    assert 0.1 * arena < stored <= arena or name == "rnn-1-16"
 
 
 @pytest.mark.parametrize(
@@ -230,3 +231,22 @@ def test_the_command_says_what_the_arena_takes(tmp_path, capsys):
     assert "of 1,073,741,824 bytes allowed" in shown[0]
     assert "time per iteration on uniform-8" in shown[0]
     assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(("seed", "placements", "limit"), [(2017, "S,R,P", 1024), (2002, "S,R", 640)])
+def test_joint_is_never_worse_than_the_recursion(seed, placements, limit):
+    asked = SearchOptions((2, 2), placements=placements, memory_bytes=limit)
+    joint, recursive = (search(random_graph(seed), replace(asked, name=name)) for name in ("joint", "recursive"))
+    assert joint.total_bytes <= recursive.total_bytes
+    assert joint.search["lower_bound"] <= joint.total_bytes
+
+
+def test_the_least_is_that_of_all_factorisations():
+    asked = SearchOptions((), memory_bytes=1)
+    with pytest.raises(DoesNotFitError) as error:
+        best_factors(random_graph(9001), 8, asked)
+    for ways in ((2, 2, 2), (4, 2), (8,)):
+        with pytest.raises(DoesNotFitError) as one:
+            search(random_graph(9001), replace(asked, ways=ways))
+        assert error.value.floor <= one.value.floor
+        assert error.value.least <= one.value.least
