@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy
 from planner.report.accounts import by_node, flows, flows_of
-from planner.search.domains import choices_at
+from planner.search.costs.domains import choices_at
 from planner.traffic import Traffic, Work
 
 if TYPE_CHECKING:

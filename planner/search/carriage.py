@@ -18,10 +18,10 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.layout import Signature, eligible
 from planner.layout.inference import linear_sets
-from planner.search.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
-from planner.search.domains import Domain, Layouts, Strategies
-from planner.search.objective import Objective, Priced, factor_domains
-from planner.search.tables import Table, Tables
+from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
+from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.tables import Table, Tables
+from planner.search.objectives.objective import Objective, Priced, factor_domains
 
 Operands = frozenset[int]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_workers
 from planner.search import SearchOptions, search
-from planner.search.coarsen import Coarsenings
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
 
 MOST_WORKERS_FACTORED = 16

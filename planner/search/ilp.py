@@ -17,8 +17,9 @@ import scipy  # its modules are loaded when first used: they take longer than ma
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.search.problem import Problem
-from planner.search.space import Limits, Outcome, Space
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import Problem
+from planner.search.space import Outcome, Space
 
 MOST_COLUMNS = 200_000
 """Beyond this HiGHS takes minutes."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.search.coarsen import Ties, coarsen
-from planner.search.model import model_of
+from planner.search.coarse.coarsen import Ties, coarsen
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.model import model_of
+from planner.search.minsum.solver import minimise_model
 from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
-from planner.search.solver import minimise_model
-from planner.search.space import Limits, Outcome, Space, State
+from planner.search.space import Outcome, Space, State
 
 
 def joint(space: Space, limits: Limits) -> Outcome:

@@ -17,8 +17,8 @@ from planner.layout import Shard
 from planner.plan import Plan
 from planner.program.lower import arena_sizes
 from planner.search.carriage import MOST_PENALTIES
+from planner.search.objectives.storage import Stored, least_stored, resident
 from planner.search.space import Outcome, Space, State
-from planner.search.storage import Stored, least_stored, resident
 
 UNITS = {
     "": 1,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
 from planner.search import alternatives
-from planner.search.coarsen import Ties
+from planner.search.coarse.coarsen import Ties
+from planner.search.minsum.limits import Limits
 from planner.search.searchers import PARTIAL, SEARCHERS
-from planner.search.space import Limits
 from topologies import Machine
 
 PLACEMENTS = ("S", "S,R", "S,R,P")

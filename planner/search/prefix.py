@@ -13,11 +13,12 @@ from itertools import product
 from math import prod
 
 import tdl
-from planner.search.coarsen import CoarseGraph
-from planner.search.cost import Cost, Read
-from planner.search.elimination import ITEM_BYTES
-from planner.search.relaxation import halved
-from planner.search.space import Limits, Space, State
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.costs.cost import Cost, Read
+from planner.search.minsum.elimination import ITEM_BYTES
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.relaxation import halved
+from planner.search.space import Space, State
 
 PART = 8
 """The tables of pairs may take this part of the memory allowed."""

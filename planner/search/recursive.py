@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.search.bounded import Solution
-from planner.search.domains import Domain
-from planner.search.problem import build
-from planner.search.solver import minimise
-from planner.search.space import Limits, Outcome, Space, State
+from planner.search.costs.domains import Domain
+from planner.search.minsum.bounded import Solution
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import build
+from planner.search.minsum.solver import minimise
+from planner.search.space import Outcome, Space, State
 
 
 def recursive(space: Space, limits: Limits) -> Outcome:

@@ -11,13 +11,13 @@ from typing import Any
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search.carriage import carriage, may_be_partial
-from planner.search.coarsen import CoarseGraph, Coarsenings
+from planner.search.coarse.coarsen import CoarseGraph, Coarsenings
 from planner.search.memory import fitted
-from planner.search.objective import BYTES, Objective
+from planner.search.objectives.objective import BYTES, Objective
+from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 from planner.search.options import SearchOptions, placements_of, ties_of
 from planner.search.searchers import FREE, HEURISTIC_STEPS, SEARCHERS, heuristics
 from planner.search.space import Outcome, Space, State
-from planner.search.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 
 
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:

@@ -1,4 +1,4 @@
-"""What searchers take and return: the space of plans, limits, an outcome."""
+"""What searchers take and return: the space of plans, an outcome."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
 from planner.search.carriage import INFEASIBLE, Carriage, Feasible, above
-from planner.search.coarsen import CoarseGraph, TensorVariable
-from planner.search.domains import (
+from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
+from planner.search.costs.domains import (
     Domain,
     all_layouts,
     all_strategies,
@@ -22,24 +22,16 @@ from planner.search.domains import (
     placements_at,
     strategies_of,
 )
-from planner.search.objective import BYTES, Objective
-from planner.search.problem import Problem, build
-from planner.search.tables import Tables
+from planner.search.costs.tables import Tables
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import Problem, build
+from planner.search.objectives.objective import BYTES, Objective
 
 SMALL_STATES = 2000
 """Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
 
 State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a search may use: bytes of an elimination's tables, its additions, seconds of a bounded search."""
-
-    memory_bytes: int = 3 << 30
-    operations: float = 5e10
-    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

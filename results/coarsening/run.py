@@ -16,7 +16,7 @@ from typing import Any
 from planner.graph import Graph
 from planner.models import ModelOptions, build
 from planner.search import Ties
-from planner.search.coarsen import coarsen
+from planner.search.coarse.coarsen import coarsen
 from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
 
 HERE = Path(__file__).parent

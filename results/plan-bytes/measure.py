@@ -16,7 +16,7 @@ from types import FrameType
 from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
-from planner.search.coarsen import Coarsenings
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factors import prime_factors
 
 BOUNDED_PART = 0.5

@@ -11,7 +11,7 @@ from planner.graph.training import training_graph
 from planner.layout import format_layout
 from planner.plan import Plan
 from planner.search import Space, Ties
-from planner.search.coarsen import coarsen
+from planner.search.coarse.coarsen import coarsen
 
 UNTIED = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from planner.layout import REPLICATE
 from planner.search import SEARCHERS, Limits, Outcome, Space
-from planner.search.coarsen import CoarseGraph, TensorVariable
-from planner.search.domains import choices_at, placements_at
+from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
+from planner.search.costs.domains import choices_at, placements_at
+from planner.search.costs.tables import Tables
 from planner.search.joint import over
-from planner.search.problem import Problem
-from planner.search.solver import minimise
-from planner.search.tables import Tables
+from planner.search.minsum.problem import Problem
+from planner.search.minsum.solver import minimise
 
 State = tuple
 LIMITS = Limits()

@@ -11,7 +11,7 @@ import pytest
 
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
-from planner.search.coarsen import Coarsenings
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factors import prime_factors
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from planner.search.coarsen import TensorVariable
+from planner.search.coarse.coarsen import TensorVariable
 
 
 def least_bytes(space, most=300_000):

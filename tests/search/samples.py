@@ -6,7 +6,7 @@ from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import signatures
-from planner.search.domains import all_layouts, choices_at
+from planner.search.costs.domains import all_layouts, choices_at
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)])
 EXTENT = st.integers(1, 9)
@@ -131,9 +131,7 @@ def some_strategies(draw, node, ways):
     """A few strategies of a node, `*` among them where it may be."""
 
     def one():
-        return tuple(
-            draw(st.sampled_from(choices_at(node, ways, step, replicate=True))) for step in range(len(ways))
-        )
+        return tuple(draw(st.sampled_from(choices_at(node, ways, step, replicate=True))) for step in range(len(ways)))
 
     return tuple(dict.fromkeys(one() for _ in range(3)))
 

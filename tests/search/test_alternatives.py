@@ -12,7 +12,7 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.alternatives import IMPLIED
-from planner.search.coarsen import TensorVariable
+from planner.search.coarse.coarsen import TensorVariable
 from planner.search.space import Space
 from tests.search.brute import least_bytes
 from tests.search.graphs import random_graph

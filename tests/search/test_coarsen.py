@@ -10,7 +10,7 @@ from planner.cli import main
 from planner.graph import GraphBuilder
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarsen import NodeVariable, TensorVariable, coarsen
+from planner.search.coarse.coarsen import NodeVariable, TensorVariable, coarsen
 
 NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 BLOCKS = ModelOptions(batch=4, sequence=4, vocabulary=6, heads=2)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Shard
 from planner.layout.closed import FetchStep, StoreStep, fetched, moved
-from planner.search.cost import Read, Write
-from planner.search.domains import layouts_of, strategies_of
-from planner.search.needs import operand_need
+from planner.search.costs.cost import Read, Write
+from planner.search.costs.domains import layouts_of, strategies_of
+from planner.search.costs.needs import operand_need
 from tests.search import oracle
 from tests.search.samples import (
     WAYS,

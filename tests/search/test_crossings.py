@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
 from planner.layout.closed import FetchStep, StoreStep, fetched_across, moved_across
-from planner.search.cost import Read, Write
-from planner.search.domains import layouts_of, strategies_of
-from planner.search.needs import operand_need
+from planner.search.costs.cost import Read, Write
+from planner.search.costs.domains import layouts_of, strategies_of
+from planner.search.costs.needs import operand_need
 from tests.search.samples import (
     WAYS,
     product_signature,

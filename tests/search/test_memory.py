@@ -18,7 +18,7 @@ from planner.search import SearchOptions, search, space_of
 from planner.search.carriage import INFEASIBLE
 from planner.search.factors import best_factors
 from planner.search.memory import DoesNotFitError, parse_memory
-from planner.search.storage import least_stored, resident
+from planner.search.objectives.storage import least_stored, resident
 from tests.search.graphs import random_graph
 from tests.search.samples import training_graphs
 from topologies import load_topology

@@ -15,7 +15,7 @@ from planner.plan import Plan
 from planner.program.calls import node_work
 from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
-from planner.search.roofline import workers_of
+from planner.search.objectives.roofline import workers_of
 from planner.traffic import Traffic
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes

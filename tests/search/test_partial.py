@@ -31,10 +31,10 @@ from planner.plan import Plan, check_plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.carriage import INFEASIBLE, above
-from planner.search.coarsen import TensorVariable
-from planner.search.cost import Read, Write
-from planner.search.domains import carried, carrying, choices_at, layouts_of, strategies_of
-from planner.search.needs import operand_need
+from planner.search.coarse.coarsen import TensorVariable
+from planner.search.costs.cost import Read, Write
+from planner.search.costs.domains import carried, carrying, choices_at, layouts_of, strategies_of
+from planner.search.costs.needs import operand_need
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
 from tests.search.samples import WAYS, readers_of_one_tensor, signature, squares, training_graphs

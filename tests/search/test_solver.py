@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.search.bounds import Bound
-from planner.search.components import merge
-from planner.search.deadends import DeadEnds
-from planner.search.elimination import contract, solve
-from planner.search.problem import Problem, restricted, simplified
-from planner.search.relaxation import relax
-from planner.search.solver import minimise
-from planner.search.space import Limits
-from planner.search.tables import Tables
+from planner.search.costs.tables import Tables
+from planner.search.minsum.bounds import Bound
+from planner.search.minsum.components import merge
+from planner.search.minsum.deadends import DeadEnds
+from planner.search.minsum.elimination import contract, solve
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import Problem, restricted, simplified
+from planner.search.minsum.relaxation import relax
+from planner.search.minsum.solver import minimise
 
 NOTHING_FITS = Limits(memory_bytes=0, operations=0, seconds=0.2)
 

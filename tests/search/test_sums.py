@@ -10,7 +10,7 @@ from planner.graph import GraphBuilder, Init
 from planner.models import ModelOptions, build
 from planner.plan import Plan
 from planner.search import SearchOptions, Ties, search, space_of
-from planner.search.cost import Agreed
+from planner.search.costs.cost import Agreed
 from topologies import load_topology
 
 MODELS = {

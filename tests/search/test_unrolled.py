@@ -11,8 +11,8 @@ from planner.graph.training import training_graph
 from planner.layout import signatures
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarsen import coarsen
-from planner.search.unrolled import cells
+from planner.search.coarse.coarsen import coarsen
+from planner.search.coarse.unrolled import cells
 
 UNIFORM = Init("uniform", 1.0)
 SMALL = {"batch": 4, "input_width": 6, "classes": 5}

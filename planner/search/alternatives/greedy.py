@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.graph.ir import Graph
-from planner.search.coarsen import TensorVariable
-from planner.search.elimination import eliminate, greedy_order
+from planner.search.coarse.coarsen import TensorVariable
+from planner.search.costs.tables import Term
 from planner.search.joint import over
-from planner.search.problem import Problem, by_variable
-from planner.search.space import Limits, Outcome, Space
-from planner.search.tables import Term
+from planner.search.minsum.elimination import eliminate, greedy_order
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import Problem, by_variable
+from planner.search.space import Outcome, Space
 
 
 def spartan(space: Space, limits: Limits) -> Outcome:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from planner.layout import EVERYWHERE, PARTIAL, Shard
 from planner.search.alternatives.restriction import Alternatives, options_by_step, restricted
-from planner.search.coarsen import TensorVariable
-from planner.search.space import Limits, Outcome, Space
+from planner.search.coarse.coarsen import TensorVariable
+from planner.search.minsum.limits import Limits
+from planner.search.space import Outcome, Space
 
 
 def allrow(space: Space, limits: Limits) -> Outcome:

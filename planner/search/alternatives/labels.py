@@ -14,7 +14,7 @@ from itertools import chain
 import tdl
 from planner.graph.ir import Graph, Node
 from planner.layout import Signature
-from planner.search.coarsen import CoarseGraph
+from planner.search.coarse.coarsen import CoarseGraph
 
 WEIGHTS = ("weight", "state")
 """Roles of the tensors that a model is made of; a weight's successor has the weight's role."""

@@ -23,8 +23,9 @@ from planner.search.alternatives.labels import (
     weight_variables,
 )
 from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, restricted
-from planner.search.coarsen import CoarseGraph, Name, TensorVariable
-from planner.search.space import Limits, Outcome, Space
+from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
+from planner.search.minsum.limits import Limits
+from planner.search.space import Outcome, Space
 
 
 def data_parallel(space: Space, limits: Limits) -> Outcome:

@@ -7,9 +7,10 @@ from itertools import product
 from math import prod
 
 from planner.search.joint import over
-from planner.search.problem import build
-from planner.search.solver import minimise
-from planner.search.space import Limits, Outcome, Space, State
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.problem import build
+from planner.search.minsum.solver import minimise
+from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
 """The placements of a tensor, or the choices of an operator, that a restriction allows at one step."""

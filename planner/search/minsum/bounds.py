@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.problem import Problem, by_variable, simplified
-from planner.search.tables import Scope, Table
+from planner.search.costs.tables import Scope, Table
+from planner.search.minsum.problem import Problem, by_variable, simplified
 
 Floats = NDArray[np.floating[Any]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.search.problem import Problem, simplified
-from planner.search.repeats import repeats
+from planner.search.coarse.repeats import repeats
+from planner.search.minsum.problem import Problem, simplified
 
 
 @dataclass(frozen=True, slots=True)

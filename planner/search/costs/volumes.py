@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.counts import Counts, common
-from planner.search.domains import Layouts, Strategies
-from planner.search.needs import Need, Term, need_classes, terms_of
-from planner.search.tables import Table
+from planner.search.costs.counts import Counts, common
+from planner.search.costs.domains import Layouts, Strategies
+from planner.search.costs.needs import Need, Term, need_classes, terms_of
+from planner.search.costs.tables import Table
 
 BLOCK_ELEMENTS = 1 << 22
 """Arrays over classes, holdings and workers are made in blocks of about so many elements."""

@@ -15,12 +15,12 @@ from functools import partial
 
 import numpy as np
 
-from planner.search.coarsen import CoarseGraph, Factor
-from planner.search.cost import Cost
-from planner.search.domains import Domain, Layouts, Strategies, strategies_of
-from planner.search.objective import Priced, factor_domains
-from planner.search.roofline import Kernel, Worker, kernels, slowest, workers_of
-from planner.search.tables import Table, Tables
+from planner.search.coarse.coarsen import CoarseGraph, Factor
+from planner.search.costs.cost import Cost
+from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_of
+from planner.search.costs.tables import Table, Tables
+from planner.search.objectives.objective import Priced, factor_domains
+from planner.search.objectives.roofline import Kernel, Worker, kernels, slowest, workers_of
 from topologies import Machine, levels
 
 COPIES = 2

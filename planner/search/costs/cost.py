@@ -18,13 +18,13 @@ from itertools import chain, combinations, product
 import numpy as np
 
 from planner.layout import Signature
-from planner.search.counts import product_of_ways
-from planner.search.crossings import Across, Crossings, alike
-from planner.search.domains import Layouts, Strategies
-from planner.search.landing import moved_to_store, store_crossings
-from planner.search.needs import Need
-from planner.search.tables import Table
-from planner.search.volumes import not_owned
+from planner.search.costs.counts import product_of_ways
+from planner.search.costs.crossings import Across, Crossings, alike
+from planner.search.costs.domains import Layouts, Strategies
+from planner.search.costs.landing import moved_to_store, store_crossings
+from planner.search.costs.needs import Need
+from planner.search.costs.tables import Table
+from planner.search.costs.volumes import not_owned
 
 
 @dataclass(frozen=True, slots=True)

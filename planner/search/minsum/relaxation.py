@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lcm
 
-from planner.search.coarsen import CoarseGraph, Factor
-from planner.search.cost import Cost, Read
-from planner.search.problem import Problem, simplified
-from planner.search.tables import Scope, Tables, Term
+from planner.search.coarse.coarsen import CoarseGraph, Factor
+from planner.search.costs.cost import Cost, Read
+from planner.search.costs.tables import Scope, Tables, Term
+from planner.search.minsum.problem import Problem, simplified
 
 Key = tuple[Scope, Cost]
 

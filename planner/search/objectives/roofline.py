@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
 from planner.layout.split import iteration_runs
-from planner.search.coarsen import CoarseGraph, NodeVariable
-from planner.search.counts import common, held, steps_of
-from planner.search.domains import Strategies
-from planner.search.needs import Need, operand_need, output_reach
+from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
+from planner.search.costs.counts import common, held, steps_of
+from planner.search.costs.domains import Strategies
+from planner.search.costs.needs import Need, operand_need, output_reach
 from topologies import Device, Machine
 
 Seconds = NDArray[np.float64]

@@ -24,7 +24,7 @@ from planner.layout import (
     eligible,
 )
 from planner.layout.split import first_eligible
-from planner.search.counts import held
+from planner.search.costs.counts import held
 
 Masks = NDArray[np.int64]
 

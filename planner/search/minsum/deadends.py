@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.problem import Problem, around, by_variable, restricted, simplified
-from planner.search.tables import Scope, Table, Tables
+from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.minsum.problem import Problem, around, by_variable, restricted, simplified
 
 EXACT_COMPARISONS = 1 << 24
 CACHE_BYTES = 1 << 29

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from planner.search.problem import Problem, around, by_variable
-from planner.search.tables import Scope, Term
+from planner.search.costs.tables import Scope, Term
+from planner.search.minsum.problem import Problem, around, by_variable
 
 ITEM_BYTES = 8
 

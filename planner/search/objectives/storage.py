@@ -11,10 +11,10 @@ import numpy as np
 
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES
-from planner.search.coarsen import CoarseGraph
-from planner.search.domains import Domain, Layouts
-from planner.search.objective import Objective, Priced
-from planner.search.tables import Table, Tables
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.costs.domains import Domain, Layouts
+from planner.search.costs.tables import Table, Tables
+from planner.search.objectives.objective import Objective, Priced
 
 
 def resident(coarse: CoarseGraph) -> Mapping[int, int]:

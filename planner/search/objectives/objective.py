@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from planner.search.coarsen import CoarseGraph, Factor
-from planner.search.domains import Domain, Layouts, Strategies
-from planner.search.tables import Scope, Table, Tables
+from planner.search.coarse.coarsen import CoarseGraph, Factor
+from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.tables import Scope, Table, Tables
 
 
 @dataclass(frozen=True, slots=True)

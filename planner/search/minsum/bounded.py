@@ -14,14 +14,14 @@ from math import prod
 
 import numpy as np
 
-from planner.search.bounds import Bound
-from planner.search.deadends import DeadEnds
-from planner.search.elimination import ITEM_BYTES, Order, contract, cutset, greedy_order, order_of, solve
-from planner.search.model import Kept, Model
-from planner.search.problem import compacted, restricted, simplified
-from planner.search.relaxation import absorbed
-from planner.search.space import Limits
-from planner.search.tables import Table
+from planner.search.costs.tables import Table
+from planner.search.minsum.bounds import Bound
+from planner.search.minsum.deadends import DeadEnds
+from planner.search.minsum.elimination import ITEM_BYTES, Order, contract, cutset, greedy_order, order_of, solve
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.model import Kept, Model
+from planner.search.minsum.problem import compacted, restricted, simplified
+from planner.search.minsum.relaxation import absorbed
 
 CONTRACTIONS = (1 << 14, 1 << 17, 1 << 19, 1 << 21)
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.search.coarsen import CoarseGraph
-from planner.search.domains import Domain
-from planner.search.objective import BYTES, Objective
-from planner.search.tables import Scope, Tables, Term
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.costs.domains import Domain
+from planner.search.costs.tables import Scope, Tables, Term
+from planner.search.objectives.objective import BYTES, Objective
 
 
 @dataclass(frozen=True, slots=True, eq=False)

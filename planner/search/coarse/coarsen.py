@@ -12,10 +12,10 @@ import tdl
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
-from planner.search.charges import Charge, charges
-from planner.search.cost import Cost
-from planner.search.repeats import repeats
-from planner.search.unrolled import cells
+from planner.search.coarse.charges import Charge, charges
+from planner.search.coarse.repeats import repeats
+from planner.search.coarse.unrolled import cells
+from planner.search.costs.cost import Cost
 
 MOST_DIFFERING = 2
 """How many variables of a sum's nodes there may be without the tie `accumulation`: tables say when they agree."""

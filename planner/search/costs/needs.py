@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.layout import Signature
-from planner.search.counts import Reach, reach
-from planner.search.domains import Strategies
-from planner.search.tables import Table
+from planner.search.costs.counts import Reach, reach
+from planner.search.costs.domains import Strategies
+from planner.search.costs.tables import Table
 
 Need = tuple[Reach, ...]
 """What one operand needs of a tensor: one Reach per dimension."""

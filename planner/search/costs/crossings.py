@@ -16,11 +16,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.counts import leading, product_of_ways
-from planner.search.domains import Layouts, Strategies
-from planner.search.needs import Need, need_classes, terms_of
-from planner.search.tables import Table
-from planner.search.volumes import within
+from planner.search.costs.counts import leading, product_of_ways
+from planner.search.costs.domains import Layouts, Strategies
+from planner.search.costs.needs import Need, need_classes, terms_of
+from planner.search.costs.tables import Table
+from planner.search.costs.volumes import within
 
 
 @dataclass(frozen=True, slots=True, eq=False)

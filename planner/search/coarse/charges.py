@@ -8,8 +8,8 @@ from itertools import combinations
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import Graph
 from planner.layout import Signature
-from planner.search.cost import Agreed, Cost, Read, Write
-from planner.search.needs import Need, operand_need
+from planner.search.costs.cost import Agreed, Cost, Read, Write
+from planner.search.costs.needs import Need, operand_need
 
 Charge = tuple[tuple[str, ...], str, Cost]
 """(nodes, tensor, cost) of a fetch, a shared fetch or a store."""

@@ -7,12 +7,12 @@ from math import prod
 import numpy as np
 
 from planner.layout import EVERYWHERE, Signature
-from planner.search.counts import first_alike, held, leading, product_of_ways
-from planner.search.crossings import Crossings
-from planner.search.domains import Layouts, Strategies, first_eligible_masks
-from planner.search.needs import Classes, Need, classes_of, output_reach, terms_of
-from planner.search.tables import Table
-from planner.search.volumes import blocks, joint_counts, over_workers, without_workers
+from planner.search.costs.counts import first_alike, held, leading, product_of_ways
+from planner.search.costs.crossings import Crossings
+from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
+from planner.search.costs.needs import Classes, Need, classes_of, output_reach, terms_of
+from planner.search.costs.tables import Table
+from planner.search.costs.volumes import blocks, joint_counts, over_workers, without_workers
 
 
 def moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:

@@ -14,13 +14,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.bounds import Slack
-from planner.search.coarsen import CoarseGraph
-from planner.search.domains import Domain, Layouts, Strategies
-from planner.search.objective import Bytes, Objective
-from planner.search.problem import Problem, build, compacted, restricted, simplified
-from planner.search.relaxation import Halves, Pair, halved, is_shared, relax
-from planner.search.tables import Scope, Tables
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.tables import Scope, Tables
+from planner.search.minsum.bounds import Slack
+from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
+from planner.search.minsum.relaxation import Halves, Pair, halved, is_shared, relax
+from planner.search.objectives.objective import Bytes, Objective
 
 SLACK_ITEM_BYTES = 4
 

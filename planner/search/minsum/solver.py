@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.search.bounded import Solution, Tightening
-from planner.search.components import merge
-from planner.search.deadends import DeadEnds
-from planner.search.elimination import Order, order_of, solve
-from planner.search.model import Dense, Model
-from planner.search.problem import Problem, compacted
-from planner.search.space import Limits
+from planner.search.minsum.bounded import Solution, Tightening
+from planner.search.minsum.components import merge
+from planner.search.minsum.deadends import DeadEnds
+from planner.search.minsum.elimination import Order, order_of, solve
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.model import Dense, Model
+from planner.search.minsum.problem import Problem, compacted
 
 SMALL_OPERATIONS = 1e6
 """Work below which reducing a problem takes longer than it saves."""

@@ -1,0 +1,1 @@
+"""Minimising a sum of tables over variables: exactly, or with a lower bound."""

@@ -1,0 +1,1 @@
+"""What is made small: bytes, time on a machine, or either with memory priced."""
