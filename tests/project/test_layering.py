@@ -14,6 +14,9 @@ MAY_IMPORT = {
     "simulator": {"tdl", "topologies", "planner", "simulator"},
     "executor": {"tdl", "topologies", "planner", "executor"},
 }
+SEARCH_FLOORS = ("costs", "coarse", "objectives", "minsum")
+"""Packages of `planner.search`, from the ground up; the searchers themselves stand above."""
+
 ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor"}
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -70,6 +73,17 @@ def test_no_import_is_hidden_in_a_function(path):
             for inner in ast.walk(node):
                 where = f"{path.relative_to(ROOT)}:{inner.lineno}" if hasattr(inner, "lineno") else ""
                 assert not isinstance(inner, ast.Import | ast.ImportFrom), f"{where} imports within {node.name}"
+
+
+@pytest.mark.parametrize("floor", SEARCH_FLOORS)
+def test_the_search_stands_on_its_floors(floor):
+    below = {f"planner.search.{name}" for name in SEARCH_FLOORS[: SEARCH_FLOORS.index(floor) + 1]}
+    files = [path for path in FILES if module_name(path).startswith(f"planner.search.{floor}.")]
+    assert files
+    for path in files:
+        for module, line in imports(path):
+            if module.startswith("planner.search"):
+                assert ".".join(module.split(".")[:3]) in below, f"{path.relative_to(ROOT)}:{line} imports {module}"
 
 
 def test_no_import_cycles():
