@@ -81,7 +81,7 @@ class Tightening:
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model, self._limits = model, limits
-        self._deadline = time.monotonic() + limits.seconds
+        self._deadline = time.process_time() + limits.seconds
         self._kept: list[tuple[int, ...]] = [tuple(range(size)) for size in model.sizes]
         self._view, self._scale = model.relaxed, model.scale
         self._costs: dict[int, Table] = {}
@@ -111,7 +111,7 @@ class Tightening:
 
     @property
     def _late(self) -> bool:
-        return time.monotonic() > self._deadline
+        return time.process_time() > self._deadline
 
     def _finished(self) -> bool:
         return self._proved or self._solved() or self._late

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a search may use: bytes of an elimination's tables, its additions, seconds of a bounded search."""
+    """What a search may use: bytes of an elimination's tables, its additions, CPU seconds of a bounded search."""
 
     memory_bytes: int = 3 << 30
     operations: float = 5e10
