@@ -129,7 +129,7 @@ def picture(found: list[dict[str, Any]]) -> str:
         return left + x * width, top + (1 - y) * height
 
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="700" height="380" font-family="sans-serif" font-size="12">',
+        '<svg xmlns="http://www.w3.org/2000/svg" width="790" height="380" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<text x="8" y="16">seconds of the recursive search over nodes, 8 workers, placements S</text>',
         f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#999"/>',
