@@ -17,7 +17,7 @@ from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.cost import Cost, Read
 from planner.search.minsum.elimination import ITEM_BYTES
 from planner.search.minsum.limits import Limits
-from planner.search.minsum.relaxation import halved
+from planner.search.minsum.relaxation import halved, is_shared
 from planner.search.space import Space, State
 
 PART = 8
@@ -25,14 +25,17 @@ PART = 8
 
 
 def fits(space: Space, limits: Limits) -> bool:
-    """Whether the tables of pairs of variables over all steps stay within the memory allowed."""
+    """Whether the tables of pairs of variables over all steps stay within the memory allowed.
+
+    A table of nodes of one variable has an axis for each until its diagonal is taken.
+    """
     sizes = [
         prod(len(space.options(v, step)) for step in range(len(space.ways))) for v in range(len(space.coarse.variables))
     ]
-    entries = {
-        (factor.cost, *(sizes[v] for v in factor.scope)): sizes[factor.scope[0]] * sizes[factor.scope[-1]]
-        for factor in space.coarse.factors
-    }
+    entries = {}
+    for factor in space.coarse.factors:
+        scope = (factor.scope[0], factor.scope[-1]) if is_shared(factor.scope) else factor.scope
+        entries[factor.cost, *(sizes[v] for v in factor.scope)] = prod(sizes[v] for v in scope)
     return sum(entries.values()) * ITEM_BYTES * PART <= limits.memory_bytes
 
 

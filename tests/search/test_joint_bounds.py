@@ -1,7 +1,10 @@
 """The joint search where it may not be exact: what it says of the optimum holds."""
 
+from math import prod
+
 import pytest
 
+from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import joint, over
 from planner.search.prefix import alike, first_steps, fits
@@ -53,3 +56,12 @@ def test_steps_that_go_alike_and_the_start():
     for states, known in zip(alike(of, start, Limits()), start, strict=True):
         assert known in states
         assert all(state == known or len(set(state)) == 1 for state in states)
+
+
+def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
+    space = space_of(build("rnn-1-8", ModelOptions(batch=8, unroll=3)), SearchOptions((2, 2, 2), placements="S,R"))
+    sizes = [len(space.candidates(v)) for v in range(len(space.coarse.variables))]
+    scopes = [factor.scope for factor in space.coarse.factors]
+    tied = [prod(sizes[v] for v in scope) for scope in scopes if len(scope) > len(set(scope)) == 2]
+    assert tied
+    assert not fits(space, Limits(memory_bytes=max(tied) * 8))
