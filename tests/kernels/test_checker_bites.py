@@ -159,4 +159,4 @@ def test_an_operator_without_kernel_or_cases_is_a_failure():
     def twice(x):
         return lambda i: x[i] + x[i]
 
-    assert failed_checks("twice", operator=twice) == {"kernel", "generator of cases"}
+    assert failed_checks("twice", operator=twice) == {"kernel", "cases"}
