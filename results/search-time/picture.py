@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-LEFT, WIDTH, ROW = 330, 420, 15
+LEFT, WIDTH, ROW = 380, 420, 15
 COLOURS = {"recursive": "#34699a", "joint": "#c0392b"}
 LOWEST_S, HIGHEST_S = 0.1, 1000.0
 
