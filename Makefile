@@ -59,6 +59,7 @@ gpu-check: install
 
 lint: install
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: install
 	$(BIN)/mypy

@@ -64,7 +64,4 @@ def over(
     known = None if start is None or space.carriage is None else space.cost(start)
     model = model_of(space.coarse, domains, space.feasible(known))
     incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
-    found = minimise_model(model, limits, incumbent)
-    choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
-    details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
-    return Outcome(choice, found.value, found.bound, details)
+    return Outcome.of(domains, minimise_model(model, limits, incumbent))

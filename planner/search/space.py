@@ -23,6 +23,7 @@ from planner.search.costs.domains import (
     strategies_of,
 )
 from planner.search.costs.tables import Tables
+from planner.search.minsum.bounded import Solution
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.problem import Problem, build
 from planner.search.objectives.objective import BYTES, Objective
@@ -135,6 +136,13 @@ class Outcome:
     cost: int
     lower_bound: int | None
     details: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
+        """Return what a solution in numbers of states says."""
+        choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
+        details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
+        return cls(choice, found.value, found.bound, details)
 
     @property
     def bytes(self) -> int:

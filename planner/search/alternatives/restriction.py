@@ -32,10 +32,7 @@ def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
         return over(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    found = minimise(build(space.coarse, domains, space.tables, space.feasible()), limits)
-    choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
-    details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
-    return Outcome(choice, found.value, found.bound, details)
+    return Outcome.of(domains, minimise(build(space.coarse, domains, space.tables, space.feasible()), limits))
 
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
