@@ -26,11 +26,10 @@ def joint(space: Space, limits: Limits) -> Outcome:
         starts.append(joint(space.without_partial(), limits).choice)
     elif (tied := _tied(space)) is not None:
         starts.append(space.adopted(tied, joint(tied, limits).choice))
-    start = min(starts, key=space.cost)
     if fits(space, limits):
-        found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, start)
+        found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, starts)
     else:
-        found = _in_parts(space, limits, start)
+        found = _in_parts(space, limits, min(starts, key=space.cost))
     return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 
 
@@ -39,7 +38,7 @@ def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
 
     The bound is that of the first steps, or 0: costs are not negative.
     """
-    found = over(space, alike(space, start, limits), limits, start)
+    found = over(space, alike(space, start, limits), limits, [start])
     first = first_steps(space, limits)
     if first is None:
         return replace(found, lower_bound=0)
@@ -57,11 +56,11 @@ def _tied(space: Space) -> Space | None:
 
 
 def over(
-    space: Space, candidates: Sequence[Sequence[State]], limits: Limits, start: Sequence[State] | None = None
+    space: Space, candidates: Sequence[Sequence[State]], limits: Limits, starts: Sequence[Sequence[State]] = ()
 ) -> Outcome:
-    """Return the best plan whose variables' states are among the given candidates; `start` is one of them."""
+    """Return the best plan whose variables' states are among the given candidates; `starts` are some of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    known = None if start is None or space.carriage is None else space.cost(start)
+    known = None if space.carriage is None else min(map(space.cost, starts), default=None)
     model = model_of(space.coarse, domains, space.feasible(known))
-    incumbent = None if start is None else [d.states.index(state) for d, state in zip(domains, start, strict=True)]
-    return Outcome.of(domains, minimise_model(model, limits, incumbent))
+    numbers = [[d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in starts]
+    return Outcome.of(domains, minimise_model(model, limits, numbers))

@@ -10,31 +10,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from planner.search.costs.tables import Table
 from planner.search.minsum.bounds import Bound
-from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import ITEM_BYTES, Order, contract, cutset, greedy_order, order_of, solve
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.model import Kept, Model
 from planner.search.minsum.problem import compacted, restricted, simplified
 from planner.search.minsum.relaxation import absorbed
+from planner.search.minsum.sharing import Sharing, with_pairs
 
 CONTRACTIONS = (1 << 14, 1 << 17, 1 << 19, 1 << 21)
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""
 
-SWEEPS = 40
+SWEEPS = 30
 CHECKED_SWEEPS = 5
 CONVERGED = 2e-5
 """Sweeps end when so many of them raise the bound by less than this part."""
 
-SHARES = 16
+SHARES = 36
 """How often shared fetches add to the pairs, with a few sweeps after each time."""
 
-SHARED_SWEEPS = 8
+CHECKED_SHARES = 6
+SHARES_CONVERGED = 5e-4
+"""Sharing ends when so many times raise the bound by less than this part."""
+
+SHARED_SWEEPS = 4
 SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
@@ -50,11 +55,14 @@ CONTRACTED_OPERATIONS = 1e10
 FEW_OPERATIONS = 2e8
 FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
-ROUNDS = 6
-"""How often a choice is improved by solving for all but a few variables."""
+NEIGHBOURHOODS = ((40, 2e6), (40, 6e6), (56, 1e7))
+"""A choice is improved by solving for all but a few variables: states of each, and work on each, ever more."""
 
-CUT_OPERATIONS = 2e6
-IMPROVED_STATES = 40
+CLIMBED_OPERATIONS = 2e10
+ROUNDS = 6
+IMPROVED = 1e-4
+"""Neighbourhoods of a size are left when one gains less than this part."""
+
 DEARER = 4.0
 """By how much more reluctantly a variable keeps its state that kept it before."""
 
@@ -89,6 +97,12 @@ class Tightening:
         self._upper, self._lower = 0, -(1 << 62)
         self._order = self._order_over(self._kept, EXACT_OPERATIONS)
         self._few, self._known = 0, False
+        self._starts: list[tuple[int, ...]] = []
+
+    def start(self, states: Sequence[int]) -> None:
+        """Offer a choice that is worth improving even if a better one is known."""
+        self._starts.append(tuple(states))
+        self.offer(states)
 
     def offer(self, states: Sequence[int]) -> None:
         """Take a choice if it is better than the best so far."""
@@ -98,7 +112,15 @@ class Tightening:
 
     def run(self) -> Solution:
         """Return the best choice found."""
-        for stage in (self._solve_view, self._bound_pairs, self._contract, self._view_exactly):
+        stages = (
+            partial(self._solve_view, EXACT_OPERATIONS),
+            self._bound_pairs,
+            partial(self._solve_view, CONTRACTED_OPERATIONS),
+            self._improve,
+            self._contract,
+            self._view_exactly,
+        )
+        for stage in stages:
             if self._finished():
                 break
             stage()
@@ -110,6 +132,14 @@ class Tightening:
         return self._best is not None and self._lower >= self._upper
 
     @property
+    def _known_best(self) -> tuple[int, ...]:
+        if self._best is None:
+            self.offer([states[0] for states in self._kept])
+        if self._best is None:
+            raise ValueError("a choice was offered")
+        return self._best
+
+    @property
     def _late(self) -> bool:
         return time.process_time() > self._deadline
 
@@ -117,15 +147,11 @@ class Tightening:
         return self._proved or self._solved() or self._late
 
     def _solution(self) -> Solution:
-        if self._best is None:
-            self.offer([states[0] for states in self._kept])
-        if self._best is None:
-            raise ValueError("a choice was offered")
         return Solution(
-            self._best, self._upper, min(self._lower, self._upper), self._order.width, self._order.largest_bytes
+            self._known_best, self._upper, min(self._lower, self._upper), self._order.width, self._order.largest_bytes
         )
 
-    def _solve_view(self, most_operations: float = EXACT_OPERATIONS) -> None:
+    def _solve_view(self, most_operations: float) -> None:
         """Solve the view exactly if that is quick."""
         most_operations = min(most_operations, self._limits.operations)
         order = order_of(self._view, most_operations)
@@ -144,27 +170,34 @@ class Tightening:
             return
         slacks = self._model.slacks(self._limits.memory_bytes // SLACK_PART)
         if slacks:
-            whole = Bound(self._model.relaxed, slacks)
+            whole = Bound(with_pairs(self._model.relaxed, slacks))
             whole.resume(bound.messages())
-            self._share(whole)
+            self._share(whole, Sharing(whole, slacks))
             self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
             self._view = whole.strengthened()
             self._restrict_view({v: kept for v, kept in enumerate(self._kept) if len(kept) < self._model.sizes[v]})
 
-    def _share(self, bound: Bound) -> None:
+    def _share(self, bound: Bound, sharing: Sharing) -> None:
         before = bound.value()
         for turn in range(SHARES):
-            bound.share(turn % 2)
+            sharing.share(turn)
             self._sweep(bound, SHARED_SWEEPS)
-            value = bound.value()
-            if self._late or (turn % 2 and value - before < CONVERGED * abs(value)):
+            if self._late:
                 return
-            if turn % 2:
+            if (turn + 1) % CHECKED_SHARES == 0:
+                value = bound.value()
+                if value - before < SHARES_CONVERGED * abs(value):
+                    return
                 before = value
 
+    def _improve(self) -> None:
+        """Climb from where the search started, then further from the best."""
+        for states in reversed(self._starts):
+            self._climb(states, NEIGHBOURHOODS[:-1])
+        self._climb(self._known_best, NEIGHBOURHOODS[-1:])
+
     def _contract(self) -> None:
-        """Solve the view if that is possible; else eliminate ever more of its variables before passing messages."""
-        self._solve_view(CONTRACTED_OPERATIONS)
+        """Eliminate ever more variables of the view before passing messages, unless it is solved."""
         if self._known:
             return
         for most_entries in CONTRACTIONS:
@@ -243,7 +276,7 @@ class Tightening:
             self._costs[v] = costs[[at[state] for state in self._kept[v]]]
         if improve:
             self._try_few_states()
-            self._improve()
+            self._climb(self._known_best, NEIGHBOURHOODS[:1])
         self._prune(variables)
 
     def _prune(self, variables: Iterable[int]) -> None:
@@ -266,50 +299,50 @@ class Tightening:
     def _try_few_states(self) -> None:
         """Offer the exact optimum over the most promising states of the variables, as many as are quickly tried."""
         for at in range(max(0, self._few - 1), len(FEW_STATES)):
-            kept = [self._promising(v, FEW_STATES[at]) for v in range(len(self._kept))]
+            kept = [self._promising(v, FEW_STATES[at], self._best) for v in range(len(self._kept))]
             order = self._order_over(kept, FEW_OPERATIONS)
             if self._fits(order, FEW_OPERATIONS):
                 self._few = at
                 self._solve_over(kept)
                 return
 
-    def _improve(self) -> None:
-        """Offer the exact optimum over all but a few variables, which keep their states; others each time."""
-        best, dear = self._best, [1.0] * len(self._kept)
-        for _ in range(ROUNDS):
-            if best is None or self._late or self._proved:
-                return
-            before = self._upper
-            kept = [self._promising(v, IMPROVED_STATES) for v in range(len(self._kept))]
-            cut = cutset([len(states) for states in kept], self._model.scopes, CUT_OPERATIONS, dear)
-            for v in cut:
-                dear[v] *= DEARER
-                kept[v] = (best[v],)
-            self._solve_over(kept)
-            if self._upper == before:
-                return
-            best = self._best
+    def _climb(self, states: tuple[int, ...], sizes: Sequence[tuple[int, float]]) -> None:
+        """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
+        value, dear = self._model.value(states), [1.0] * len(states)
+        for count, operations in sizes:
+            gained = value
+            for _ in range(ROUNDS):
+                if gained < IMPROVED * value or self._late or self._proved:
+                    break
+                kept = [self._promising(v, count, states) for v in range(len(states))]
+                for v in cutset([len(of) for of in kept], self._model.scopes, operations, dear):
+                    dear[v] *= DEARER
+                    kept[v] = (states[v],)
+                if not self._fits(self._order_over(kept, CLIMBED_OPERATIONS), CLIMBED_OPERATIONS):
+                    break
+                states = self._solve_over(kept)
+                now = self._model.value(states)
+                gained, value = value - now, now
 
     def _order_over(self, kept: Kept, most_operations: float) -> Order:
         sizes = [len(states) for states in kept]
         scopes = [tuple(v for v in scope if sizes[v] > 1) for scope in self._model.scopes]
         return greedy_order(sizes, scopes, most_operations, most_operations)
 
-    def _promising(self, v: int, count: int) -> tuple[int, ...]:
+    def _promising(self, v: int, count: int, known: Sequence[int] | None) -> tuple[int, ...]:
+        """Return the states of a variable with the least bounds, and that of a known choice."""
         kept = self._kept[v]
         costs = self._costs.get(v)
         first = range(len(kept)) if costs is None else costs.argsort(kind="stable").tolist()
         found = {kept[state] for state in first[:count]}
-        if self._best is not None and self._best[v] in kept:
-            found.add(self._best[v])
-        return tuple(sorted(found))
+        return tuple(sorted(found if known is None else found | {known[v]}))
 
-    def _solve_over(self, kept: Kept) -> None:
-        """Offer the exact optimum over the kept states."""
-        problem = self._model.exact(kept)
-        pruned, alive = DeadEnds(problem.tables).prune(problem)
-        states = solve(compacted(pruned))
-        self.offer([of[left[state]] for of, left, state in zip(kept, alive, states, strict=True)])
+    def _solve_over(self, kept: Kept) -> tuple[int, ...]:
+        """Offer and return the exact optimum over the kept states."""
+        states = solve(self._model.exact(kept))
+        found = tuple(of[state] for of, state in zip(kept, states, strict=True))
+        self.offer(found)
+        return found
 
     def _solved(self) -> bool:
         """Solve what is left exactly if that is quick; return whether it was."""

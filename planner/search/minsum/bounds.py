@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,28 +22,15 @@ Floats = NDArray[np.floating[Any]]
 SCALE_BITS = 6
 """Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little."""
 
-SLACK_ENTRIES = 1 << 16
-
 SINGLE_ENTRIES = 1 << 21
 """Entries of all terms' tables from which messages are found in single precision."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slack:
-    """What two nodes' shared fetch costs beyond a pairwise view: `table` [layout, state, other state], at least 0.
-
-    `scope` is (node, node, tensor).
-    """
-
-    scope: Scope
-    table: NDArray[np.float32]
 
 
 class Bound:
     """A reparametrisation of a problem: a message from every term to each of its variables."""
 
-    def __init__(self, problem: Problem, slacks: Sequence[Slack] = ()) -> None:
-        self.problem, self._slacks = problem, slacks
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         count = len(problem.sizes)
         self._unary = [np.zeros(size, dtype=np.int64) for size in problem.sizes]
         self._terms = []
@@ -53,23 +39,7 @@ class Bound:
                 self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
             else:
                 self._terms.append((scope, number))
-        at = {scope: f for f, (scope, _) in enumerate(self._terms)}
-        self._edges = []
-        for slack in slacks:
-            edges = []
-            for node in slack.scope[:2]:
-                scope = tuple(sorted((node, slack.scope[2])))
-                if scope not in at:
-                    at[scope] = len(self._terms)
-                    nothing = np.zeros([problem.sizes[v] for v in scope], dtype=np.int64)
-                    self._terms.append((scope, problem.tables.intern(nothing)))
-                edges.append(at[scope])
-            self._edges.append(tuple(edges))
-        self._extra: dict[int, Table] = {}
-        self._shared = [
-            [np.zeros((slack.table.shape[0], size), dtype=np.int64) for size in slack.table.shape[1:]]
-            for slack in slacks
-        ]
+        self._more: dict[int, Table] = {}
         entries = sum(problem.tables[number].size for _, number in self._terms)
         self._dtype: Any = np.float32 if entries > SINGLE_ENTRIES else np.float64
         self._terms_of = by_variable(self._terms, count)
@@ -122,51 +92,40 @@ class Bound:
             np.subtract(table, other, out=scratch)
             return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
         for a in [*range(axis), *range(table.ndim - 1, axis, -1)]:
-            shape = [1] * table.ndim
-            shape[a] = -1
             out = self._scratch[: table.size].reshape(table.shape) if table is self._floats[f] else None
-            table = np.minimum.reduce(np.subtract(table, messages[a].reshape(shape), out=out), axis=a, keepdims=True)
+            table = np.minimum.reduce(
+                np.subtract(table, messages[a].reshape(_along(a, table.ndim)), out=out), axis=a, keepdims=True
+            )
         return np.asarray(table.reshape(-1))
 
-    def share(self, first: int) -> None:
-        """Let shared fetches add to the pairs, at first half of what is best for those of each one's `first` node.
+    def left(self, f: int) -> Floats:
+        """Return a term less all that it has sent, times 2**SCALE_BITS."""
+        left: Floats = self._floats[f]
+        for axis, message in enumerate(self._messages[f]):
+            left = left - message.reshape(_along(axis, left.ndim))
+        return left
 
-        What the pairs of the other node can then have is exact: the two never exceed the slack.
-        """
-        for slack, edges, given in zip(self._slacks, self._edges, self._shared, strict=True):
-            pays = [self._pays(edge, slack) for edge in edges]
-            left = [paid - had.astype(self._dtype) for paid, had in zip(pays, given, strict=True)]
-            least = _least(slack.table, left[1 - first], 1 - first) + left[first]
-            mine = given[first] + np.floor(least / 2 - pays[first]).astype(np.int64)
-            others = np.floor(_least(slack.table, -mine.astype(np.float64), first)).astype(np.int64)
-            now = [mine, others] if first == 0 else [others, mine]
-            for n, edge in enumerate(edges):
-                more = self._oriented(edge, slack, now[n] - given[n])
-                self._extra[edge] = self._extra.get(edge, 0) + more
-                self._floats[edge] = self._floats[edge] + more.astype(self._dtype)
-                given[n] = now[n]
-
-    def _oriented(self, edge: int, slack: Slack, table: Any) -> Any:
-        """Return a table [layout, state] as the pair has it, or the other way round."""
-        return table if self._terms[edge][0][0] == slack.scope[2] else table.T
-
-    def _pays(self, edge: int, slack: Slack) -> Floats:
-        """Return what is left of a pair after its messages, [layout, state]."""
-        table = self._floats[edge] - self._messages[edge][0][:, None] - self._messages[edge][1]
-        return np.asarray(self._oriented(edge, slack, table))
+    def add(self, terms: Sequence[int], more: Table) -> None:
+        """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes."""
+        added: dict[int, tuple[Floats, Floats]] = {}
+        sums: dict[int, tuple[Table, Table]] = {}
+        nothing = np.zeros_like(more)
+        for f in terms:
+            floats, table = self._floats[f], self._more.get(f, nothing)
+            self._floats[f] = added.setdefault(id(floats), (floats, floats + more.astype(self._dtype)))[1]
+            self._more[f] = sums.setdefault(id(table), (table, table + more))[1]
 
     def strengthened(self) -> Problem:
-        """Return the problem with what slacks have given to pairs."""
-        terms = list(self.problem.terms)
-        terms += [
-            (self._terms[f][0], self.problem.tables.intern(more >> SCALE_BITS)) for f, more in self._extra.items()
-        ]
-        return simplified(Problem(self.problem.tables, self.problem.sizes, tuple(terms), self.problem.constant))
+        """Return the problem with what was added."""
+        tables, terms = self.problem.tables, list(self.problem.terms)
+        number = {id(more): tables.intern(more >> SCALE_BITS) for more in self._more.values()}
+        terms += [(self._terms[f][0], number[id(more)]) for f, more in self._more.items()]
+        return simplified(Problem(tables, self.problem.sizes, tuple(terms), self.problem.constant))
 
     def exact_table(self, f: int) -> Table:
         """Return a term's table, times 2**SCALE_BITS."""
         table = self.problem.tables[self._terms[f][1]] << SCALE_BITS
-        return table + self._extra[f] if f in self._extra else table
+        return table + self._more[f] if f in self._more else table
 
     def value(self) -> int:
         """Return the lower bound."""
@@ -220,47 +179,46 @@ class _Exact:
     """What rounded messages prove: integers throughout."""
 
     def __init__(self, bound: Bound) -> None:
-        self._problem, self._messages = bound.problem, bound.exact_messages()
+        self._problem, self._bound, self._messages = bound.problem, bound, bound.exact_messages()
         unary, self._terms = bound.parts()
         self._unary = [costs.copy() for costs in unary]
-        self._marginals: list[list[Table]] = []
-        for f, ((scope, _), messages) in enumerate(zip(self._terms, self._messages, strict=True)):
+        for (scope, _), messages in zip(self._terms, self._messages, strict=True):
             for v, message in zip(scope, messages, strict=True):
                 self._unary[v] += message
-            self._marginals.append(_marginals(bound.exact_table(f), messages))
-        self._minima = [int(marginals[0].min()) for marginals in self._marginals]
-        self._total = sum(self._minima) + sum(int(costs.min()) for costs in self._unary)
 
     @property
     def bound(self) -> int:
-        return self._problem.constant - (-self._total >> SCALE_BITS)
+        """The lower bound on every choice."""
+        total = self._single + sum(int(self._left(f).min()) for f in range(len(self._terms)))
+        return self._problem.constant - (-total >> SCALE_BITS)
 
     def of_states(self) -> list[Table]:
+        """Return, per variable and state, the lower bound on every choice with that state."""
         found = [costs - costs.min() for costs in self._unary]
-        for (scope, _), marginals, least in zip(self._terms, self._marginals, self._minima, strict=True):
-            for v, marginal in zip(scope, marginals, strict=True):
-                found[v] += marginal - least
-        return [self._problem.constant - (-(costs + self._total) >> SCALE_BITS) for costs in found]
+        total = self._single
+        for f, (scope, _) in enumerate(self._terms):
+            left = self._left(f)
+            least = int(left.min())
+            total += least
+            for axis, v in enumerate(scope):
+                found[v] += left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) - least
+        return [self._problem.constant - (-(costs + total) >> SCALE_BITS) for costs in found]
+
+    @property
+    def _single(self) -> int:
+        return sum(int(costs.min()) for costs in self._unary)
+
+    def _left(self, f: int) -> Table:
+        """Return a term less all that it has sent."""
+        left = self._bound.exact_table(f)
+        for axis, message in enumerate(self._messages[f]):
+            left = left - message.reshape(_along(axis, left.ndim))
+        return left
 
 
-def _marginals(table: Table, messages: Sequence[Table]) -> list[Table]:
-    """Return, per axis, the minima of the table less the messages of all its axes."""
-    left = table
-    for axis, message in enumerate(messages):
-        left = left - message.reshape([-1 if a == axis else 1 for a in range(table.ndim)])
-    return [left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) for axis in range(left.ndim)]
-
-
-def _least(slack: NDArray[np.float32], costs: Floats, node: int) -> Floats:
-    """Return [layout, state of the other node]: the least of slack + costs over the states of a node."""
-    least = np.empty((len(slack), slack.shape[2 - node]), dtype=costs.dtype)
-    rows = max(1, SLACK_ENTRIES // max(1, slack[0].size))
-    for start in range(0, len(slack), rows):
-        block = slice(start, start + rows)
-        scaled = np.multiply(slack[block], 2**SCALE_BITS, dtype=costs.dtype)
-        scaled += np.expand_dims(costs[block], 2 - node)
-        scaled.min(axis=1 + node, out=least[block])
-    return least
+def _along(axis: int, rank: int) -> list[int]:
+    """Return the shape in which a vector lies along an axis."""
+    return [-1 if a == axis else 1 for a in range(rank)]
 
 
 def breadth_first(count: int, scopes: Iterable[Scope]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import prod
 from typing import Protocol
 
@@ -17,12 +18,15 @@ from numpy.typing import NDArray
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Tables
-from planner.search.minsum.bounds import Slack
 from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
-from planner.search.minsum.relaxation import Halves, Pair, halved, is_shared, relax
+from planner.search.minsum.relaxation import Group, Halves, SharedFetch, halved, is_shared, relax
+from planner.search.minsum.sharing import Slack
 from planner.search.objectives.objective import Bytes, Objective
 
 SLACK_ITEM_BYTES = 4
+
+GROUP_ENTRIES = 1 << 22
+"""Up to so many entries a fetch that three and more nodes share is bounded as a whole."""
 
 Kept = Sequence[tuple[int, ...]]
 """The states of every variable that are still to be chosen from."""
@@ -56,7 +60,7 @@ class Model(Protocol):
         ...
 
     def slacks(self, most_bytes: int) -> list[Slack]:
-        """Return terms of three that can be added to the relaxed view, if they take no more bytes."""
+        """Return larger terms that can be added to the relaxed view, if they take no more bytes."""
         ...
 
     def value(self, states: Sequence[int]) -> int:
@@ -112,27 +116,44 @@ class Fetches:
         return compacted(simplified(both))
 
     def slacks(self, most_bytes: int) -> list[Slack]:
-        """Return what shared fetches of two nodes cost beyond the pairwise view, if that takes no more bytes."""
-        wanted = {self._key(pair): pair for pair in self._halves.pairs}
-        entries = sum(prod(self.sizes[v] for v in pair.scope) for pair in wanted.values())
-        if entries * SLACK_ITEM_BYTES > most_bytes:
+        """Return what shared fetches cost beyond the pairwise view, if that takes no more bytes.
+
+        Where the table of a whole group is large, it is those of all pairs of its nodes.
+        """
+        fetches = [fetch for group in self._halves.groups for fetch in self._fetches(group) if fetch.is_shared]
+        wanted = {self._key(fetch): fetch for fetch in fetches}
+        if sum(map(self._entries, wanted.values())) * SLACK_ITEM_BYTES > most_bytes:
             return []
-        tables = {key: self._slack(pair) for key, pair in wanted.items()}
-        return [Slack(pair.scope, tables[self._key(pair)]) for pair in self._halves.pairs]
+        tables = {key: self._slack(fetch) for key, fetch in wanted.items()}
+        return [Slack(fetch.scope, tables[self._key(fetch)]) for fetch in fetches]
 
-    def _key(self, pair: Pair) -> object:
-        return pair.alone, pair.together, pair.half, *(id(self._domains[v]) for v in pair.scope)
+    def _fetches(self, group: Group) -> list[SharedFetch]:
+        whole = group.shared(range(group.nodes))
+        if group.nodes == 2 or (whole.is_shared and self._entries(whole) <= GROUP_ENTRIES):
+            return [whole]
+        return [group.shared(pair) for pair in combinations(range(group.nodes), 2)]
 
-    def _slack(self, pair: Pair) -> NDArray[np.float32]:
-        """Return [layout, state, state], rounded down."""
-        one, other, layouts = (self._domains[v] for v in pair.scope)
-        if not (isinstance(one, Strategies) and isinstance(other, Strategies) and isinstance(layouts, Layouts)):
-            raise TypeError("a fetch is shared by two nodes")
-        alone = [cost.table([nodes], layouts).T for cost, nodes in zip(pair.alone, (one, other), strict=True)]
-        table = 2 * pair.together.table([one, other], layouts).transpose(2, 0, 1)
-        table = (table + alone[0][:, :, None] + alone[1][:, None, :]) * pair.half
-        single = table.astype(np.float32, order="C")
-        return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
+    def _entries(self, fetch: SharedFetch) -> int:
+        return prod(self.sizes[v] for v in fetch.scope)
+
+    def _key(self, fetch: SharedFetch) -> object:
+        return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
+
+    def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
+        """Return [layout, state of each node...], rounded down."""
+        *nodes, layouts = (self._domains[v] for v in fetch.scope)
+        strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
+        if len(strategies) < len(nodes) or not isinstance(layouts, Layouts):
+            raise TypeError("a fetch is shared by nodes")
+        total = np.zeros([self.sizes[v] for v in (fetch.scope[-1], *fetch.scope[:-1])], dtype=np.int64)
+        for chosen, cost in fetch.costs.items():
+            found = cost.table([strategies[node] for node in chosen], layouts)
+            times = len(nodes) - 1 if len(chosen) == 1 else len(nodes)
+            kept = (slice(None), *(slice(None) if node in chosen else None for node in range(len(nodes))))
+            total += times * np.moveaxis(found, -1, 0)[kept]
+        total *= fetch.times
+        single = total.astype(np.float32)
+        return np.where(single.astype(np.int64) > total, np.nextafter(single, np.float32(-1)), single)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""

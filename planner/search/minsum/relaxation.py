@@ -7,10 +7,10 @@ what its nodes fetch is at least the mean of what each fetches alone, and that i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import lcm
+from math import comb, lcm
 
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost, Read
@@ -21,28 +21,55 @@ Key = tuple[Scope, Cost]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two nodes that share a fetch: what the union costs beyond half of what each would fetch alone.
+class Group:
+    """Nodes that share a fetch, which counts `times`.
 
-    `scope` is (node, node, tensor); the cost is `half` * (fetch + other fetch) + 2 * `half` * (what sharing changes).
+    `scope` is (node..., tensor); `costs` are the terms of inclusion and exclusion, by positions of nodes.
     """
 
     scope: Scope
-    alone: tuple[Cost, Cost]
-    together: Cost
-    half: int
+    costs: Mapping[tuple[int, ...], Cost]
+    times: int
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes share the fetch."""
+        return len(self.scope) - 1
+
+    def shared(self, nodes: Sequence[int]) -> SharedFetch:
+        """Return what some of the nodes share, counted so that over all choices of as many nodes it is not more."""
+        costs = {tuple(map(nodes.index, key)): cost for key, cost in self.costs.items() if set(key) <= set(nodes)}
+        scope = (*(self.scope[node] for node in nodes), self.scope[-1])
+        return SharedFetch(scope, costs, self.times // (comb(self.nodes, len(nodes)) * len(nodes)))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFetch:
+    """What a shared fetch costs beyond the mean of what its nodes would fetch alone, times `times` * their number.
+
+    `scope` and `costs` as in `Group`.
+    """
+
+    scope: Scope
+    costs: Mapping[tuple[int, ...], Cost]
+    times: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its nodes are different variables."""
+        return len(set(self.scope)) == len(self.scope) > 2
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
     """A coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
 
-    What the shared fetches cost beyond that is at least what the pairs cost.
+    What the shared fetches cost beyond that is what the union of each group does.
     """
 
     coarse: CoarseGraph
     scale: int
-    pairs: tuple[Pair, ...]
+    groups: tuple[Group, ...]
 
 
 def halved(coarse: CoarseGraph) -> Halves | None:
@@ -55,24 +82,23 @@ def halved(coarse: CoarseGraph) -> Halves | None:
         return None
     scale = lcm(*((len(scope) - 1) * (len(scope) - 2) for scope, _ in shared))
     scaled: Counter[Key] = Counter()
-    pairs = []
+    groups = []
     for scope, cost in shared:
-        weight, nodes = weights[scope, cost], len(scope) - 1
-        for size in range(1, nodes + 1):
-            for chosen in combinations(range(nodes), size):
-                part = _part(scope, cost, chosen)
-                weights[part] -= weight
-                if size == 1:
-                    scaled[part] += weight * scale // nodes
-                if size == 2 and weight > 0 and is_shared(part[0]):
-                    one, other = (_part(*part, (at,))[1] for at in (0, 1))
-                    pairs.append(Pair(part[0], (one, other), part[1], weight * scale // (nodes * (nodes - 1))))
+        weight, nodes = weights[scope, cost], range(len(scope) - 1)
+        subsets = [chosen for size in range(1, len(scope)) for chosen in combinations(nodes, size)]
+        parts = {chosen: _part(scope, cost, chosen) for chosen in subsets}
+        for chosen, part in parts.items():
+            weights[part] -= weight
+            if len(chosen) == 1:
+                scaled[part] += weight * scale // len(nodes)
+        if weight > 0:
+            groups.append(Group(scope, {chosen: one for chosen, (_, one) in parts.items()}, weight * scale))
     if any(weight < 0 for weight in weights.values()):
         return None
     for key, weight in weights.items():
         scaled[key] += weight * scale
     factors = tuple(Factor(scope, cost, weight, 1) for (scope, cost), weight in scaled.items() if weight)
-    return Halves(replace(coarse, factors=factors), scale, tuple(pairs))
+    return Halves(replace(coarse, factors=factors), scale, tuple(groups))
 
 
 def is_shared(scope: Scope) -> bool:

@@ -45,11 +45,11 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
     return Solution(states, problem.value(states), found.bound, found.width, found.largest_table_bytes)
 
 
-def minimise_model(model: Model, limits: Limits, incumbent: Sequence[int] | None = None) -> Solution:
-    """Return the best choice found for a model; `incumbent` is a choice known beforehand."""
+def minimise_model(model: Model, limits: Limits, starts: Sequence[Sequence[int]] = ()) -> Solution:
+    """Return the best choice found for a model; `starts` are choices known beforehand."""
     search = Tightening(model, limits)
-    if incumbent is not None:
-        search.offer(incumbent)
+    for states in starts:
+        search.start(states)
     return search.run()
 
 
