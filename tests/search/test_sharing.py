@@ -90,5 +90,7 @@ def test_a_table_of_a_group_is_what_the_union_costs_beyond_the_mean(states):
 def test_colours_see_as_far_as_asked():
     chain = [((v, v + 1), 0) for v in range(9)]
     near, far = colours([0] * 10, chain, 1), colours([0] * 10, chain, 3)
-    assert near[1:9] == [near[1]] * 8 and near[0] != near[1] != near[9]
-    assert far[3:7] == [far[3]] * 4 and far[2] != far[3]
+    assert near[1:9] == [near[1]] * 8
+    assert near[0] != near[1] != near[9]
+    assert far[3:7] == [far[3]] * 4
+    assert far[2] != far[3]
