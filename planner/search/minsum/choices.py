@@ -1,0 +1,152 @@
+"""The best choice found so far, and how better ones are looked for: exactly, over some states of every variable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from planner.search.costs.tables import Table
+from planner.search.minsum.elimination import Order, cutset, greedy_order, solve
+from planner.search.minsum.limits import Limits
+from planner.search.minsum.model import Kept, Model
+
+FEW_OPERATIONS = 2e8
+FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+
+NEIGHBOURHOODS = ((40, 2e6), (40, 6e6), (56, 1e7))
+"""A choice is improved by solving for all but a few variables: states of each, and work on each, ever more."""
+
+CLIMBED_OPERATIONS = 2e10
+ROUNDS = 6
+IMPROVED = 1e-4
+"""Neighbourhoods of a size are left when one gains less than this part."""
+
+DEARER = 4.0
+"""By how much more reluctantly a variable keeps its state that kept it before."""
+
+
+class Left:
+    """What is left of every variable: `kept`, the states that a better choice may have, and a bound with each."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.kept: list[tuple[int, ...]] = [tuple(range(size)) for size in sizes]
+        self._bounds: dict[int, Table] = {}
+
+    def __len__(self) -> int:
+        """How many states are left of all variables together."""
+        return sum(map(len, self.kept))
+
+    def learn(self, v: int, states: Sequence[int], bounds: Table) -> None:
+        """Take lower bounds on the cost of every choice with each of some states, all kept ones among them."""
+        at = {state: i for i, state in enumerate(states)}
+        self._bounds[v] = bounds[[at[state] for state in self.kept[v]]]
+
+    def prune(self, variables: Iterable[int], most: int) -> dict[int, tuple[int, ...]] | None:
+        """Drop states whose bound is `most` or more; return what remains of which variables, by position.
+
+        None if nothing remains of one.
+        """
+        alive = {v: tuple(np.flatnonzero(self._bounds[v] < most).tolist()) for v in variables}
+        if not all(alive.values()):
+            return None
+        alive = {v: states for v, states in alive.items() if len(states) < len(self.kept[v])}
+        for v, states in alive.items():
+            self.kept[v] = tuple(self.kept[v][state] for state in states)
+            self._bounds[v] = self._bounds[v][list(states)]
+        return alive
+
+    def promising(self, count: int, known: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return so many states of every variable, those of the least bounds, and that of a known choice."""
+        found = ({kept[state] for state in self._ranked(v)[:count]} for v, kept in enumerate(self.kept))
+        return [tuple(sorted(states | {state})) for states, state in zip(found, known, strict=True)]
+
+    def _ranked(self, v: int) -> Sequence[int]:
+        bounds = self._bounds.get(v)
+        return range(len(self.kept[v])) if bounds is None else bounds.argsort(kind="stable").tolist()
+
+
+class Choices:
+    """The best choice of a model found so far and its cost; to begin with, the first state of every variable.
+
+    The search for better ones ends with the limits' seconds.
+    """
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self._model, self._limits = model, limits
+        self._deadline = time.process_time() + limits.seconds
+        self._starts: list[tuple[int, ...]] = []
+        self._few = 0
+        self.best: tuple[int, ...] = (0,) * len(model.sizes)
+        self.cost = model.value(self.best)
+
+    @property
+    def late(self) -> bool:
+        """Whether time is out."""
+        return time.process_time() > self._deadline
+
+    def start(self, states: Sequence[int]) -> None:
+        """Offer a choice that is worth improving even if a better one is known."""
+        self._starts.append(tuple(states))
+        self.offer(states)
+
+    def offer(self, states: Sequence[int]) -> None:
+        """Take a choice if it is better than the best so far."""
+        cost = self._model.value(states)
+        if cost < self.cost:
+            self.best, self.cost = tuple(states), cost
+
+    def order_over(self, kept: Kept, most_operations: float) -> Order:
+        """Return the order in which to solve for some states of every variable, as far as that much work goes."""
+        sizes = [len(states) for states in kept]
+        scopes = [tuple(v for v in scope if sizes[v] > 1) for scope in self._model.scopes]
+        return greedy_order(sizes, scopes, most_operations, most_operations)
+
+    def fits(self, order: Order, operations: float) -> bool:
+        """Whether following an order stays within so much work, and within the limits."""
+        return order.fits(self._limits.memory_bytes, min(operations, self._limits.operations))
+
+    def solve_over(self, kept: Kept) -> tuple[int, ...]:
+        """Offer and return the exact optimum over some states of every variable."""
+        states = solve(self._model.exact(kept))
+        found = tuple(of[state] for of, state in zip(kept, states, strict=True))
+        self.offer(found)
+        return found
+
+    def try_few_states(self, left: Left) -> None:
+        """Offer the exact optimum over the most promising states of the variables, as many as are quickly tried."""
+        for at in range(max(0, self._few - 1), len(FEW_STATES)):
+            kept = left.promising(FEW_STATES[at], self.best)
+            if self.fits(self.order_over(kept, FEW_OPERATIONS), FEW_OPERATIONS):
+                self._few = at
+                self.solve_over(kept)
+                return
+
+    def improve(self, left: Left) -> None:
+        """Climb a little from the best."""
+        self._climb(left, self.best, NEIGHBOURHOODS[:1])
+
+    def improve_all(self, left: Left) -> None:
+        """Climb from where the search started, then further from the best."""
+        for states in reversed(self._starts):
+            self._climb(left, states, NEIGHBOURHOODS[:-1])
+        self._climb(left, self.best, NEIGHBOURHOODS[-1:])
+
+    def _climb(self, left: Left, states: tuple[int, ...], sizes: Sequence[tuple[int, float]]) -> None:
+        """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
+        cost, dear = self._model.value(states), [1.0] * len(states)
+        for count, operations in sizes:
+            gained = cost
+            for _ in range(ROUNDS):
+                if gained < IMPROVED * cost or self.late:
+                    break
+                kept = left.promising(count, states)
+                for v in cutset([len(of) for of in kept], self._model.scopes, operations, dear):
+                    dear[v] *= DEARER
+                    kept[v] = (states[v],)
+                if not self.fits(self.order_over(kept, CLIMBED_OPERATIONS), CLIMBED_OPERATIONS):
+                    break
+                states = self.solve_over(kept)
+                now = self._model.value(states)
+                gained, cost = cost - now, now
