@@ -15,8 +15,8 @@ from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.needs import Need, Term, need_classes, terms_of
 from planner.search.costs.tables import Table
 
-BLOCK_ELEMENTS = 1 << 22
-"""Arrays over classes, holdings and workers are made in blocks of about so many elements."""
+BLOCK_ELEMENTS = 1 << 18
+"""Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
 
 
 def not_owned(
@@ -54,8 +54,10 @@ def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]
     for block in blocks(sizes[0], prod(sizes[1:]) * masks.shape[1] * prod(ways)):
         volume = np.ones((1,), dtype=np.int64)
         for (inverses, counts), mask in zip(tables, masks, strict=True):
-            at = np.ix_(inverses[0][block], *inverses[1:], mask)
-            volume = volume * counts[at]
+            part = counts
+            for axis, inverse in enumerate((inverses[0][block], *inverses[1:], mask)):
+                part = part.take(inverse, axis=axis)
+            volume = np.multiply(volume, part, out=part) if volume.shape[-1] == 1 else volume * part
         found[block] = over_workers(volume, ways)
     return found
 
@@ -82,7 +84,7 @@ def without_workers(counts: Counts) -> Counts:
 
 def over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
     """Sum over the last axis, which has one entry where all workers' are equal."""
-    return np.asarray(volume.sum(axis=-1) * (1 if volume.shape[-1] > 1 else prod(ways)))
+    return volume[..., 0] * prod(ways) if volume.shape[-1] == 1 else np.asarray(volume.sum(axis=-1))
 
 
 def blocks(size: int, elements_each: int) -> Iterator[slice]:
