@@ -140,12 +140,15 @@ def test_out_of_limits_the_gap_is_certified(problem, known):
     assert not known or found.value <= problem.value(incumbent)
 
 
+@pytest.mark.parametrize("distinct", [1000, 3])
 @pytest.mark.parametrize("sizes", [(40, 30, 50, 60), (7, 300, 300), (3, 70000)])
-def test_large_tables_are_minimised_block_by_block(sizes):
+def test_large_tables_are_minimised_block_by_block(sizes, distinct):
+    """States are alike in some terms, or differ."""
     rng, tables = np.random.default_rng(0), Tables()
     rank = len(sizes)
     scopes = [(0, a) for a in range(1, rank)] + [tuple(range(min(rank, 3)))]
-    terms = [(tables.intern(rng.integers(0, 99, [sizes[a] for a in scope])), scope) for scope in scopes]
+    alike = rng.integers(0, min(distinct, sizes[0]), sizes[0])
+    terms = [(tables.intern(rng.integers(0, 99, [sizes[a] for a in scope])[alike]), scope) for scope in scopes]
     full = sum(tables[number].reshape([sizes[a] if a in scope else 1 for a in range(rank)]) for number, scope in terms)
     assert (tables[tables.minimum(tuple(terms), sizes)] == full.min(axis=0)).all()
 

@@ -7,6 +7,7 @@ axes: `Term = (scope, number)`, scope strictly ascending.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 
@@ -22,6 +23,8 @@ Shape = tuple[tuple[int, Scope], ...]
 SMALL_ELEMENTS = 1 << 16
 CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
+COMPARED_ELEMENTS = 1 << 24
+CHECKED_STATES = 4
 
 
 class Tables:
@@ -181,43 +184,79 @@ def _blockwise_minimum(views: Sequence[Table], sizes: tuple[int, ...]) -> Table:
     result = np.empty(sizes[1:], dtype=np.int64)
     for index in np.ndindex(sizes[1:split]):
         found = [part.at(index) for part in parts]
-        low = _add_up([minimum for _, minimum in found])
         base = np.zeros(sizes[0], dtype=np.int64)
-        for block, minimum in found:
-            if block.size == sizes[0]:
-                base = base + minimum
-        blocks = [block for block, _ in found if block.size > sizes[0]]
-        result[index] = _least(blocks, base, low, sizes[split:])
+        for block in found:
+            if block.is_single:
+                base = base + block.low
+        blocks = [block for block in found if not block.is_single]
+        result[index] = _least(blocks, base, sizes[split:])
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Costs [state, ...], each state's minimum, and [t, t']: the most that t' can cost over t, if that is known."""
+
+    costs: Table
+    low: Table
+    loss: Table | None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one cost per state."""
+        return self.costs.size == len(self.costs)
+
+
 class _Part:
-    """One view's blocks, and each state's minimum in them."""
+    """One view's blocks."""
 
     def __init__(self, view: Table, split: int) -> None:
         self._view = view
         self._sizes = view.shape[1:split]
-        self._found: dict[tuple[int, ...], tuple[Table, Table]] = {}
+        self._found: dict[tuple[int, ...], _Block] = {}
 
-    def at(self, index: tuple[int, ...]) -> tuple[Table, Table]:
+    def at(self, index: tuple[int, ...]) -> _Block:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
         if at not in self._found:
             block = self._view[(slice(None), *at)]  # type: ignore[arg-type]
-            self._found[at] = (block, block.reshape(len(block), -1).min(axis=1))
+            rows = block.reshape(len(block), -1)
+            compared = rows.shape[1] > 1 and rows.size * len(rows) <= COMPARED_ELEMENTS
+            self._found[at] = _Block(block, rows.min(axis=1), largest_differences(rows) if compared else None)
         return self._found[at]
 
 
-def _least(blocks: Sequence[Table], base: Table, low: Table, shape: tuple[int, ...]) -> Table:
-    """Return the minimum over states of base + blocks; `low` says how little each can give, so that few are tried."""
+def largest_differences(rows: Table) -> Table:
+    """Return [t, t']: the maximum of rows[t'] - rows[t]."""
+    found = np.empty((len(rows), len(rows)), dtype=np.int64)
+    for state, row in enumerate(rows):
+        found[state] = (rows - row).max(axis=1)
+    return found
+
+
+def dead_ends(loss: Table, *, break_ties: bool = True) -> NDArray[np.bool_]:
+    """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
+    dead = loss < 0
+    if break_ties:
+        dead |= (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
+    return np.asarray(dead.any(axis=1))
+
+
+def _least(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:
+    """Return the minimum over states of base + blocks, trying neither dead ends nor states whose least is too much."""
     if not blocks:
         return np.full(shape, base.min())
+    low = base + _add_up([block.low for block in blocks])
+    losses = [block.loss for block in blocks if block.loss is not None]
+    states = np.argsort(low, kind="stable")
+    if len(losses) == len(blocks):
+        states = states[~dead_ends(_add_up(losses) + base - base[:, None])[states]]
     best = np.full(shape, np.iinfo(np.int64).max)
     total = np.empty(shape, dtype=np.int64)
-    for state in np.argsort(low, kind="stable").tolist():
-        if low[state] >= best.max():
+    for tried, state in enumerate(states.tolist()):
+        if tried % CHECKED_STATES == 0 and low[state] >= best.max():
             break
-        np.add(blocks[0][state], base[state], out=total)
+        np.add(blocks[0].costs[state], base[state], out=total)
         for block in blocks[1:]:
-            np.add(total, block[state], out=total)
+            np.add(total, block.costs[state], out=total)
         np.minimum(best, total, out=best)
     return best

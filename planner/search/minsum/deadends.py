@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.costs.tables import Scope, Table, Tables, dead_ends, largest_differences
 from planner.search.minsum.problem import Problem, around, by_variable, restricted, simplified
 
 EXACT_COMPARISONS = 1 << 24
@@ -63,10 +63,7 @@ class DeadEnds:
             loss = np.zeros((size, size), dtype=np.int64)
             for number, scope in shape:
                 loss += self._loss(number, scope)
-            dead = loss < 0
-            if break_ties:
-                dead |= (loss == 0) & (np.arange(size)[None, :] < np.arange(size)[:, None])
-            self._survivors[key] = tuple(np.flatnonzero(~dead.any(axis=1)).tolist())
+            self._survivors[key] = tuple(np.flatnonzero(~dead_ends(loss, break_ties=break_ties)).tolist())
         states = self._survivors[key]
         return None if len(states) == size else states
 
@@ -88,18 +85,10 @@ def _loss(rows: Table) -> Table:
     of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     distinct = rows[[of.index(number) for number in range(len(numbers))]]
     if distinct.size * len(distinct) <= EXACT_COMPARISONS or rows.ndim <= 2:
-        loss = _largest_differences(distinct.reshape(len(distinct), -1))
+        loss = largest_differences(distinct.reshape(len(distinct), -1))
     else:
         loss = _bounded_differences(distinct)
     return np.asarray(loss[np.ix_(of, of)])
-
-
-def _largest_differences(rows: Table) -> Table:
-    """Return [t, t']: the maximum of rows[t'] - rows[t]."""
-    found = np.empty((len(rows), len(rows)), dtype=np.int64)
-    for state, row in enumerate(rows):
-        found[state] = (rows - row).max(axis=1)
-    return found
 
 
 def _bounded_differences(rows: NDArray[np.int64]) -> Table:
