@@ -18,7 +18,7 @@ def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
     The recursion's plan is where it starts from, so it is never worse; nor is it than the plan of this search in which
-    all ties apply or, where tensors may be partial, none is.
+    all ties apply or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound.
     """
     recursion = recursive(space, limits)
     starts = [recursion.choice]
@@ -30,13 +30,14 @@ def joint(space: Space, limits: Limits) -> Outcome:
         found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, starts)
     else:
         found = _in_parts(space, limits, min(starts, key=space.cost))
-    return Outcome(found.choice, found.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
+    bound = max(0, found.lower_bound or 0)
+    return Outcome(found.choice, found.cost, bound, {**found.details, "recursive_cost": recursion.cost})
 
 
 def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
     """Return the best plan whose steps go alike in runs, where tables over all steps are too large.
 
-    The bound is that of the first steps, or 0: costs are not negative.
+    The bound is that of the first steps, if it is known.
     """
     found = over(space, alike(space, start, limits), limits, [start])
     first = first_steps(space, limits)
@@ -44,7 +45,7 @@ def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
         return replace(found, lower_bound=0)
     fewer, scale = first
     bound = over(fewer, [fewer.candidates(v) for v in range(len(start))], limits).lower_bound
-    return replace(found, lower_bound=max(0, -(-(bound or 0) // scale)))
+    return replace(found, lower_bound=-(-(bound or 0) // scale))
 
 
 def _tied(space: Space) -> Space | None:

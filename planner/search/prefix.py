@@ -17,7 +17,7 @@ from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.cost import Cost, Read
 from planner.search.minsum.elimination import ITEM_BYTES
 from planner.search.minsum.limits import Limits
-from planner.search.minsum.relaxation import halved, is_shared
+from planner.search.minsum.relaxation import is_shared, relaxed_fetches
 from planner.search.space import Space, State
 
 PART = 8
@@ -44,14 +44,14 @@ def first_steps(space: Space, limits: Limits) -> tuple[Space, int] | None:
 
     None where nothing is known of the objective.
     """
-    halves = halved(space.coarse) if space.objective.name == "bytes" and space.carriage is None else None
-    if halves is None:
+    relaxed = relaxed_fetches(space.coarse) if space.objective.name == "bytes" and space.carriage is None else None
+    if relaxed is None:
         return None
-    coarse = _without_strides(halves.coarse)
+    coarse = _without_strides(relaxed.coarse)
     for steps in range(len(space.ways) - 1, 0, -1):
         fewer = Space(coarse, space.ways[:steps], space.replicate)
         if fits(fewer, limits):
-            return fewer, halves.scale
+            return fewer, relaxed.scale
     return None
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.search import SearchOptions, space_of
+from planner.search import Limits, SearchOptions, space_of
+from planner.search.joint import over
 from planner.search.minsum import model as of_model
-from planner.search.minsum.bounds import Bound
+from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.colours import colours
-from planner.search.minsum.model import Fetches, model_of
-from planner.search.minsum.sharing import Sharing, with_pairs
+from planner.search.minsum.model import Fetches, model_of, rounded_down
+from planner.search.minsum.sharing import Sharing, gifts_of, with_pairs
 from tests.search.graphs import random_graph
 
 CHOICES = 200
@@ -84,7 +85,39 @@ def test_a_table_of_a_group_is_what_the_union_costs_beyond_the_mean(states):
         int(slack.table[choice[slack.scope[-1]], *(choice[v] for v in slack.scope[:-1])])
         for slack in found.slacks(1 << 28)
     )
-    assert found.relaxed.value(choice) + slacks == found.scale * found.value(choice)
+    assert found.relaxed.value(choice) + slacks / 2**SCALE_BITS == found.scale * found.value(choice)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("largest", [1 << 6, 1 << 40])
+def test_gifts_add_up_to_no_more_than_there_is(nodes, largest):
+    rng = np.random.default_rng(nodes)
+    slack = rng.integers(0, largest, (5, 4, 6, 3)[: nodes + 1]).astype(np.float32)
+    left = [rng.integers(0, largest, (5, size)).astype(np.float32) for size in slack.shape[1:]]
+    total = sum(
+        gift.reshape(5, *(-1 if axis == node else 1 for axis in range(nodes)))
+        for node, gift in enumerate(gifts_of(slack, left))
+    )
+    assert (total <= slack.astype(np.int64)).all()
+    assert (total == slack.astype(np.int64)).any()
+
+
+def test_single_precision_is_rounded_down():
+    table = np.array([0, 1, (1 << 24) + 1, (1 << 24) + 3, (1 << 40) + 1, (1 << 40) - 1, 3 << 30], dtype=np.int64)
+    found = rounded_down(table).astype(np.int64)
+    assert (found <= table).all()
+    assert (found >= table - (table >> 23)).all()
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+def test_bounds_of_groups_of_three_nodes_hold(placements):
+    graph = build("transformer-1-8", ModelOptions(batch=2, sequence=2, vocabulary=8))
+    space = space_of(graph, SearchOptions((2, 2), placements=placements))
+    candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
+    assert any(len(slack.scope) == 4 for slack in model(graph, placements=placements, untie=()).slacks(1 << 28))
+    exact, bounded = over(space, candidates, Limits()), over(space, candidates, Limits(operations=0, seconds=1))
+    assert exact.lower_bound == exact.cost
+    assert 0 < bounded.lower_bound <= exact.cost <= bounded.cost
 
 
 def test_colours_see_as_far_as_asked():

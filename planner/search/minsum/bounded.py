@@ -76,7 +76,7 @@ class Tightening:
         self._view, self._scale = model.relaxed, model.scale
         self._lower = -(1 << 62)
         self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
-        self._known = False
+        self._view_solved = False
 
     def start(self, states: Sequence[int]) -> None:
         """Take a choice to begin with."""
@@ -111,8 +111,8 @@ class Tightening:
         """Solve the view exactly if that is quick."""
         most_operations = min(most_operations, self._limits.operations)
         order = order_of(self._view, most_operations)
-        self._known = order.fits(self._limits.memory_bytes // 2, most_operations)
-        if self._known:
+        self._view_solved = order.fits(self._limits.memory_bytes // 2, most_operations)
+        if self._view_solved:
             states = solve(compacted(self._view), order)
             self._raise(self._view.value(states))
             self._offer_view(states)
@@ -129,9 +129,9 @@ class Tightening:
             whole = Bound(with_pairs(self._model.relaxed, slacks))
             whole.resume(bound.messages())
             self._share(whole, Sharing(whole, slacks))
-            self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
             self._view = whole.strengthened()
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
+            self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
 
     def _share(self, bound: Bound, sharing: Sharing) -> None:
         before = bound.value()
@@ -148,12 +148,12 @@ class Tightening:
 
     def _contract(self) -> None:
         """Eliminate ever more variables of the view before passing messages, unless it is solved."""
-        if self._known:
+        if self._view_solved:
             return
         for most_entries in CONTRACTIONS:
             improve = True
             while self._may_contract(most_entries):
-                before = len(self._left)
+                before = self._left.states
                 contracted = contract(self._view, most_entries)
                 if not contracted.kept:
                     self._raise(contracted.problem.constant)
@@ -166,7 +166,7 @@ class Tightening:
                 improve = False
                 if self._finished():
                     return
-                if len(self._left) > WORTHWHILE * before:
+                if self._left.states > WORTHWHILE * before:
                     break
 
     def _view_exactly(self) -> None:
@@ -176,11 +176,11 @@ class Tightening:
             return
         self._view, self._scale = absorbed(self._model.exact(self._left.kept)), 1
         while True:
-            before = len(self._left)
+            before = self._left.states
             bound = Bound(self._view)
             self._sweep(bound, SWEEPS)
             self._read_off(bound, self._left.kept)
-            if self._finished() or len(self._left) > WORTHWHILE * before:
+            if self._finished() or self._left.states > WORTHWHILE * before:
                 return
 
     def _may_contract(self, most_entries: int) -> bool:

@@ -107,13 +107,10 @@ class Bound:
 
     def add(self, terms: Sequence[int], more: Table) -> None:
         """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes."""
-        added: dict[int, tuple[Floats, Floats]] = {}
-        sums: dict[int, tuple[Table, Table]] = {}
-        nothing = np.zeros_like(more)
-        for f in terms:
-            floats, table = self._floats[f], self._more.get(f, nothing)
-            self._floats[f] = added.setdefault(id(floats), (floats, floats + more.astype(self._dtype)))[1]
-            self._more[f] = sums.setdefault(id(table), (table, table + more))[1]
+        floats = _added([self._floats[f] for f in terms], more.astype(self._dtype))
+        tables = _added([self._more.get(f) for f in terms], more)
+        for f, summed, table in zip(terms, floats, tables, strict=True):
+            self._floats[f], self._more[f] = summed, table
 
     def strengthened(self) -> Problem:
         """Return the problem with what was added."""
@@ -214,6 +211,13 @@ class _Exact:
         for axis, message in enumerate(self._messages[f]):
             left = left - message.reshape(_along(axis, left.ndim))
         return left
+
+
+def _added(arrays: Sequence[Any], more: Any) -> list[Any]:
+    """Return every array plus another, None counting as zeros; an array that occurs twice is added to once."""
+    distinct = {id(array): array for array in arrays}
+    sums = {key: more if array is None else array + more for key, array in distinct.items()}
+    return [sums[id(array)] for array in arrays]
 
 
 def _along(axis: int, rank: int) -> list[int]:

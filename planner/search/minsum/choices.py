@@ -34,7 +34,8 @@ class Left:
         self.kept: list[tuple[int, ...]] = [tuple(range(size)) for size in sizes]
         self._bounds: dict[int, Table] = {}
 
-    def __len__(self) -> int:
+    @property
+    def states(self) -> int:
         """How many states are left of all variables together."""
         return sum(map(len, self.kept))
 

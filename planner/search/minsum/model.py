@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
-from planner.search.costs.tables import Scope, Tables
+from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.minsum.bounds import SCALE_BITS
 from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
-from planner.search.minsum.relaxation import Group, Halves, SharedFetch, halved, is_shared, relax
+from planner.search.minsum.relaxation import Group, RelaxedFetches, SharedFetch, is_shared, relax, relaxed_fetches
 from planner.search.minsum.sharing import Slack
 from planner.search.objectives.objective import Bytes, Objective
 
@@ -94,12 +95,14 @@ class Dense:
 class Fetches:
     """A coarse graph whose shared fetches are tabulated over the states that are asked for."""
 
-    def __init__(self, coarse: CoarseGraph, halves: Halves, domains: Sequence[Domain], objective: Objective) -> None:
+    def __init__(
+        self, coarse: CoarseGraph, relaxed: RelaxedFetches, domains: Sequence[Domain], objective: Objective
+    ) -> None:
         self._domains, self._objective = tuple(domains), objective
         self.sizes = tuple(len(domain.states) for domain in domains)
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
-        tables, self.scale, self._halves = Tables(), halves.scale, halves
-        self.relaxed = build(halves.coarse, domains, tables, objective)
+        tables, self.scale, self._groups = Tables(), relaxed.scale, relaxed.groups
+        self.relaxed = build(relaxed.coarse, domains, tables, objective)
         pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
         shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
         self._shared = replace(coarse, factors=tuple(shared))
@@ -120,7 +123,7 @@ class Fetches:
 
         Where the table of a whole group is large, it is those of all pairs of its nodes.
         """
-        fetches = [fetch for group in self._halves.groups for fetch in self._fetches(group) if fetch.is_shared]
+        fetches = [fetch for group in self._groups for fetch in self._fetches(group)]
         wanted = {self._key(fetch): fetch for fetch in fetches}
         if sum(map(self._entries, wanted.values())) * SLACK_ITEM_BYTES > most_bytes:
             return []
@@ -129,7 +132,7 @@ class Fetches:
 
     def _fetches(self, group: Group) -> list[SharedFetch]:
         whole = group.shared(range(group.nodes))
-        if group.nodes == 2 or (whole.is_shared and self._entries(whole) <= GROUP_ENTRIES):
+        if group.nodes == 2 or self._entries(whole) <= GROUP_ENTRIES:
             return [whole]
         return [group.shared(pair) for pair in combinations(range(group.nodes), 2)]
 
@@ -140,20 +143,18 @@ class Fetches:
         return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
 
     def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
-        """Return [layout, state of each node...], rounded down."""
+        """Return [layout, state of each node...], times 2**SCALE_BITS."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
         strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
         if len(strategies) < len(nodes) or not isinstance(layouts, Layouts):
-            raise TypeError("a fetch is shared by nodes")
+            raise TypeError(f"expected a fetch by nodes of a tensor, got {nodes} of {layouts}")
         total = np.zeros([self.sizes[v] for v in (fetch.scope[-1], *fetch.scope[:-1])], dtype=np.int64)
         for chosen, cost in fetch.costs.items():
             found = cost.table([strategies[node] for node in chosen], layouts)
             times = len(nodes) - 1 if len(chosen) == 1 else len(nodes)
             kept = (slice(None), *(slice(None) if node in chosen else None for node in range(len(nodes))))
             total += times * np.moveaxis(found, -1, 0)[kept]
-        total *= fetch.times
-        single = total.astype(np.float32)
-        return np.where(single.astype(np.int64) > total, np.nextafter(single, np.float32(-1)), single)
+        return rounded_down(total * fetch.times) * np.float32(2**SCALE_BITS)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -174,10 +175,16 @@ class Fetches:
 
 def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
     """Return the model of choosing one state of each variable's domain so that the objective is least."""
-    halves = halved(coarse) if isinstance(objective, Bytes) else None
-    if halves is None or not any(is_shared(factor.scope) for factor in coarse.factors):
+    relaxed = relaxed_fetches(coarse) if isinstance(objective, Bytes) else None
+    if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
         return Dense(build(coarse, domains, Tables(), objective))
-    return Fetches(coarse, halves, domains, objective)
+    return Fetches(coarse, relaxed, domains, objective)
+
+
+def rounded_down(table: Table) -> NDArray[np.float32]:
+    """Return a table of numbers from 0 in single precision, nowhere more than it was."""
+    single = table.astype(np.float32)
+    return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
 
 
 def some(kept: Kept, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -54,17 +54,12 @@ class SharedFetch:
     costs: Mapping[tuple[int, ...], Cost]
     times: int
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether its nodes are different variables."""
-        return len(set(self.scope)) == len(self.scope) > 2
-
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class RelaxedFetches:
     """A coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
 
-    What the shared fetches cost beyond that is what the union of each group does.
+    Each node pays an equal part of what it would fetch alone; what a group's fetch costs beyond that is left out.
     """
 
     coarse: CoarseGraph
@@ -72,8 +67,8 @@ class Halves:
     groups: tuple[Group, ...]
 
 
-def halved(coarse: CoarseGraph) -> Halves | None:
-    """Return the halves of a coarse graph, None where factors are not inclusion and exclusion of whole groups."""
+def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
+    """Return a graph without shared fetches, None where factors are not inclusion and exclusion of whole groups."""
     weights: Counter[Key] = Counter()
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
@@ -98,7 +93,7 @@ def halved(coarse: CoarseGraph) -> Halves | None:
     for key, weight in weights.items():
         scaled[key] += weight * scale
     factors = tuple(Factor(scope, cost, weight, 1) for (scope, cost), weight in scaled.items() if weight)
-    return Halves(replace(coarse, factors=factors), scale, tuple(groups))
+    return RelaxedFetches(replace(coarse, factors=factors), scale, tuple(groups))
 
 
 def is_shared(scope: Scope) -> bool:

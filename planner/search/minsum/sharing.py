@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table
-from planner.search.minsum.bounds import SCALE_BITS, Bound, Floats
+from planner.search.minsum.bounds import Bound, Floats
 from planner.search.minsum.colours import colours
 from planner.search.minsum.problem import Problem
 
@@ -28,7 +28,7 @@ ROUNDS = 3
 class Slack:
     """What a shared fetch costs beyond a pairwise view: `table` [layout, state of each node...], at least 0.
 
-    `scope` is (node..., tensor).
+    Costs are times 2**SCALE_BITS; `scope` is (node..., tensor).
     """
 
     scope: Scope
@@ -55,10 +55,9 @@ class Sharing:
         alike: dict[object, list[Slack]] = defaultdict(list)
         for slack in slacks:
             alike[id(slack.table), *(colour[v] for v in slack.scope)].append(slack)
-        scaled = {id(slack.table): slack.table * np.float32(2**SCALE_BITS) for slack in slacks}
         self._kinds = []
         for members in alike.values():
-            table = scaled[id(members[0].table)]
+            table = members[0].table
             pairs = [[at[pair] for pair in pairs] for pairs in zip(*map(_pairs, members), strict=True)]
             given = [np.zeros((len(table), size), dtype=np.int64) for size in table.shape[1:]]
             self._kinds.append(_Alike(table, pairs, given))
@@ -72,7 +71,7 @@ class Sharing:
             nodes = len(kind.pairs)
             order = [(turn + node) % nodes for node in range(nodes)]
             left = [self._mean_left(pairs) - given for pairs, given in zip(kind.pairs, kind.given, strict=True)]
-            gifts = _gifts(kind.table.transpose(0, *(1 + node for node in order)), [left[node] for node in order])
+            gifts = gifts_of(kind.table.transpose(0, *(1 + node for node in order)), [left[node] for node in order])
             for node, gift in zip(order, gifts, strict=True):
                 self._bound.add(kind.pairs[node], gift - kind.given[node])
                 kind.given[node] = gift
@@ -98,11 +97,11 @@ def _pairs(slack: Slack) -> list[Scope]:
     """Return the tensor with each node."""
     *nodes, tensor = slack.scope
     if tensor > min(nodes):
-        raise ValueError("expected tensors before nodes")
+        raise ValueError(f"expected the tensor before its nodes, got {slack.scope}")
     return [(tensor, node) for node in nodes]
 
 
-def _gifts(slack: Floats, left: Sequence[Floats]) -> list[Table]:
+def gifts_of(slack: Floats, left: Sequence[Floats]) -> list[Table]:
     """Return what a slack [layout, state of each node...] gives to each pair [layout, state].
 
     `left` is what the pairs have without it.
