@@ -5,12 +5,14 @@ import pytest
 
 from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
+from planner.search.costs.tables import Tables
 from planner.search.joint import over
 from planner.search.minsum import model as of_model
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.colours import colours
 from planner.search.minsum.model import Fetches, model_of, rounded_down
-from planner.search.minsum.sharing import Sharing, gifts_of, with_pairs
+from planner.search.minsum.problem import Problem
+from planner.search.minsum.sharing import Sharing, Slack, gifts_of, with_pairs
 from tests.search.graphs import random_graph
 
 CHOICES = 200
@@ -100,6 +102,26 @@ def test_gifts_add_up_to_no_more_than_there_is(nodes, largest):
     )
     assert (total <= slack.astype(np.int64)).all()
     assert (total == slack.astype(np.int64)).any()
+
+
+def test_slacks_with_a_pair_in_common_each_give_to_it():
+    """One node variable shares fetches of one tensor variable with each of two others that look alike."""
+    rng = np.random.default_rng(0)
+    tables, sizes = Tables(), (4, 3, 5, 5)
+    costs = [rng.integers(0, 99, [sizes[v] for v in scope]) for scope in ((0, 1), (0, 2))]
+    terms = tuple(zip([(0, 1), (0, 2), (0, 3)], map(tables.intern, (*costs, costs[1])), strict=True))
+    table = rng.integers(0, 99, (4, 3, 5)).astype(np.float32)
+    slacks = [Slack((1, other, 0), table * 2**SCALE_BITS) for other in (2, 3)]
+    slacks = [Slack(slack.scope, slacks[0].table) for slack in slacks]
+    bound = Bound(with_pairs(Problem(tables, sizes, terms), slacks))
+    sharing = Sharing(bound, slacks)
+    for turn in range(TURNS):
+        sharing.share(turn)
+        bound.sweep()
+    view = bound.strengthened()
+    for t, a, b, c in np.ndindex(*sizes):
+        given = view.value((t, a, b, c)) - bound.problem.value((t, a, b, c))
+        assert given <= table[t, a, b] + table[t, a, c]
 
 
 def test_single_precision_is_rounded_down():

@@ -7,7 +7,7 @@ integers before a bound is read off, so that the bound holds exactly.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -106,7 +106,12 @@ class Bound:
         return left
 
     def add(self, terms: Sequence[int], more: Table) -> None:
-        """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes."""
+        """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes; as often as a term is named."""
+        often = Counter(terms)
+        for times in set(often.values()):
+            self._add([f for f, named in often.items() if named == times], times * more)
+
+    def _add(self, terms: Sequence[int], more: Table) -> None:
         floats = _added([self._floats[f] for f in terms], more.astype(self._dtype))
         tables = _added([self._more.get(f) for f in terms], more)
         for f, summed, table in zip(terms, floats, tables, strict=True):
