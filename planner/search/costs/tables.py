@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from math import prod
 
 import numpy as np
@@ -53,7 +53,7 @@ class Tables:
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
         array = np.asarray(array, dtype=np.int64, order="C")
-        key = (array.shape, blake2b(array.tobytes(), digest_size=16).digest())
+        key = (array.shape, sha256(array).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
             array.flags.writeable = False

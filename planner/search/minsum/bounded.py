@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from planner.search.minsum.bounds import Bound
+from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.choices import Choices, Left
-from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order, order_of, solve
+from planner.search.minsum.colours import colours
+from planner.search.minsum.deadends import DeadEnds
+from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order, solve
 from planner.search.minsum.limits import Limits
-from planner.search.minsum.model import Kept, Model
-from planner.search.minsum.problem import compacted, restricted, simplified
+from planner.search.minsum.lockstep import lockstep_order
+from planner.search.minsum.model import Kept, Model, some
+from planner.search.minsum.problem import compacted, restricted, rounded_down, simplified
 from planner.search.minsum.relaxation import absorbed
 from planner.search.minsum.sharing import Sharing, with_pairs
 
-CONTRACTIONS = (1 << 14, 1 << 17, 1 << 19, 1 << 21)
+CONTRACTIONS = (1 << 17, 1 << 19, 1 << 21)
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""
 
 SWEEPS = 30
@@ -32,15 +35,15 @@ CONVERGED = 2e-5
 SHARES = 36
 """How often shared fetches add to the pairs, with a few sweeps after each time."""
 
-CHECKED_SHARES = 6
-SHARES_CONVERGED = 5e-4
+CHECKED_SHARES = 2
+SHARES_CONVERGED = 2e-4
 """Sharing ends when so many times raise the bound by less than this part."""
 
 SHARED_SWEEPS = 4
 SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
-WORTHWHILE = 0.95
+WORTHWHILE = 0.94
 """A contraction is used again while pruning leaves at most this part of the states."""
 
 EXACT_OPERATIONS = 1e9
@@ -74,6 +77,7 @@ class Tightening:
         self._model, self._limits = model, limits
         self._left, self._choices = Left(model.sizes), Choices(model, limits)
         self._view, self._scale = model.relaxed, model.scale
+        self._whole_view, self._whole_scale = model.relaxed, model.scale
         self._lower = -(1 << 62)
         self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
@@ -84,14 +88,12 @@ class Tightening:
 
     def run(self) -> Solution:
         """Return the best choice found."""
-        stages = (
-            partial(self._solve_view, EXACT_OPERATIONS),
-            self._bound_pairs,
-            partial(self._solve_view, CONTRACTED_OPERATIONS),
-            partial(self._choices.improve_all, self._left),
-            self._contract,
-            self._view_exactly,
-        )
+        stages = [partial(self._solve_view, EXACT_OPERATIONS), self._bound_pairs]
+        for most_entries in CONTRACTIONS[:1]:
+            stages += [partial(self._solve_view, CONTRACTED_OPERATIONS), partial(self._contract, most_entries)]
+        stages += [partial(self._solve_view, CONTRACTED_OPERATIONS), partial(self._choices.improve_all, self._left)]
+        stages += [partial(self._contract, most_entries) for most_entries in CONTRACTIONS[1:]]
+        stages += [self._view_exactly]
         for stage in stages:
             if self._finished():
                 break
@@ -108,14 +110,19 @@ class Tightening:
         return self._proved or self._solved() or self._choices.late
 
     def _solve_view(self, most_operations: float) -> None:
-        """Solve the view exactly if that is quick."""
-        most_operations = min(most_operations, self._limits.operations)
-        order = order_of(self._view, most_operations)
-        self._view_solved = order.fits(self._limits.memory_bytes // 2, most_operations)
+        """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""
         if self._view_solved:
-            states = solve(compacted(self._view), order)
-            self._raise(self._view.value(states))
-            self._offer_view(states)
+            return
+        kept = self._left.alike(colours(self._whole_view.sizes, self._whole_view.terms, 1))
+        view = compacted(simplified(restricted(self._whole_view, some(kept, self._model.sizes))))
+        view, alive = DeadEnds(view.tables).prune(view)
+        most_operations = min(most_operations, self._limits.operations)
+        order = lockstep_order(view, most_operations)
+        self._view_solved = order.fits(self._limits.memory_bytes, most_operations)
+        if self._view_solved:
+            states = solve(compacted(view), order)
+            self._raise(view.value(states), self._whole_scale)
+            self._choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])
 
     def _bound_pairs(self) -> None:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
@@ -129,7 +136,8 @@ class Tightening:
             whole = Bound(with_pairs(self._model.relaxed, slacks))
             whole.resume(bound.messages())
             self._share(whole, Sharing(whole, slacks))
-            self._view = whole.strengthened()
+            self._whole_view, self._whole_scale = whole.strengthened(), self._scale << SCALE_BITS
+            self._view = rounded_down(self._whole_view, SCALE_BITS)
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
             self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
 
@@ -146,28 +154,17 @@ class Tightening:
                     return
                 before = value
 
-    def _contract(self) -> None:
-        """Eliminate ever more variables of the view before passing messages, unless it is solved."""
-        if self._view_solved:
-            return
-        for most_entries in CONTRACTIONS:
-            improve = True
-            while self._may_contract(most_entries):
-                before = self._left.states
-                contracted = contract(self._view, most_entries)
-                if not contracted.kept:
-                    self._raise(contracted.problem.constant)
-                    self._offer_view(contracted.expand([]))
-                    return
-                bound = Bound(compacted(contracted.problem))
-                self._sweep(bound, SWEEPS)
-                self._offer_view(contracted.expand(bound.round()))
-                self._read_off(bound, [self._left.kept[v] for v in contracted.kept], contracted.kept, improve=improve)
-                improve = False
-                if self._finished():
-                    return
-                if self._left.states > WORTHWHILE * before:
-                    break
+    def _contract(self, most_entries: int) -> None:
+        """Eliminate variables of the view before passing messages, unless it is solved."""
+        while not self._view_solved and self._may_contract(most_entries):
+            before = self._left.states
+            contracted = contract(self._view, most_entries)
+            bound = Bound(compacted(contracted.problem))
+            self._sweep(bound, SWEEPS)
+            self._offer_view(contracted.expand(bound.round()))
+            self._read_off(bound, [self._left.kept[v] for v in contracted.kept], contracted.kept, improve=False)
+            if self._finished() or self._left.states > WORTHWHILE * before:
+                return
 
     def _view_exactly(self) -> None:
         """Pass messages on the exact problem over what is left, if its tables fit."""
@@ -190,9 +187,9 @@ class Tightening:
         operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
         return order.entries * ITEM_BYTES <= self._limits.memory_bytes // 2 and order.operations <= operations
 
-    def _raise(self, cost: int) -> None:
-        """Take a lower bound of the view."""
-        self._lower = max(self._lower, -(-cost // self._scale))
+    def _raise(self, cost: int, scale: int) -> None:
+        """Take a lower bound on what is at most `scale` times the cost of every choice."""
+        self._lower = max(self._lower, -(-cost // scale))
 
     def _offer_view(self, states: Sequence[int]) -> None:
         self._choices.offer([of[state] for of, state in zip(self._left.kept, states, strict=True)])
@@ -213,7 +210,7 @@ class Tightening:
         self, bound: Bound, states: Kept, variables: Sequence[int] | None = None, *, improve: bool = True
     ) -> None:
         """Take the bound, a better choice, and drop states; `states` are those of the bound's variables."""
-        self._raise(bound.value())
+        self._raise(bound.value(), self._scale)
         variables = range(len(self._left.kept)) if variables is None else variables
         rounded = bound.round()
         if len(rounded) == len(self._left.kept):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -57,6 +58,14 @@ class Left:
             self.kept[v] = tuple(self.kept[v][state] for state in states)
             self._bounds[v] = self._bounds[v][list(states)]
         return alive
+
+    def alike(self, colours: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return what is kept of every variable or of any other of its colour."""
+        together: dict[int, set[int]] = defaultdict(set)
+        for colour, kept in zip(colours, self.kept, strict=True):
+            together[colour].update(kept)
+        shared = {colour: tuple(sorted(states)) for colour, states in together.items()}
+        return [shared[colour] for colour in colours]
 
     def promising(self, count: int, known: Sequence[int]) -> list[tuple[int, ...]]:
         """Return so many states of every variable, those of the least bounds, and that of a known choice."""
