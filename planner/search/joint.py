@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.search.coarse.coarsen import Ties, coarsen
@@ -13,6 +13,9 @@ from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
 from planner.search.space import Outcome, Space, State
 
+QUICK = 2
+"""A tied graph is solved first if it has so many times fewer variables."""
+
 
 def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
@@ -21,17 +24,29 @@ def joint(space: Space, limits: Limits) -> Outcome:
     all ties apply or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound.
     """
     recursion = recursive(space, limits)
-    starts = [recursion.choice]
-    if space.carriage is not None:
-        starts.append(joint(space.without_partial(), limits).choice)
-    elif (tied := _tied(space)) is not None:
-        starts.append(space.adopted(tied, joint(tied, limits).choice))
+    starts = _starts(space, limits, recursion.choice)
     if fits(space, limits):
         found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, starts)
     else:
         found = _in_parts(space, limits, min(starts, key=space.cost))
     bound = max(0, found.lower_bound or 0)
     return Outcome(found.choice, found.cost, bound, {**found.details, "recursive_cost": recursion.cost})
+
+
+def _starts(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
+    """Yield plans to begin with, each found when it is asked for; the tied optimum first where it is quick to find."""
+    if space.carriage is not None:
+        yield recursion
+        yield joint(space.without_partial(), limits).choice
+        return
+    tied = _tied(space)
+    quick = tied is not None and QUICK * len(tied.coarse.variables) <= len(space.coarse.variables)
+    if not quick:
+        yield recursion
+    if tied is not None:
+        yield space.adopted(tied, joint(tied, limits).choice)
+    if quick:
+        yield recursion
 
 
 def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
@@ -57,11 +72,14 @@ def _tied(space: Space) -> Space | None:
 
 
 def over(
-    space: Space, candidates: Sequence[Sequence[State]], limits: Limits, starts: Sequence[Sequence[State]] = ()
+    space: Space, candidates: Sequence[Sequence[State]], limits: Limits, starts: Iterable[Sequence[State]] = ()
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `starts` are some of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    known = None if space.carriage is None else min(map(space.cost, starts), default=None)
+    known = None
+    if space.carriage is not None:
+        starts = tuple(starts)
+        known = min(map(space.cost, starts), default=None)
     model = model_of(space.coarse, domains, space.feasible(known))
-    numbers = [[d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in starts]
+    numbers = ([d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in starts)
     return Outcome.of(domains, minimise_model(model, limits, numbers))

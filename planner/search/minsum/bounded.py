@@ -7,9 +7,10 @@ give what they cost beyond the pairs to the pairs, and the view is contracted be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import prod
 
 from planner.search.minsum.bounds import SCALE_BITS, Bound
@@ -73,27 +74,33 @@ class Tightening:
     Its view is a pairwise problem over what is left, and costs at most `scale` times what the model does.
     """
 
-    def __init__(self, model: Model, limits: Limits) -> None:
+    def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
+        """The first of `starts`, choices known beforehand, is taken at once, the others when bounds do not suffice."""
         self._model, self._limits = model, limits
         self._left, self._choices = Left(model.sizes), Choices(model, limits)
+        self._starts = iter(starts)
+        for states in islice(self._starts, 1):
+            self._choices.start(states)
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
         self._lower = -(1 << 62)
         self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
 
-    def start(self, states: Sequence[int]) -> None:
-        """Take a choice to begin with."""
-        self._choices.start(states)
-
     def run(self) -> Solution:
         """Return the best choice found."""
-        stages = [partial(self._solve_view, EXACT_OPERATIONS), self._bound_pairs]
-        for most_entries in CONTRACTIONS[:1]:
-            stages += [partial(self._solve_view, CONTRACTED_OPERATIONS), partial(self._contract, most_entries)]
-        stages += [partial(self._solve_view, CONTRACTED_OPERATIONS), partial(self._choices.improve_all, self._left)]
-        stages += [partial(self._contract, most_entries) for most_entries in CONTRACTIONS[1:]]
-        stages += [self._view_exactly]
+        first, *others = (partial(self._contract, most_entries) for most_entries in CONTRACTIONS)
+        stages = (
+            partial(self._solve_view, EXACT_OPERATIONS),
+            self._bound_pairs,
+            partial(self._solve_view, CONTRACTED_OPERATIONS),
+            self._take_starts,
+            first,
+            partial(self._solve_view, CONTRACTED_OPERATIONS),
+            partial(self._choices.improve_all, self._left),
+            *others,
+            self._view_exactly,
+        )
         for stage in stages:
             if self._finished():
                 break
@@ -123,6 +130,12 @@ class Tightening:
             states = solve(compacted(view), order)
             self._raise(view.value(states), self._whole_scale)
             self._choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])
+
+    def _take_starts(self) -> None:
+        """Take the other choices known beforehand."""
+        for states in self._starts:
+            self._choices.start(states)
+        self._prune(range(len(self._model.sizes)))
 
     def _bound_pairs(self) -> None:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
@@ -221,6 +234,10 @@ class Tightening:
             self._choices.try_few_states(self._left)
             if not self._proved:
                 self._choices.improve(self._left)
+        self._prune(variables)
+
+    def _prune(self, variables: Iterable[int]) -> None:
+        """Drop states whose bounds rule them out."""
         alive = self._left.prune(variables, self._choices.cost * self._scale)
         if alive is None:
             self._lower = self._choices.cost

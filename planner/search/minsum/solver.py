@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from planner.search.minsum.bounded import Solution, Tightening
 from planner.search.minsum.components import merge
@@ -45,12 +45,9 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
     return Solution(states, problem.value(states), found.bound, found.width, found.largest_table_bytes)
 
 
-def minimise_model(model: Model, limits: Limits, starts: Sequence[Sequence[int]] = ()) -> Solution:
-    """Return the best choice found for a model; `starts` are choices known beforehand."""
-    search = Tightening(model, limits)
-    for states in starts:
-        search.start(states)
-    return search.run()
+def minimise_model(model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> Solution:
+    """Return the best choice found for a model; `starts` are choices known beforehand, more than one only if needed."""
+    return Tightening(model, limits, starts).run()
 
 
 def _exactly(problem: Problem, order: Order) -> Solution:
