@@ -28,16 +28,20 @@ from planner.search.minsum.sharing import Sharing, with_pairs
 CONTRACTIONS = (1 << 17, 1 << 19, 1 << 21)
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""
 
+ALIKE_ROUNDS = 2
+"""How far around two variables must look alike to be treated alike."""
+
+FIRST_SWEEPS = 20
 SWEEPS = 30
 CHECKED_SWEEPS = 5
 CONVERGED = 2e-5
 """Sweeps end when so many of them raise the bound by less than this part."""
 
-SHARES = 36
+SHARES = 60
 """How often shared fetches add to the pairs, with a few sweeps after each time."""
 
 CHECKED_SHARES = 2
-SHARES_CONVERGED = 2e-4
+SHARES_CONVERGED = 5e-5
 """Sharing ends when so many times raise the bound by less than this part."""
 
 SHARED_SWEEPS = 4
@@ -46,6 +50,9 @@ SLACK_PART = 3
 
 WORTHWHILE = 0.94
 """A contraction is used again while pruning leaves at most this part of the states."""
+
+CLOSE = 2e-3
+"""Contracting makes bounds a little tighter: it is worth its time if no more than this part is open."""
 
 EXACT_OPERATIONS = 1e9
 """Work that solving exactly may take before bounds are tried."""
@@ -77,7 +84,8 @@ class Tightening:
     def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
         """The first of `starts`, choices known beforehand, is taken at once, the others when bounds do not suffice."""
         self._model, self._limits = model, limits
-        self._left, self._choices = Left(model.sizes), Choices(model, limits)
+        self._left = Left(model.sizes, colours(model.relaxed.sizes, model.relaxed.terms, ALIKE_ROUNDS))
+        self._choices = Choices(model, limits)
         self._starts = iter(starts)
         for states in islice(self._starts, 1):
             self._choices.start(states)
@@ -113,6 +121,10 @@ class Tightening:
     def _proved(self) -> bool:
         return self._lower >= self._choices.cost
 
+    @property
+    def _close(self) -> bool:
+        return self._choices.cost - self._lower <= CLOSE * self._choices.cost
+
     def _finished(self) -> bool:
         return self._proved or self._solved() or self._choices.late
 
@@ -120,7 +132,7 @@ class Tightening:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""
         if self._view_solved:
             return
-        kept = self._left.alike(colours(self._whole_view.sizes, self._whole_view.terms, 1))
+        kept = self._left.alike()
         view = compacted(simplified(restricted(self._whole_view, some(kept, self._model.sizes))))
         view, alive = DeadEnds(view.tables).prune(view)
         most_operations = min(most_operations, self._limits.operations)
@@ -140,8 +152,8 @@ class Tightening:
     def _bound_pairs(self) -> None:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
         bound = Bound(self._view)
-        self._sweep(bound, SWEEPS)
-        self._read_off(bound, self._left.kept)
+        self._sweep(bound, FIRST_SWEEPS)
+        self._read_off(bound, self._left.kept, improve=False)
         if self._finished():
             return
         slacks = self._model.slacks(self._limits.memory_bytes // SLACK_PART)
@@ -153,6 +165,10 @@ class Tightening:
             self._view = rounded_down(self._whole_view, SCALE_BITS)
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
             self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
+        else:
+            bound = Bound(self._view)
+            self._sweep(bound, SWEEPS)
+            self._read_off(bound, self._left.kept)
 
     def _share(self, bound: Bound, sharing: Sharing) -> None:
         before = bound.value()
@@ -169,7 +185,7 @@ class Tightening:
 
     def _contract(self, most_entries: int) -> None:
         """Eliminate variables of the view before passing messages, unless it is solved."""
-        while not self._view_solved and self._may_contract(most_entries):
+        while not self._view_solved and self._close and self._may_contract(most_entries):
             before = self._left.states
             contracted = contract(self._view, most_entries)
             bound = Bound(compacted(contracted.problem))

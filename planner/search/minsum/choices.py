@@ -11,6 +11,7 @@ import numpy as np
 from planner.search.costs.tables import Table
 from planner.search.minsum.elimination import Order, cutset, greedy_order, solve
 from planner.search.minsum.limits import Limits
+from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.model import Kept, Model
 
 FEW_OPERATIONS = 2e8
@@ -19,10 +20,11 @@ FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 NEIGHBOURHOODS = ((40, 2e6), (40, 6e6), (56, 1e7))
 """A choice is improved by solving for all but a few variables: states of each, and work on each, ever more."""
 
-CLIMBED_OPERATIONS = 2e10
-ROUNDS = 6
+CLIMBED_OPERATIONS = 4e9
+ROUNDS = 8
 IMPROVED = 1e-4
-"""Neighbourhoods of a size are left when one gains less than this part."""
+PATIENCE = 2
+"""Neighbourhoods of a size are left when so many, one after the other, gain less than that part."""
 
 DEARER = 4.0
 """By how much more reluctantly a variable keeps its state that kept it before."""
@@ -31,9 +33,14 @@ DEARER = 4.0
 class Left:
     """What is left of every variable: `kept`, the states that a better choice may have, and a bound with each."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], colours: Sequence[int]) -> None:
+        """Variables of one colour look alike."""
         self.kept: list[tuple[int, ...]] = [tuple(range(size)) for size in sizes]
         self._bounds: dict[int, Table] = {}
+        self._colours = colours
+        self._members: dict[int, list[int]] = defaultdict(list)
+        for v, colour in enumerate(colours):
+            self._members[colour].append(v)
 
     @property
     def states(self) -> int:
@@ -59,22 +66,30 @@ class Left:
             self._bounds[v] = self._bounds[v][list(states)]
         return alive
 
-    def alike(self, colours: Sequence[int]) -> list[tuple[int, ...]]:
+    def alike(self) -> list[tuple[int, ...]]:
         """Return what is kept of every variable or of any other of its colour."""
-        together: dict[int, set[int]] = defaultdict(set)
-        for colour, kept in zip(colours, self.kept, strict=True):
-            together[colour].update(kept)
-        shared = {colour: tuple(sorted(states)) for colour, states in together.items()}
-        return [shared[colour] for colour in colours]
+        together = {
+            colour: tuple(sorted({state for v in members for state in self.kept[v]}))
+            for colour, members in self._members.items()
+        }
+        return [together[colour] for colour in self._colours]
 
     def promising(self, count: int, known: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return so many states of every variable, those of the least bounds, and that of a known choice."""
-        found = ({kept[state] for state in self._ranked(v)[:count]} for v, kept in enumerate(self.kept))
-        return [tuple(sorted(states | {state})) for states, state in zip(found, known, strict=True)]
+        """Return so many states of every variable, those of the least bounds, and that of a known choice.
 
-    def _ranked(self, v: int) -> Sequence[int]:
-        bounds = self._bounds.get(v)
-        return range(len(self.kept[v])) if bounds is None else bounds.argsort(kind="stable").tolist()
+        Variables of one colour get the same states, so that what looks alike is worked out once.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        for colour, members in self._members.items():
+            best: dict[int, int] = {}
+            for v in members:
+                bounds = self._bounds.get(v)
+                costs = [0] * len(self.kept[v]) if bounds is None else bounds.tolist()
+                for state, cost in zip(self.kept[v], costs, strict=True):
+                    best[state] = min(cost, best.get(state, cost))
+            ranked = sorted(best, key=lambda state: (best[state], state))
+            found[colour] = tuple(sorted({*ranked[:count], *(known[v] for v in members)}))
+        return [found[colour] for colour in self._colours]
 
 
 class Choices:
@@ -119,7 +134,9 @@ class Choices:
 
     def solve_over(self, kept: Kept) -> tuple[int, ...]:
         """Offer and return the exact optimum over some states of every variable."""
-        states = solve(self._model.exact(kept))
+        return self._taken(kept, solve(self._model.exact(kept)))
+
+    def _taken(self, kept: Kept, states: Sequence[int]) -> tuple[int, ...]:
         found = tuple(of[state] for of, state in zip(kept, states, strict=True))
         self.offer(found)
         return found
@@ -147,16 +164,19 @@ class Choices:
         """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
         cost, dear = self._model.value(states), [1.0] * len(states)
         for count, operations in sizes:
-            gained = cost
+            idle = 0
             for _ in range(ROUNDS):
-                if gained < IMPROVED * cost or self.late:
+                if idle >= PATIENCE or self.late:
                     break
                 kept = left.promising(count, states)
                 for v in cutset([len(of) for of in kept], self._model.scopes, operations, dear):
                     dear[v] *= DEARER
                     kept[v] = (states[v],)
-                if not self.fits(self.order_over(kept, CLIMBED_OPERATIONS), CLIMBED_OPERATIONS):
+                problem = self._model.exact(kept)
+                order = lockstep_order(problem, CLIMBED_OPERATIONS, tries=1)
+                if not self.fits(order, CLIMBED_OPERATIONS):
                     break
-                states = self.solve_over(kept)
+                states = self._taken(kept, solve(problem, order))
                 now = self._model.value(states)
-                gained, cost = cost - now, now
+                idle = 0 if cost - now >= IMPROVED * cost else idle + 1
+                cost = now

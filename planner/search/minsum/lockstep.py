@@ -27,16 +27,16 @@ Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
-def lockstep_order(problem: Problem, most_operations: float = inf) -> Order:
+def lockstep_order(problem: Problem, most_operations: float = inf, tries: int = TRIES) -> Order:
     """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
 
     Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
     Others are not looked for if the first takes far more than `most_operations`.
     """
     chance = random.Random(0)
-    best = _Lockstep(problem, 0.0, chance).order(most_operations * GAIN)
+    best = _Lockstep(problem, 0.0, chance).order(most_operations * (GAIN if tries > 1 else 1))
     if best.complete:
-        for _ in range(TRIES - 1):
+        for _ in range(tries - 1):
             found = _Lockstep(problem, SPREAD, chance).order(best.operations)
             if found.complete and found.operations < best.operations:
                 best = found
