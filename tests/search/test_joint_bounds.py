@@ -1,5 +1,6 @@
 """The joint search where it may not be exact: what it says of the optimum holds."""
 
+from functools import cache
 from math import prod
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import joint, over
+from planner.search.minsum import bounded
+from planner.search.minsum.elimination import solve
 from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
 from tests.search.graphs import random_graph
@@ -21,12 +24,45 @@ def space(seed, ways=(2, 2)):
     return space_of(random_graph(seed), SearchOptions(ways, placements=PLACEMENTS[seed % 2]))
 
 
+@cache
+def exact(seed):
+    return joint(space(seed), Limits())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bounds_of_messages_hold(seed):
-    of = space(seed)
-    exact, bounded = joint(of, Limits()), joint(of, BOUNDED)
-    assert exact.lower_bound == exact.cost
-    assert 0 <= bounded.lower_bound <= exact.cost <= bounded.cost == of.cost(bounded.choice)
+    of, best = space(seed), exact(seed)
+    found = joint(of, BOUNDED)
+    assert best.lower_bound == best.cost
+    assert 0 <= found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """The problems that are solved once messages, which are few from here on, have left something open."""
+    for seed in SEEDS:
+        exact(seed)
+    problems = []
+    for name, less in {"EXACT_OPERATIONS": 0, "FIRST_SWEEPS": 1, "SWEEPS": 1, "SHARES": 1, "SHARED_SWEEPS": 1}.items():
+        monkeypatch.setattr(bounded, name, less)
+    monkeypatch.setattr(bounded, "solve", lambda problem, order: problems.append(problem) or solve(problem, order))
+    return problems
+
+
+def test_solving_the_view_is_a_bound(solved):
+    for seed in SEEDS:
+        of = space(seed)
+        found = joint(of, Limits())
+        assert found.lower_bound <= exact(seed).cost <= found.cost == of.cost(found.choice)
+    assert len(solved) > len(SEEDS) // 3
+
+
+def test_solving_the_view_proves_layers_that_look_alike(solved):
+    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
+    found = joint(of, Limits())
+    assert solved
+    assert found.lower_bound == found.cost
 
 
 @pytest.mark.parametrize("ways", [(2, 2), (3, 2)])
@@ -46,8 +82,8 @@ def test_too_large_for_tables_there_is_a_plan_and_a_bound(seed):
         limits for limits in (Limits(memory_bytes=1 << bits) for bits in range(40)) if first_steps(of, limits)
     )
     assert not fits(of, little)
-    found, exact = joint(of, little), joint(of, Limits())
-    assert found.lower_bound <= exact.cost <= found.cost <= recursive(of, Limits()).cost
+    found, best = joint(of, little), joint(of, Limits())
+    assert found.lower_bound <= best.cost <= found.cost <= recursive(of, Limits()).cost
 
 
 def test_steps_that_go_alike_and_the_start():

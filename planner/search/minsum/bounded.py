@@ -31,7 +31,7 @@ CONTRACTIONS = (1 << 17, 1 << 19, 1 << 21)
 ALIKE_ROUNDS = 2
 """How far around two variables must look alike to be treated alike."""
 
-FIRST_SWEEPS = 20
+FIRST_SWEEPS = 30
 SWEEPS = 30
 CHECKED_SWEEPS = 5
 CONVERGED = 2e-5
@@ -41,10 +41,10 @@ SHARES = 60
 """How often shared fetches add to the pairs, with a few sweeps after each time."""
 
 CHECKED_SHARES = 2
-SHARES_CONVERGED = 5e-5
-"""Sharing ends when so many times raise the bound by less than this part."""
+SHARES_CONVERGED = 1e-3
+"""Sharing ends when so many times close less than this part of what is open."""
 
-SHARED_SWEEPS = 4
+SHARED_SWEEPS = 6
 SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
@@ -132,10 +132,10 @@ class Tightening:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""
         if self._view_solved:
             return
+        most_operations = min(most_operations, self._limits.operations)
         kept = self._left.alike()
         view = compacted(simplified(restricted(self._whole_view, some(kept, self._model.sizes))))
         view, alive = DeadEnds(view.tables).prune(view)
-        most_operations = min(most_operations, self._limits.operations)
         order = lockstep_order(view, most_operations)
         self._view_solved = order.fits(self._limits.memory_bytes, most_operations)
         if self._view_solved:
@@ -179,7 +179,7 @@ class Tightening:
                 return
             if (turn + 1) % CHECKED_SHARES == 0:
                 value = bound.value()
-                if value - before < SHARES_CONVERGED * abs(value):
+                if value - before < SHARES_CONVERGED * (self._choices.cost * self._scale - before):
                     return
                 before = value
 

@@ -17,8 +17,9 @@ from planner.search.minsum.model import Kept, Model
 FEW_OPERATIONS = 2e8
 FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
-NEIGHBOURHOODS = ((40, 2e6), (40, 6e6), (56, 1e7))
-"""A choice is improved by solving for all but a few variables: states of each, and work on each, ever more."""
+NEARBY = ((40, 2e6),)
+NEIGHBOURHOODS = ((24, 1e7), (32, 1e7), (40, 1e7))
+"""A choice is improved by solving for all but a few variables: states of each, ever more, and work on each."""
 
 CLIMBED_OPERATIONS = 4e9
 ROUNDS = 8
@@ -152,21 +153,20 @@ class Choices:
 
     def improve(self, left: Left) -> None:
         """Climb a little from the best."""
-        self._climb(left, self.best, NEIGHBOURHOODS[:1])
+        self._climb(left, self.best, NEARBY, patience=1)
 
     def improve_all(self, left: Left) -> None:
-        """Climb from where the search started, then further from the best."""
-        for states in reversed(self._starts):
-            self._climb(left, states, NEIGHBOURHOODS[:-1])
-        self._climb(left, self.best, NEIGHBOURHOODS[-1:])
+        """Climb from the best, then from where the search started."""
+        for states in (self.best, *reversed(self._starts)):
+            self._climb(left, states, NEIGHBOURHOODS, PATIENCE)
 
-    def _climb(self, left: Left, states: tuple[int, ...], sizes: Sequence[tuple[int, float]]) -> None:
+    def _climb(self, left: Left, states: tuple[int, ...], sizes: Sequence[tuple[int, float]], patience: int) -> None:
         """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
         cost, dear = self._model.value(states), [1.0] * len(states)
         for count, operations in sizes:
             idle = 0
             for _ in range(ROUNDS):
-                if idle >= PATIENCE or self.late:
+                if idle >= patience or self.late:
                     break
                 kept = left.promising(count, states)
                 for v in cutset([len(of) for of in kept], self._model.scopes, operations, dear):
