@@ -44,7 +44,7 @@ CHECKED_SHARES = 2
 SHARES_CONVERGED = 1e-3
 """Sharing ends when so many times close less than this part of what is open."""
 
-SHARED_SWEEPS = 6
+SHARED_SWEEPS = 4
 SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
