@@ -53,7 +53,7 @@ class Tables:
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
         array = np.asarray(array, dtype=np.int64, order="C")
-        key = (array.shape, sha256(array).digest())
+        key = (array.shape, sha256(array.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
             array.flags.writeable = False

@@ -7,7 +7,7 @@ give what they cost beyond the pairs to the pairs, and the view is contracted be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -82,7 +82,7 @@ class Tightening:
     """
 
     def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
-        """The first of `starts`, choices known beforehand, is taken at once, the others when bounds do not suffice."""
+        """Take the first of `starts`, choices known beforehand; the others are taken when bounds do not suffice."""
         self._model, self._limits = model, limits
         self._left = Left(model.sizes, colours(model.relaxed.sizes, model.relaxed.terms, ALIKE_ROUNDS))
         self._choices = Choices(model, limits)
@@ -98,7 +98,7 @@ class Tightening:
     def run(self) -> Solution:
         """Return the best choice found."""
         first, *others = (partial(self._contract, most_entries) for most_entries in CONTRACTIONS)
-        stages = (
+        stages: tuple[Callable[[], None], ...] = (
             partial(self._solve_view, EXACT_OPERATIONS),
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
