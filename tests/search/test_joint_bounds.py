@@ -43,7 +43,7 @@ def solved(monkeypatch):
     for seed in SEEDS:
         exact(seed)
     problems = []
-    for name, less in {"EXACT_OPERATIONS": 0, "FIRST_SWEEPS": 1, "SWEEPS": 1, "SHARES": 1, "SHARED_SWEEPS": 1}.items():
+    for name, less in {"EXACT_OPERATIONS": 0, "SWEEPS": 1, "SHARES": 1, "SHARED_SWEEPS": 1}.items():
         monkeypatch.setattr(bounded, name, less)
     monkeypatch.setattr(bounded, "solve", lambda problem, order: problems.append(problem) or solve(problem, order))
     return problems

@@ -31,7 +31,6 @@ CONTRACTIONS = (1 << 17, 1 << 19, 1 << 21)
 ALIKE_ROUNDS = 2
 """How far around two variables must look alike to be treated alike."""
 
-FIRST_SWEEPS = 30
 SWEEPS = 30
 CHECKED_SWEEPS = 5
 CONVERGED = 2e-5
@@ -152,7 +151,7 @@ class Tightening:
     def _bound_pairs(self) -> None:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
         bound = Bound(self._view)
-        self._sweep(bound, FIRST_SWEEPS)
+        self._sweep(bound, SWEEPS)
         self._read_off(bound, self._left.kept, improve=False)
         if self._finished():
             return
@@ -166,9 +165,8 @@ class Tightening:
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
             self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
         else:
-            bound = Bound(self._view)
-            self._sweep(bound, SWEEPS)
-            self._read_off(bound, self._left.kept)
+            self._improve()
+            self._prune(range(len(self._model.sizes)))
 
     def _share(self, bound: Bound, sharing: Sharing) -> None:
         before = bound.value()
@@ -179,7 +177,7 @@ class Tightening:
                 return
             if (turn + 1) % CHECKED_SHARES == 0:
                 value = bound.value()
-                if value - before < SHARES_CONVERGED * (self._choices.cost * self._scale - before):
+                if value - before <= SHARES_CONVERGED * max(0, self._choices.cost * self._scale - value):
                     return
                 before = value
 
@@ -247,10 +245,14 @@ class Tightening:
         for v, of, bounds in zip(variables, states, bound.of_states(), strict=True):
             self._left.learn(v, of, bounds)
         if improve:
-            self._choices.try_few_states(self._left)
-            if not self._proved:
-                self._choices.improve(self._left)
+            self._improve()
         self._prune(variables)
+
+    def _improve(self) -> None:
+        """Look for a better choice among the states that seem best."""
+        self._choices.try_few_states(self._left)
+        if not self._proved:
+            self._choices.improve(self._left)
 
     def _prune(self, variables: Iterable[int]) -> None:
         """Drop states whose bounds rule them out."""
