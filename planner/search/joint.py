@@ -16,12 +16,15 @@ from planner.search.space import Outcome, Space, State
 QUICK = 2
 """A tied graph is solved first if it has so many times fewer variables."""
 
+START_PART = 0.4
+"""Finding a plan to begin with may take this part of the time."""
+
 
 def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
-    The recursion's plan is where it starts from, so it is never worse; nor is it than the plan of this search in which
-    all ties apply or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound.
+    It is never worse than the recursion, nor, while there is time, than the plan of this search in which all ties apply
+    or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound.
     """
     recursion = recursive(space, limits)
     starts = _starts(space, limits, recursion.choice)
@@ -29,12 +32,14 @@ def joint(space: Space, limits: Limits) -> Outcome:
         found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, starts)
     else:
         found = _in_parts(space, limits, min(starts, key=space.cost))
+    best = min(found, recursion, key=lambda one: one.cost)
     bound = max(0, found.lower_bound or 0)
-    return Outcome(found.choice, found.cost, bound, {**found.details, "recursive_cost": recursion.cost})
+    return Outcome(best.choice, best.cost, bound, {**found.details, "recursive_cost": recursion.cost})
 
 
 def _starts(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
-    """Yield plans to begin with, each found when it is asked for; the tied optimum first where it is quick to find."""
+    """Yield plans to begin with, others found when asked for; the tied optimum first where it is quick to find."""
+    limits = replace(limits, seconds=limits.seconds * START_PART)
     if space.carriage is not None:
         yield recursion
         yield joint(space.without_partial(), limits).choice

@@ -65,6 +65,13 @@ def test_solving_the_view_proves_layers_that_look_alike(solved):
     assert found.lower_bound == found.cost
 
 
+def test_out_of_time_it_is_no_worse_than_the_recursion():
+    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
+    limits = Limits(seconds=1, operations=1e5)
+    assert joint(of, limits).cost <= recursive(of, limits).cost
+
+
 @pytest.mark.parametrize("ways", [(2, 2), (3, 2)])
 @pytest.mark.parametrize("seed", SEEDS[::2])
 def test_the_first_steps_are_a_bound(seed, ways):

@@ -88,3 +88,13 @@ def test_promising_states_are_those_of_the_least_bounds():
     assert left.promising(2, known=[3, 1]) == [(1, 2, 3)] * 2
     assert left.prune([0], 6) == {0: (0, 1)}
     assert left.promising(1, known=[0, 0]) == [(0, 2)] * 2
+
+
+def test_a_hub_of_more_states_than_numbers_go():
+    tables = Tables()
+    pair = tables.intern(np.array([[0, 1], [1, 0]]))
+    leaves = 1100
+    star = Problem(tables, (2,) * (leaves + 1), tuple(((0, v), pair) for v in range(1, leaves + 1)))
+    order = lockstep_order(star, tries=1)
+    assert order.complete
+    assert star.value(solve(star, order)) == 0

@@ -7,6 +7,7 @@ give what they cost beyond the pairs to the pairs, and the view is contracted be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -77,16 +78,18 @@ class Solution:
 class Tightening:
     """A model on its way to becoming small: states that no better choice has are dropped.
 
-    Its view is a pairwise problem over what is left, and costs at most `scale` times what the model does.
+    Its view is a pairwise problem over what is left, and costs at most `scale` times what the model does; the whole
+    view is over all states, and finer.
     """
 
     def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
         """Take the first of `starts`, choices known beforehand; the others are taken when bounds do not suffice."""
         self._model, self._limits = model, limits
         self._left = Left(model.sizes, colours(model.relaxed.sizes, model.relaxed.terms, ALIKE_ROUNDS))
-        self._choices = Choices(model, limits)
         self._starts = iter(starts)
-        for states in islice(self._starts, 1):
+        first = tuple(islice(self._starts, 1))
+        self._choices = Choices(model, limits)
+        for states in first:
             self._choices.start(states)
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
@@ -144,8 +147,10 @@ class Tightening:
 
     def _take_starts(self) -> None:
         """Take the other choices known beforehand."""
+        before = time.process_time()
         for states in self._starts:
             self._choices.start(states)
+        self._choices.pause(time.process_time() - before)
         self._prune(range(len(self._model.sizes)))
 
     def _bound_pairs(self) -> None:
@@ -161,7 +166,7 @@ class Tightening:
             whole.resume(bound.messages())
             self._share(whole, Sharing(whole, slacks))
             self._whole_view, self._whole_scale = whole.strengthened(), self._scale << SCALE_BITS
-            self._view = rounded_down(self._whole_view, SCALE_BITS)
+            self._view, self._view_solved = rounded_down(self._whole_view, SCALE_BITS), False
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
             self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
         else:
@@ -182,7 +187,7 @@ class Tightening:
                 before = value
 
     def _contract(self, most_entries: int) -> None:
-        """Eliminate variables of the view before passing messages, unless it is solved."""
+        """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
         while not self._view_solved and self._close and self._may_contract(most_entries):
             before = self._left.states
             contracted = contract(self._view, most_entries)

@@ -19,7 +19,8 @@ FEW_STATES = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
 NEARBY = ((40, 2e6),)
 NEIGHBOURHOODS = ((24, 1e7), (32, 1e7), (40, 1e7))
-"""A choice is improved by solving for all but a few variables: states of each, ever more, and work on each."""
+"""A choice is improved by solving for all but a few variables: states of each, and work on each; a little by the
+first, further by the others."""
 
 CLIMBED_OPERATIONS = 4e9
 ROUNDS = 8
@@ -76,9 +77,10 @@ class Left:
         return [together[colour] for colour in self._colours]
 
     def promising(self, count: int, known: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return so many states of every variable, those of the least bounds, and that of a known choice.
+        """Return so many states of every variable, those of the least bounds, and those of a known choice.
 
-        Variables of one colour get the same states, so that what looks alike is worked out once.
+        Variables of one colour get the same states, of all of them together, so that what looks alike is worked out
+        once.
         """
         found: dict[int, tuple[int, ...]] = {}
         for colour, members in self._members.items():
@@ -111,6 +113,10 @@ class Choices:
     def late(self) -> bool:
         """Whether time is out."""
         return time.process_time() > self._deadline
+
+    def pause(self, seconds: float) -> None:
+        """Let the search go on for so much longer: others took the time."""
+        self._deadline += seconds
 
     def start(self, states: Sequence[int]) -> None:
         """Offer a choice that is worth improving even if a better one is known."""
@@ -157,7 +163,7 @@ class Choices:
 
     def improve_all(self, left: Left) -> None:
         """Climb from the best, then from where the search started."""
-        for states in (self.best, *reversed(self._starts)):
+        for states in dict.fromkeys((self.best, *reversed(self._starts))):
             self._climb(left, states, NEIGHBOURHOODS, PATIENCE)
 
     def _climb(self, left: Left, states: tuple[int, ...], sizes: Sequence[tuple[int, float]], patience: int) -> None:

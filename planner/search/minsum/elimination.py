@@ -21,9 +21,9 @@ ITEM_BYTES = 8
 class Order:
     """An elimination order and what following it takes.
 
-    It is `complete` if it names every variable: else the next would leave a larger table than was allowed.
+    It is `complete` if it names every variable: else the next would have taken more than was allowed.
     `width` is the largest number of variables in one table made on the way, `largest_entries` the largest size,
-    `entries` that of all together and `operations` the additions, not counting that equal tables are made once.
+    `entries` that of all together and `operations` the additions; equal tables count once in a lockstep order only.
     """
 
     variables: tuple[int, ...]

@@ -11,4 +11,4 @@ class Limits:
 
     memory_bytes: int = 3 << 30
     operations: float = 5e10
-    seconds: float = 115.0
+    seconds: float = 95.0

@@ -72,7 +72,7 @@ class _Lockstep:
                 v = min(self._members[kind])
                 if kind not in self._made:
                     self._made[kind] = ~len(self._made)
-                    left = float(prod(kind[1][1:]))
+                    left = prod(kind[1][1:], start=1.0)
                     width, largest = max(width, len(kind[1]) - 1), max(largest, left)
                     entries += left
                     operations += left * kind[1][0]
@@ -103,7 +103,7 @@ class _Lockstep:
         self._found[v] = kind, neighbours
         self._members[kind].add(v)
         if kind not in self._left_by:
-            self._left_by[kind] = prod(kind[1][1:]) * self._chance.lognormvariate(0, self._spread)
+            self._left_by[kind] = prod(kind[1][1:], start=1.0) * self._chance.lognormvariate(0, self._spread)
         return kind
 
     def _leave(self, v: int) -> tuple[Kind, Scope]:
