@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from math import prod
+from math import inf, prod
 
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.choices import Choices, Left
 from planner.search.minsum.colours import colours
+from planner.search.minsum.conditioned import Conditioned
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order, solve
+from planner.search.minsum.hubs import conditioned
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.model import Kept, Model, some
@@ -42,14 +44,17 @@ SHARES = 60
 
 CHECKED_SHARES = 2
 SHARES_CONVERGED = 1e-3
-"""Sharing ends when so many times close less than this part of what is open."""
+SHARING_PART = 0.4
+"""Sharing ends when so many times close less than this part of what is open, or when that part of the time is over."""
 
 SHARED_SWEEPS = 4
 SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
+CONDITIONED_SWEEPS = 30
+
 WORTHWHILE = 0.94
-"""A contraction is used again while pruning leaves at most this part of the states."""
+"""What was tried is tried again if pruning leaves at most this part of the states."""
 
 CLOSE = 2e-3
 """Contracting makes bounds a little tighter: it is worth its time if no more than this part is open."""
@@ -93,9 +98,11 @@ class Tightening:
             self._choices.start(states)
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
+        self._passed: tuple[Bound, list[tuple[int, ...]]] | None = None
         self._lower = -(1 << 62)
         self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
+        self._tried = (0.0, inf)
 
     def run(self) -> Solution:
         """Return the best choice found."""
@@ -105,6 +112,7 @@ class Tightening:
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
+            self._condition,
             first,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             partial(self._choices.improve_all, self._left),
@@ -132,9 +140,11 @@ class Tightening:
 
     def _solve_view(self, most_operations: float) -> None:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""
-        if self._view_solved:
-            return
         most_operations = min(most_operations, self._limits.operations)
+        tried, left = self._tried
+        if self._view_solved or (tried >= most_operations and self._left.states > WORTHWHILE * left):
+            return
+        self._tried = most_operations, self._left.states
         kept = self._left.alike()
         view = compacted(simplified(restricted(self._whole_view, some(kept, self._model.sizes))))
         view, alive = DeadEnds(view.tables).prune(view)
@@ -157,6 +167,7 @@ class Tightening:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
         bound = Bound(self._view)
         self._sweep(bound, SWEEPS)
+        self._passed = bound, list(self._left.kept)
         self._read_off(bound, self._left.kept, improve=False)
         if self._finished():
             return
@@ -167,24 +178,41 @@ class Tightening:
             self._share(whole, Sharing(whole, slacks))
             self._whole_view, self._whole_scale = whole.strengthened(), self._scale << SCALE_BITS
             self._view, self._view_solved = rounded_down(self._whole_view, SCALE_BITS), False
+            self._tried = (0.0, inf)
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
-            self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
+            self._passed = whole, [tuple(range(size)) for size in self._model.sizes]
+            self._read_off(*self._passed)
         else:
             self._improve()
             self._prune(range(len(self._model.sizes)))
 
     def _share(self, bound: Bound, sharing: Sharing) -> None:
-        before = bound.value()
+        before, end = bound.value(), time.process_time() + SHARING_PART * self._limits.seconds
         for turn in range(SHARES):
             sharing.share(turn)
             self._sweep(bound, SHARED_SWEEPS)
-            if self._choices.late:
+            if self._choices.late or time.process_time() > end:
                 return
             if (turn + 1) % CHECKED_SHARES == 0:
                 value = bound.value()
                 if value - before <= SHARES_CONVERGED * max(0, self._choices.cost * self._scale - value):
                     return
                 before = value
+
+    def _condition(self) -> None:
+        """Let messages depend on hubs, around where the best choice pays most beyond the bound."""
+        if self._passed is None:
+            return
+        bound, states = self._passed
+        best = self._choices.best
+        if all(state in of for of, state in zip(states, best, strict=True)):
+            choice = [of.index(state) for of, state in zip(states, best, strict=True)]
+            found = conditioned(bound, choice, self._left.colours)
+            if found is not None:
+                hubs, variables = found
+                self._sweep(hubs, CONDITIONED_SWEEPS)
+                self._learn(hubs, [states[v] for v in variables], variables)
+                self._prune(variables)
 
     def _contract(self, most_entries: int) -> None:
         """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
@@ -226,7 +254,7 @@ class Tightening:
     def _offer_view(self, states: Sequence[int]) -> None:
         self._choices.offer([of[state] for of, state in zip(self._left.kept, states, strict=True)])
 
-    def _sweep(self, bound: Bound, most: int) -> None:
+    def _sweep(self, bound: Bound | Conditioned, most: int) -> None:
         before = None
         for sweep in range(1, most + 1):
             bound.sweep()
@@ -242,16 +270,20 @@ class Tightening:
         self, bound: Bound, states: Kept, variables: Sequence[int] | None = None, *, improve: bool = True
     ) -> None:
         """Take the bound, a better choice, and drop states; `states` are those of the bound's variables."""
-        self._raise(bound.value(), self._scale)
         variables = range(len(self._left.kept)) if variables is None else variables
         rounded = bound.round()
         if len(rounded) == len(self._left.kept):
             self._choices.offer([of[state] for of, state in zip(states, rounded, strict=True)])
-        for v, of, bounds in zip(variables, states, bound.of_states(), strict=True):
-            self._left.learn(v, of, bounds)
+        self._learn(bound, states, variables)
         if improve:
             self._improve()
         self._prune(variables)
+
+    def _learn(self, bound: Bound | Conditioned, states: Kept, variables: Sequence[int]) -> None:
+        """Take the bound, and those of every state of its variables."""
+        self._raise(bound.value(), self._scale)
+        for v, of, bounds in zip(variables, states, bound.of_states(), strict=True):
+            self._left.learn(v, of, bounds)
 
     def _improve(self) -> None:
         """Look for a better choice among the states that seem best."""

@@ -39,7 +39,7 @@ class Left:
         """Variables of one colour look alike."""
         self.kept: list[tuple[int, ...]] = [tuple(range(size)) for size in sizes]
         self._bounds: dict[int, Table] = {}
-        self._colours = colours
+        self.colours = colours
         self._members: dict[int, list[int]] = defaultdict(list)
         for v, colour in enumerate(colours):
             self._members[colour].append(v)
@@ -74,7 +74,7 @@ class Left:
             colour: tuple(sorted({state for v in members for state in self.kept[v]}))
             for colour, members in self._members.items()
         }
-        return [together[colour] for colour in self._colours]
+        return [together[colour] for colour in self.colours]
 
     def promising(self, count: int, known: Sequence[int]) -> list[tuple[int, ...]]:
         """Return so many states of every variable, those of the least bounds, and those of a known choice.
@@ -92,7 +92,7 @@ class Left:
                     best[state] = min(cost, best.get(state, cost))
             ranked = sorted(best, key=lambda state: (best[state], state))
             found[colour] = tuple(sorted({*ranked[:count], *(known[v] for v in members)}))
-        return [found[colour] for colour in self._colours]
+        return [found[colour] for colour in self.colours]
 
 
 class Choices:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from planner.search.costs.tables import Scope, Term
-from planner.search.minsum.problem import Problem, around, by_variable
+from planner.search.minsum.problem import Problem, around, by_variable, neighbours
 
 ITEM_BYTES = 8
 
@@ -50,7 +50,7 @@ def greedy_order(
 
     It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
     """
-    adjacent = _adjacency(len(sizes), scopes)
+    adjacent = neighbours(len(sizes), scopes)
     size_of = [float(size) for size in sizes].__getitem__
 
     def left_by(v: int) -> float:
@@ -89,7 +89,7 @@ def cutset(
 
     Whenever nothing cheap is left to eliminate, the variable goes that hinders most; `dear` ones are kept for longer.
     """
-    adjacent = _adjacency(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
+    adjacent = neighbours(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
     size_of = [float(size) for size in sizes].__getitem__
 
     def work(v: int) -> float:
@@ -116,16 +116,6 @@ def cutset(
             score[u] = work(u)
             heapq.heappush(heap, (score[u], u))
     return tuple(cut)
-
-
-def _adjacency(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
-    adjacent: list[set[int]] = [set() for _ in range(count)]
-    for scope in scopes:
-        for v in scope:
-            adjacent[v].update(scope)
-    for v, others in enumerate(adjacent):
-        others.discard(v)
-    return adjacent
 
 
 def order_of(problem: Problem, most_operations: float = inf) -> Order:

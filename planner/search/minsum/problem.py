@@ -94,6 +94,17 @@ def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     return found
 
 
+def neighbours(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
+    """Return, per variable, the others that it shares a term with."""
+    adjacent: list[set[int]] = [set() for _ in range(count)]
+    for scope in scopes:
+        for v in scope:
+            adjacent[v].update(scope)
+    for v, others in enumerate(adjacent):
+        others.discard(v)
+    return adjacent
+
+
 def around(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
     """Return a variable's neighbours in the terms, and the terms as positions: 0 the variable, i the i-th neighbour.
 
