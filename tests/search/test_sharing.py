@@ -10,7 +10,7 @@ from planner.search.joint import over
 from planner.search.minsum import model as of_model
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.colours import colours
-from planner.search.minsum.model import Fetches, model_of, rounded_down
+from planner.search.minsum.model import Fetches, model_of, single_precision
 from planner.search.minsum.problem import Problem
 from planner.search.minsum.sharing import Sharing, Slack, gifts_of, with_pairs
 from tests.search.graphs import random_graph
@@ -126,7 +126,7 @@ def test_slacks_with_a_pair_in_common_each_give_to_it():
 
 def test_single_precision_is_rounded_down():
     table = np.array([0, 1, (1 << 24) + 1, (1 << 24) + 3, (1 << 40) + 1, (1 << 40) - 1, 3 << 30], dtype=np.int64)
-    found = rounded_down(table).astype(np.int64)
+    found = single_precision(table).astype(np.int64)
     assert (found <= table).all()
     assert (found >= table - (table >> 23)).all()
 

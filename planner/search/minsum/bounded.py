@@ -2,7 +2,8 @@
 
 Message passing on the pairwise view gives a lower bound and says which states are promising; the exact optimum over
 the most promising ones is an upper bound; states that the two together rule out go, and so on. Shared fetches then
-give what they cost beyond the pairs to the pairs, and the view is contracted before messages are passed again.
+give what they cost beyond the pairs to the pairs; where much is still open, messages depend on hubs; and the view is
+contracted before messages are passed again.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ SLACK_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
 CONDITIONED_SWEEPS = 30
+"""Sweeps of messages that depend on hubs."""
 
 WORTHWHILE = 0.94
 """What was tried is tried again if pruning leaves at most this part of the states."""

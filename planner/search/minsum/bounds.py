@@ -100,10 +100,7 @@ class Bound:
 
     def left(self, f: int) -> Floats:
         """Return a term less all that it has sent, times 2**SCALE_BITS."""
-        left: Floats = self._floats[f]
-        for axis, message in enumerate(self._messages[f]):
-            left = left - message.reshape(_along(axis, left.ndim))
-        return left
+        return np.asarray(_less(self._floats[f], self._messages[f]))
 
     def add(self, terms: Sequence[int], more: Table) -> None:
         """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes; as often as a term is named."""
@@ -251,10 +248,7 @@ class _Exact:
 
     def _left(self, f: int) -> Table:
         """Return a term less all that it has sent."""
-        left = self._bound.exact_table(f)
-        for axis, message in enumerate(self._messages[f]):
-            left = left - message.reshape(_along(axis, left.ndim))
-        return left
+        return np.asarray(_less(self._bound.exact_table(f), self._messages[f]))
 
 
 def _added(arrays: Sequence[Any], more: Any) -> list[Any]:
@@ -262,6 +256,13 @@ def _added(arrays: Sequence[Any], more: Any) -> list[Any]:
     distinct = {id(array): array for array in arrays}
     sums = {key: more if array is None else array + more for key, array in distinct.items()}
     return [sums[id(array)] for array in arrays]
+
+
+def _less(table: NDArray[Any], messages: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return a table less a message along each of its axes."""
+    for axis, message in enumerate(messages):
+        table = table - message.reshape(_along(axis, table.ndim))
+    return table
 
 
 def _along(axis: int, rank: int) -> list[int]:

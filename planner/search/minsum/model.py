@@ -154,7 +154,7 @@ class Fetches:
             times = len(nodes) - 1 if len(chosen) == 1 else len(nodes)
             kept = (slice(None), *(slice(None) if node in chosen else None for node in range(len(nodes))))
             total += times * np.moveaxis(found, -1, 0)[kept]
-        return rounded_down(total * fetch.times) * np.float32(2**SCALE_BITS)
+        return single_precision(total * fetch.times) * np.float32(2**SCALE_BITS)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -181,7 +181,7 @@ def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objectiv
     return Fetches(coarse, relaxed, domains, objective)
 
 
-def rounded_down(table: Table) -> NDArray[np.float32]:
+def single_precision(table: Table) -> NDArray[np.float32]:
     """Return a table of numbers from 0 in single precision, nowhere more than it was."""
     single = table.astype(np.float32)
     return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
