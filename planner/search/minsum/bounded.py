@@ -86,7 +86,8 @@ class Tightening:
     """A model on its way to becoming small: states that no better choice has are dropped.
 
     Its view is a pairwise problem over what is left, and costs at most `scale` times what the model does; the whole
-    view is over all states, and finer.
+    view is over all states, and finer. Messages that have been passed are kept, with the states of their variables, for
+    hubs to refine.
     """
 
     def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
@@ -114,10 +115,10 @@ class Tightening:
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
+            partial(self._choices.improve_all, self._left),
             self._condition,
             first,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
-            partial(self._choices.improve_all, self._left),
             *others,
             self._view_exactly,
         )
@@ -153,6 +154,7 @@ class Tightening:
         order = lockstep_order(view, most_operations)
         self._view_solved = order.fits(self._limits.memory_bytes, most_operations)
         if self._view_solved:
+            self._passed = None
             states = solve(compacted(view), order)
             self._raise(view.value(states), self._whole_scale)
             self._choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])

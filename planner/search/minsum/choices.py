@@ -25,7 +25,7 @@ first, further by the others."""
 CLIMBED_OPERATIONS = 4e9
 ROUNDS = 8
 IMPROVED = 1e-4
-PATIENCE = 2
+PATIENCE = 1
 """Neighbourhoods of a size are left when so many, one after the other, gain less than that part."""
 
 DEARER = 4.0
