@@ -7,10 +7,10 @@ import pytest
 
 from planner.search import Limits
 from planner.search.costs.tables import Tables
-from planner.search.minsum import bounded
+from planner.search.minsum import bounded, hubs
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.conditioned import Conditioned, Hubs
-from planner.search.minsum.hubs import conditioned
+from planner.search.minsum.hubs import around_hubs
 from planner.search.minsum.model import Dense
 from planner.search.minsum.problem import Problem
 
@@ -53,9 +53,9 @@ def swept(messages, sweeps):
 def test_no_choice_costs_less_than_its_bound(seed, sweeps):
     problem = random_problem(seed)
     random = np.random.default_rng(seed + 1000)
-    hubs = sorted(random.choice(5, 2, replace=False).tolist())
-    of = {v: hubs[int(random.integers(2))] for v in range(5) if v not in hubs and random.random() < 0.8}
-    case = {hub: random.integers(0, 3, problem.sizes[hub]) for hub in hubs}
+    chosen = sorted(random.choice(5, 2, replace=False).tolist())
+    of = {v: chosen[int(random.integers(2))] for v in range(5) if v not in chosen and random.random() < 0.8}
+    case = {hub: random.integers(0, 3, problem.sizes[hub]) for hub in chosen}
     case = {hub: np.unique(of_states, return_inverse=True)[1] for hub, of_states in case.items()}
     found = swept(Conditioned(scaled(problem), Hubs(of, case), silent(problem)), sweeps)
     every = costs(problem)
@@ -74,13 +74,13 @@ def triangle(times=1):
 def test_a_hub_closes_a_loop():
     problem = triangle()
     assert swept(Bound(problem), 50).value() == 0
-    hubs = Hubs({1: 0, 2: 0}, {0: np.array([0, 1])})
-    assert swept(Conditioned(scaled(problem), hubs, silent(problem)), 50).value() == 10 == costs(problem).min()
+    known = Hubs({1: 0, 2: 0}, {0: np.array([0, 1])})
+    assert swept(Conditioned(scaled(problem), known, silent(problem)), 50).value() == 10 == costs(problem).min()
 
 
 def test_states_of_one_case_are_not_told_apart():
-    hubs = Hubs({1: 0, 2: 0}, {0: np.array([0, 0])})
-    assert swept(Conditioned(scaled(triangle()), hubs, silent(triangle())), 50).value() == 0
+    known = Hubs({1: 0, 2: 0}, {0: np.array([0, 0])})
+    assert swept(Conditioned(scaled(triangle()), known, silent(triangle())), 50).value() == 0
 
 
 def necklace(beads):
@@ -99,7 +99,7 @@ def test_hubs_are_found_and_prove_a_chain_of_loops():
     best = (0, 0, 1) * 4
     assert bound.value() == 5
     assert bound.pays(best).sum() == 40 << SCALE_BITS
-    found, variables = conditioned(bound, best, [v % 3 for v in range(12)])
+    found, variables = around_hubs(bound, best, [v % 3 for v in range(12)])
     assert variables == list(range(12))
     assert swept(found, 50).value() == 45 == problem.value(best) == costs(problem).min()
 
@@ -107,7 +107,7 @@ def test_hubs_are_found_and_prove_a_chain_of_loops():
 def test_a_choice_that_pays_nothing_needs_no_hubs():
     tables = Tables()
     problem = Problem(tables, (2, 2), (((0, 1), tables.intern(np.array([[0, 3], [4, 5]]))),))
-    assert conditioned(swept(Bound(problem), 5), (0, 0), (0, 0)) is None
+    assert around_hubs(swept(Bound(problem), 5), (0, 0), (0, 0)) is None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -130,14 +130,45 @@ def test_what_a_choice_pays_is_what_is_open(seed):
     assert bound.value() - 1 < open_ <= bound.value()
 
 
-@pytest.mark.parametrize("seed", SEEDS[::4])
-def test_the_search_conditions_and_is_right(seed, monkeypatch):
-    for name in ("EXACT_OPERATIONS", "CONTRACTED_OPERATIONS"):
+@pytest.fixture
+def messages_alone(monkeypatch):
+    """Nothing is solved exactly or contracted, and choices are not improved: what is proved comes from messages."""
+    for name in ("EXACT_OPERATIONS", "CONTRACTED_OPERATIONS", "CLOSE"):
         monkeypatch.setattr(bounded, name, 0)
+    monkeypatch.setattr(bounded.Tightening, "_view_exactly", lambda self: None)
+
+
+@pytest.mark.usefixtures("messages_alone")
+@pytest.mark.parametrize(("sweeps", "bound"), [(0, 5), (30, 25)])
+def test_the_search_closes_loops_whose_hubs_look_alike(monkeypatch, sweeps, bound):
+    """Those of the two beads in the middle of four."""
+    monkeypatch.setattr(bounded, "CONDITIONED_SWEEPS", sweeps)
+    problem = necklace(4)
+    found = bounded.Tightening(Dense(problem), Limits(), [(0, 0, 1) * 4]).run()
+    assert found.value == 45
+    assert found.bound == bound
+
+
+@pytest.mark.usefixtures("messages_alone")
+@pytest.mark.parametrize("cases", [2, 3, 16])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_search_with_hubs_is_right(monkeypatch, seed, cases):
+    monkeypatch.setattr(hubs, "CASES", cases)
+    monkeypatch.setattr(hubs, "TIED", 0.5)
     monkeypatch.setattr(bounded, "SWEEPS", 1)
-    made = []
-    monkeypatch.setattr(bounded, "conditioned", lambda *a: made.append(conditioned(*a)) or made[-1])
     problem = random_problem(seed)
     found = bounded.Tightening(Dense(problem), Limits()).run()
     assert found.bound <= costs(problem).min() <= found.value == problem.value(found.states)
-    assert made or found.bound == found.value
+
+
+def test_a_view_that_did_not_fit_is_tried_again_once_much_is_gone(monkeypatch):
+    tried = []
+    order = bounded.lockstep_order
+    monkeypatch.setattr(bounded, "lockstep_order", lambda *a: tried.append(a) or order(*a))
+    search = bounded.Tightening(Dense(necklace(4)), Limits(operations=1))
+    for _ in range(2):
+        search._solve_view(1)
+    assert len(tried) == 1
+    search._left.kept[0] = search._left.kept[1] = (0,)
+    search._solve_view(1)
+    assert len(tried) == 2

@@ -21,7 +21,7 @@ from planner.search.minsum.colours import colours
 from planner.search.minsum.conditioned import Conditioned
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order, solve
-from planner.search.minsum.hubs import conditioned
+from planner.search.minsum.hubs import around_hubs
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.model import Kept, Model, some
@@ -45,8 +45,10 @@ SHARES = 60
 
 CHECKED_SHARES = 2
 SHARES_CONVERGED = 1e-3
+"""Sharing ends when so many times close less than this part of what is open."""
+
 SHARING_PART = 0.4
-"""Sharing ends when so many times close less than this part of what is open, or when that part of the time is over."""
+"""Sharing may take this part of all the time."""
 
 SHARED_SWEEPS = 4
 SLACK_PART = 3
@@ -86,8 +88,7 @@ class Tightening:
     """A model on its way to becoming small: states that no better choice has are dropped.
 
     Its view is a pairwise problem over what is left, and costs at most `scale` times what the model does; the whole
-    view is over all states, and finer. Messages that have been passed are kept, with the states of their variables, for
-    hubs to refine.
+    view is over all states, and finer. The bound over all states is kept for hubs to refine, unless the view is solved.
     """
 
     def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
@@ -101,7 +102,7 @@ class Tightening:
             self._choices.start(states)
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
-        self._passed: tuple[Bound, list[tuple[int, ...]]] | None = None
+        self._bound: Bound | None = None
         self._lower = -(1 << 62)
         self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
@@ -115,7 +116,7 @@ class Tightening:
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
-            partial(self._choices.improve_all, self._left),
+            self._improve_all,
             self._condition,
             first,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
@@ -154,7 +155,7 @@ class Tightening:
         order = lockstep_order(view, most_operations)
         self._view_solved = order.fits(self._limits.memory_bytes, most_operations)
         if self._view_solved:
-            self._passed = None
+            self._bound = None
             states = solve(compacted(view), order)
             self._raise(view.value(states), self._whole_scale)
             self._choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])
@@ -171,7 +172,7 @@ class Tightening:
         """Pass messages on the pairs, then let shared fetches add to them what they cost beyond."""
         bound = Bound(self._view)
         self._sweep(bound, SWEEPS)
-        self._passed = bound, list(self._left.kept)
+        self._bound = bound
         self._read_off(bound, self._left.kept, improve=False)
         if self._finished():
             return
@@ -184,8 +185,8 @@ class Tightening:
             self._view, self._view_solved = rounded_down(self._whole_view, SCALE_BITS), False
             self._tried = (0.0, inf)
             self._restrict_view({v: kept for v, kept in enumerate(self._left.kept) if len(kept) < self._model.sizes[v]})
-            self._passed = whole, [tuple(range(size)) for size in self._model.sizes]
-            self._read_off(*self._passed)
+            self._bound = whole
+            self._read_off(whole, [tuple(range(size)) for size in self._model.sizes])
         else:
             self._improve()
             self._prune(range(len(self._model.sizes)))
@@ -203,20 +204,19 @@ class Tightening:
                     return
                 before = value
 
+    def _improve_all(self) -> None:
+        """Look for better choices for longer, above all where they pay much beyond the bound."""
+        self._choices.improve_all(self._left, None if self._bound is None else self._bound.pays)
+
     def _condition(self) -> None:
         """Let messages depend on hubs, around where the best choice pays most beyond the bound."""
-        if self._passed is None:
-            return
-        bound, states = self._passed
-        best = self._choices.best
-        if all(state in of for of, state in zip(states, best, strict=True)):
-            choice = [of.index(state) for of, state in zip(states, best, strict=True)]
-            found = conditioned(bound, choice, self._left.colours)
-            if found is not None:
-                hubs, variables = found
-                self._sweep(hubs, CONDITIONED_SWEEPS)
-                self._learn(hubs, [states[v] for v in variables], variables)
-                self._prune(variables)
+        found = None if self._bound is None else around_hubs(self._bound, self._choices.best, self._left.colours)
+        self._bound = None
+        if found is not None:
+            messages, variables = found
+            self._sweep(messages, CONDITIONED_SWEEPS)
+            self._learn(messages, [range(self._model.sizes[v]) for v in variables], variables)
+            self._prune(variables)
 
     def _contract(self, most_entries: int) -> None:
         """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
@@ -283,7 +283,7 @@ class Tightening:
             self._improve()
         self._prune(variables)
 
-    def _learn(self, bound: Bound | Conditioned, states: Kept, variables: Sequence[int]) -> None:
+    def _learn(self, bound: Bound | Conditioned, states: Sequence[Sequence[int]], variables: Sequence[int]) -> None:
         """Take the bound, and those of every state of its variables."""
         self._raise(bound.value(), self._scale)
         for v, of, bounds in zip(variables, states, bound.of_states(), strict=True):

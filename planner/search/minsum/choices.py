@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.search.costs.tables import Table
 from planner.search.minsum.elimination import Order, cutset, greedy_order, solve
@@ -30,6 +31,13 @@ PATIENCE = 1
 
 DEARER = 4.0
 """By how much more reluctantly a variable keeps its state that kept it before."""
+
+PAYING, MOST_PAYING = 3.0, 20
+"""By how much more reluctantly those variables keep theirs around which a choice pays most; others in proportion."""
+
+
+Pays = Callable[[Sequence[int]], NDArray[np.float64]]
+"""Returns what a choice pays beyond a bound, by the variables around which it does."""
 
 
 class Left:
@@ -161,12 +169,19 @@ class Choices:
         """Climb a little from the best."""
         self._climb(left, self.best, NEARBY, patience=1)
 
-    def improve_all(self, left: Left) -> None:
-        """Climb from the best, then from where the search started."""
+    def improve_all(self, left: Left, pays: Pays | None = None) -> None:
+        """Climb from the best, then from where the search started; `pays` says where a choice could be better."""
         for states in dict.fromkeys((self.best, *reversed(self._starts))):
-            self._climb(left, states, NEIGHBOURHOODS, PATIENCE)
+            self._climb(left, states, NEIGHBOURHOODS, PATIENCE, pays)
 
-    def _climb(self, left: Left, states: tuple[int, ...], sizes: Sequence[tuple[int, float]], patience: int) -> None:
+    def _climb(
+        self,
+        left: Left,
+        states: tuple[int, ...],
+        sizes: Sequence[tuple[int, float]],
+        patience: int,
+        pays: Pays | None = None,
+    ) -> None:
         """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
         cost, dear = self._model.value(states), [1.0] * len(states)
         for count, operations in sizes:
@@ -175,7 +190,8 @@ class Choices:
                 if idle >= patience or self.late:
                     break
                 kept = left.promising(count, states)
-                for v in cutset([len(of) for of in kept], self._model.scopes, operations, dear):
+                reluctance = dear if pays is None else (_reluctance(pays(states)) * dear).tolist()
+                for v in cutset([len(of) for of in kept], self._model.scopes, operations, reluctance):
                     dear[v] *= DEARER
                     kept[v] = (states[v],)
                 problem = self._model.exact(kept)
@@ -186,3 +202,8 @@ class Choices:
                 now = self._model.value(states)
                 idle = 0 if cost - now >= IMPROVED * cost else idle + 1
                 cost = now
+
+
+def _reluctance(pays: NDArray[np.float64]) -> NDArray[np.float64]:
+    much = np.sort(pays)[-MOST_PAYING:][0]
+    return np.asarray(1 + PAYING * np.minimum(1, pays / max(much, 1)))

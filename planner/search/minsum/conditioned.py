@@ -49,7 +49,10 @@ class Conditioned:
                 self._unary[scope[0]] += problem.tables[number]
         self._terms = [(scope, number) for scope, number in problem.terms if len(scope) == 2]
         self._messages: list[list[Numbers]] = [
-            [np.broadcast_to(known, self._unary[v].shape) for v, known in zip(scope, messages[scope], strict=True)]
+            [
+                np.broadcast_to(known.astype(np.float32), self._unary[v].shape)
+                for v, known in zip(scope, messages[scope], strict=True)
+            ]
             for scope, _ in self._terms
         ]
         both = {number: _both_ways(problem.tables[number]) for number in {number for _, number in self._terms}}

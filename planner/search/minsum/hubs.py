@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -15,7 +15,7 @@ from planner.search.minsum.conditioned import Conditioned, Hubs
 from planner.search.minsum.problem import neighbours
 
 REGION = 1000
-"""About how many variables are conditioned."""
+"""How many variables are conditioned, but for the neighbours of the last."""
 
 MATTERS = 0.3
 """A choice pays much around a variable if it is that part of the most that it pays around one."""
@@ -27,7 +27,7 @@ TIED = 1e-6
 """States are as likely as the likeliest if their bounds differ by no more than this part."""
 
 
-def conditioned(bound: Bound, states: Sequence[int], colours: Sequence[int]) -> tuple[Conditioned, list[int]] | None:
+def around_hubs(bound: Bound, states: Sequence[int], colours: Sequence[int]) -> tuple[Conditioned, list[int]] | None:
     """Return a pairwise bound conditioned around where a choice pays beyond it, and on which variables.
 
     Hubs are among those variables of which a few states are the likeliest, and of one of the `colours`: that which the
@@ -38,7 +38,7 @@ def conditioned(bound: Bound, states: Sequence[int], colours: Sequence[int]) -> 
     pays = bound.pays(states)
     if not pays.any():
         return None
-    middle = np.flatnonzero(pays > MATTERS * pays.max()).tolist()
+    middle = [v for v in np.argsort(-pays, kind="stable")[:REGION].tolist() if pays[v] > MATTERS * pays.max()]
     region = sorted(_reached(middle, adjacent, range(len(states)), REGION))
     bounds = bound.of_states()
     undecided = [v for v in region if 1 < np.count_nonzero(bounds[v] <= bounds[v].min() * (1 + TIED)) < CASES]
@@ -62,15 +62,13 @@ def _reached(
 ) -> dict[int, int]:
     """Return the nearest seed of every variable, of those further and further away until there are enough."""
     found = {v: v for v in seeds}
-    edge = list(found)
-    while edge and (enough is None or len(found) < enough):
-        further = []
-        for v in edge:
-            for u in sorted(adjacent[v]):
-                if u in within and u not in found:
-                    found[u] = found[v]
-                    further.append(u)
-        edge = further
+    waiting = deque(found)
+    while waiting and (enough is None or len(found) < enough):
+        v = waiting.popleft()
+        for u in sorted(adjacent[v]):
+            if u in within and u not in found:
+                found[u] = found[v]
+                waiting.append(u)
     return found
 
 
