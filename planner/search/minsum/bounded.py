@@ -116,10 +116,10 @@ class Tightening:
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
-            self._improve_all,
-            self._condition,
             first,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
+            self._improve_all,
+            self._condition,
             *others,
             self._view_exactly,
         )
