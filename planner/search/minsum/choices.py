@@ -26,8 +26,7 @@ first, further by the others."""
 CLIMBED_OPERATIONS = 4e9
 ROUNDS = 8
 IMPROVED = 1e-4
-PATIENCE = 1
-"""Neighbourhoods of a size are left when so many, one after the other, gain less than that part."""
+"""Neighbourhoods of a size are left after so many, or when one gains less than that part."""
 
 DEARER = 4.0
 """By how much more reluctantly a variable keeps its state that kept it before."""
@@ -167,28 +166,26 @@ class Choices:
 
     def improve(self, left: Left) -> None:
         """Climb a little from the best."""
-        self._climb(left, self.best, NEARBY, patience=1)
+        self._climb(left, self.best, NEARBY)
 
     def improve_all(self, left: Left, pays: Pays | None = None) -> None:
         """Climb from the best, then from where the search started; `pays` says where a choice could be better."""
         for states in dict.fromkeys((self.best, *reversed(self._starts))):
-            self._climb(left, states, NEIGHBOURHOODS, PATIENCE, pays)
+            self._climb(left, states, NEIGHBOURHOODS, pays)
 
     def _climb(
         self,
         left: Left,
         states: tuple[int, ...],
         sizes: Sequence[tuple[int, float]],
-        patience: int,
         pays: Pays | None = None,
     ) -> None:
         """Improve a choice by the optimum over all but a few variables, which keep their states; others each time."""
         cost, dear = self._model.value(states), [1.0] * len(states)
         for count, operations in sizes:
-            idle = 0
             for _ in range(ROUNDS):
-                if idle >= patience or self.late:
-                    break
+                if self.late:
+                    return
                 kept = left.promising(count, states)
                 reluctance = dear if pays is None else (_reluctance(pays(states)) * dear).tolist()
                 for v in cutset([len(of) for of in kept], self._model.scopes, operations, reluctance):
@@ -199,9 +196,9 @@ class Choices:
                 if not self.fits(order, CLIMBED_OPERATIONS):
                     break
                 states = self._taken(kept, solve(problem, order))
-                now = self._model.value(states)
-                idle = 0 if cost - now >= IMPROVED * cost else idle + 1
-                cost = now
+                before, cost = cost, self._model.value(states)
+                if before - cost < IMPROVED * before:
+                    break
 
 
 def _reluctance(pays: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ def around_hubs(bound: Bound, states: Sequence[int], colours: Sequence[int]) -> 
     """Return a pairwise bound conditioned around where a choice pays beyond it, and on which variables.
 
     Hubs are among those variables of which a few states are the likeliest, and of one of the `colours`: that which the
-    most shortest ways in the region go through. Any other variable belongs to the nearest hub. None without a hub.
+    most shortest paths in the region go through. Any other variable belongs to the nearest hub. None without a hub.
     """
     scopes = [scope for scope, _ in bound.parts()[1]]
     adjacent = neighbours(len(states), scopes)
@@ -42,10 +42,10 @@ def around_hubs(bound: Bound, states: Sequence[int], colours: Sequence[int]) -> 
     region = sorted(_reached(middle, adjacent, range(len(states)), REGION))
     bounds = bound.of_states()
     undecided = [v for v in region if 1 < np.count_nonzero(bounds[v] <= bounds[v].min() * (1 + TIED)) < CASES]
-    ways = _ways_through(region, scopes)
+    paths = _paths_through(region, scopes)
     together: Counter[int] = Counter()
     for v in undecided:
-        together[colours[v]] += ways[v]
+        together[colours[v]] += paths[v]
     if not together:
         return None
     most = max(together, key=lambda colour: (together[colour], -colour))
@@ -72,18 +72,18 @@ def _reached(
     return found
 
 
-def _ways_through(region: Sequence[int], scopes: Iterable[Scope]) -> Mapping[int, int]:
-    """Return how many ways go through each variable of a region: a shortest one from every variable to every other."""
+def _paths_through(region: Sequence[int], scopes: Iterable[Scope]) -> Mapping[int, int]:
+    """Return how many paths go through each variable of a region: a shortest one from every variable to every other."""
     place = {v: i for i, v in enumerate(region)}
     pairs = np.array([[place[v] for v in scope] for scope in scopes if all(v in place for v in scope)]).reshape(-1, 2)
     graph = csr_array((np.ones(len(pairs)), pairs.T), shape=(len(region), len(region)))
     through = np.zeros(len(region), dtype=np.int64)
     for start in range(len(region)):
         order, before = breadth_first_order(graph, start, directed=False)
-        ways = np.ones(len(region), dtype=np.int64)
+        paths = np.ones(len(region), dtype=np.int64)
         for v in order[:0:-1]:
-            ways[before[v]] += ways[v]
-        through[order[1:]] += ways[order[1:]] - 1
+            paths[before[v]] += paths[v]
+        through[order[1:]] += paths[order[1:]] - 1
     return dict(zip(region, through.tolist(), strict=True))
 
 
