@@ -38,7 +38,7 @@ MODEL_OPTIONS = (
     "batch_norm", "width", "backbone", "embedding", "sequence", "source_sequence", "vocabulary", "heads",
 )  # fmt: skip
 
-RULES = ", ".join(field.name for field in fields(Ties))
+RULES = tuple(field.name for field in fields(Ties))
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
@@ -62,9 +62,18 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
 def read_rules(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Read names of coarsening rules, as in `elementwise,updates`."""
     rules = tuple(rule.strip() for rule in text.split(",")) if text is not None else ()
-    if unknown := [rule for rule in rules if rule not in RULES.split(", ")]:
-        raise click.BadParameter(f"expected rules among {RULES}, found {', '.join(map(repr, unknown))}")
+    if unknown := [rule for rule in rules if rule not in RULES]:
+        raise click.BadParameter(f"expected rules among {', '.join(RULES)}, found {', '.join(map(repr, unknown))}")
     return rules
+
+
+def read_ties(context: click.Context, option: click.Parameter, text: str | None) -> Ties | None:
+    """Read the names of all coarsening rules that apply, or `all` or `none`."""
+    if text is None:
+        return None
+    named = {"all": RULES, "none": ()}.get(text.strip())
+    rules = read_rules(context, option, text) if named is None else named
+    return Ties(**{rule: rule in rules for rule in RULES})
 
 
 def read_memory(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -103,7 +112,13 @@ def read_memory(_context: click.Context, _option: click.Parameter, text: str | N
 )
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S; S,R; or S,R,P.")
-@click.option("--untie", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to do without: {RULES}.")
+@click.option(
+    "--ties",
+    metavar="RULE,...",
+    callback=read_ties,
+    help=f"The coarsening rules to apply: all, none, or some of {', '.join(RULES)}.",
+)
+@click.option("--untie", metavar="RULE,...", callback=read_rules, help="Coarsening rules to do without.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="bytes", show_default=True, help="Of which little.")
 @click.option("--topo", help="The machine that --objective time is about: a YAML file or the name of one.")
 @click.option("--memory", metavar="BYTES", callback=read_memory, help="What every worker's arena must fit in: 11GiB.")
@@ -174,7 +189,7 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     chosen: dict[str, Any] = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
-    asked = SearchOptions(ways=(), seed=options["seed"], untie=options["untie"], **chosen)
+    asked = SearchOptions(ways=(), seed=options["seed"], ties=options["ties"], untie=options["untie"], **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
     plan = with_bound(plan, asked) if options["explain"] else plan
     return replace(plan, search={"model": model, **plan.search})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.plan import Plan
-from planner.search import SearchOptions, search
+from planner.search import SearchOptions, space_of
 from planner.search.factors import cost_of
+from planner.search.joint import joint
+from planner.search.objectives.timing import Time
 from planner.search.searchers import FREE
 
 BOUND_SECONDS = 1.0
@@ -27,10 +29,11 @@ def with_bound(plan: Plan, options: SearchOptions) -> Plan:
     known = options.name in FREE and any(name in plan.search for name in BOUNDS)
     if known or len(plan.ways) > BOUND_STEPS[options.objective]:
         return plan
-    limits = replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS))
-    asked = replace(options, name="joint", placements=plan.search["placements"], ways=plan.ways, limits=limits)
-    found = search(plan.graph, replace(asked, memory_bytes=None)).search
-    name = next(name for name in BOUNDS if name in found)
-    gap = max(0.0, (cost_of(plan) - found[name]) / (found[name] or 1))
+    space = space_of(plan.graph, replace(options, ways=plan.ways, placements=plan.search["placements"]))
+    found = joint(space, replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS)))
+    of_bytes, of_time = BOUNDS
+    name, unit = (of_time, space.objective.tick_s) if isinstance(space.objective, Time) else (of_bytes, 1)
+    bound = (found.lower_bound or 0) * unit
+    gap = max(0.0, (cost_of(plan) - bound) / (bound or 1))
     report = {key: value for key, value in plan.search.items() if key != "bound_of"}
-    return replace(plan, search={**report, name: found[name], "gap": round(gap, 6), "bound_by": "joint"})
+    return replace(plan, search={**report, name: bound, "gap": round(gap, 6), "bound_by": "joint"})

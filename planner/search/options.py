@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
 from planner.search import alternatives
-from planner.search.coarse.coarsen import Ties
+from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.minsum.limits import Limits
 from planner.search.searchers import PARTIAL, SEARCHERS
 from topologies import Machine
@@ -14,6 +14,9 @@ from topologies import Machine
 PLACEMENTS = ("S", "S,R", "S,R,P")
 
 OBJECTIVES = ("bytes", "time")
+
+FEW_VARIABLES = 2000
+"""Up to so many variables a graph is searched without element-wise ties, which takes up to 0.4 s more a step and less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,8 @@ class SearchOptions:
     `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
     "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
-    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: all; under "S,R"
-    all but `updates`; under "S,R,P" element-wise operators do not tie what may be partial, either);
-    `untie` names those to do without. `objective` is "bytes" or, on a `machine`, "time";
+    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: `default_ties`);
+    `untie` names those of them to do without. `objective` is "bytes" or, on a `machine`, "time";
     `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1.
     """
 
@@ -41,10 +43,24 @@ class SearchOptions:
     memory_bytes: int | None = None
 
 
-def ties_of(options: SearchOptions) -> Ties:
-    """Return the coarsening rules that apply."""
-    ties = options.ties if options.ties is not None else Ties(updates="R" not in placements_of(options))
+def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
+    """Return the coarsening rules that apply to a graph, whose coarsenings these are."""
+    ties = default_ties(options, known) if options.ties is None else options.ties
     return replace(ties, **dict.fromkeys(options.untie, False))
+
+
+def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
+    """Return the coarsening rules to apply where none are asked for.
+
+    Ties of element-wise operators cost bytes, under "S,R" up to a tenth and more. `joint` goes without, as does every
+    other searcher of a graph that then has few variables; elsewhere gradients at least are free. `updates` costs bytes
+    under "S,R" only.
+    """
+    untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
+    if options.name == "joint":
+        return replace(untied, updates=False)
+    few = len(known.of(untied).variables) <= FEW_VARIABLES
+    return untied if few else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:

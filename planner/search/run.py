@@ -11,7 +11,7 @@ from typing import Any
 from planner.graph.ir import Graph
 from planner.plan import Plan, check_countable
 from planner.search.carriage import carriage, may_be_partial
-from planner.search.coarse.coarsen import CoarseGraph, Coarsenings
+from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Ties
 from planner.search.memory import fitted
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
@@ -53,7 +53,7 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
         fit = fitted(space, found, again, plan, options.memory_bytes)
         winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
         found = {winner: fit.outcome}
-    report = _report(options, placements, found[winner], bound) | {"winner": winner, **details}
+    report = _report(options, ties_of(options, known), placements, found[winner], bound) | {"winner": winner, **details}
     report |= _costs(space, found, bound, winner) | {"seconds": round(time.perf_counter() - started, 3)}
     return plan(found[winner].choice, report)
 
@@ -85,8 +85,8 @@ def _with_fewer(
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
     """Return the space of plans that the options describe."""
-    placements, ties = placements_of(options), ties_of(options)
     known = Coarsenings(graph) if coarsenings is None else coarsenings
+    placements, ties = placements_of(options), ties_of(options, known)
     if "P" not in placements:
         coarse = known.of(ties)
         return Space(coarse, options.ways, "R" in placements, objective=_objective(options, coarse, MOST_TICKS))
@@ -100,12 +100,14 @@ def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> 
     return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
 
 
-def _report(options: SearchOptions, placements: str, best: Outcome, bound: int | None) -> dict[str, Any]:
+def _report(
+    options: SearchOptions, ties: Ties, placements: str, best: Outcome, bound: int | None
+) -> dict[str, Any]:
     report: dict[str, Any] = {
         "name": options.name,
         "placements": placements,
         "objective": options.objective,
-        "ties": [rule for rule, on in asdict(ties_of(options)).items() if on],
+        "ties": [rule for rule, on in asdict(ties).items() if on],
     }
     if options.name not in FREE:
         report["bound_of"] = options.name

@@ -19,6 +19,9 @@ from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factors import prime_factors
 
+TIED_FOR = "recursive"
+"""All searches of one placement set choose from the plans of the graph that is coarsened for this one."""
+
 BOUNDED_PART = 0.5
 """The part of the seconds for which a search that cannot be exact goes on improving its bounds."""
 
@@ -56,7 +59,7 @@ def main(model: str, options: str, searcher: str, seconds: str, cases: str) -> N
     graph = build(model, ModelOptions(**json.loads(options)))
     known, found = Coarsenings(graph), []
     for workers, placements in json.loads(cases):
-        space = space_of(graph, SearchOptions(prime_factors(workers), searcher, placements), known)
+        space = space_of(graph, SearchOptions(prime_factors(workers), TIED_FOR, placements), known)
         case = {"search": searcher, "workers": workers, "placements": placements}
         found.append(case | measure(space, searcher, float(seconds)))
     print(json.dumps(found))

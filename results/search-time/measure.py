@@ -1,4 +1,7 @@
-"""One search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS SEARCH RULES`, without these RULES."""
+"""One search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS SEARCH RULES`.
+
+RULES are the rules of coarsening that apply, or `default`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import json
 import resource
 import sys
 import time
+from dataclasses import fields
 
 from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
-from planner.search import SearchOptions, search
+from planner.search import SearchOptions, Ties, search
 
 
 def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]:
@@ -36,7 +40,8 @@ def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]
 
 if __name__ == "__main__":
     gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
-    model, batch, ways, placements, name, untied = sys.argv[1:]
-    rules = tuple(filter(None, untied.split(",")))
-    options = SearchOptions(tuple(map(int, ways.split(","))), name, placements, untie=rules)
+    model, batch, ways, placements, name, rules = sys.argv[1:]
+    applied = {field.name: field.name in rules.split(",") for field in fields(Ties)}
+    ties = None if rules == "default" else Ties(**applied)
+    options = SearchOptions(tuple(map(int, ways.split(","))), name, placements, ties)
     print(json.dumps(measure(model, int(batch), options)))

@@ -25,12 +25,12 @@ HERE = Path(__file__).parent
 MODELS = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
 """Models and batches."""
 
-RULES = {
-    "tied": (),
-    "untied": ("elementwise", "updates"),
-    "not coarsened": tuple(field.name for field in fields(Ties)),
-}
-"""Rules of coarsening done without."""
+RULES = tuple(field.name for field in fields(Ties))
+WITHOUT = {"tied": (), "untied": ("elementwise", "gradients", "updates"), "not coarsened": RULES}
+"""The rules of coarsening that a graph does without; under S,R a tied one does without `updates`, too."""
+
+DEFAULT = "default"
+"""The graph that a searcher is given where no rules are named."""
 
 WITHIN = Within(300.0)
 STEPS = {8: 3, 16: 4, 64: 6}
@@ -44,6 +44,8 @@ Row = dict[str, Any]
 def cases() -> Iterator[Row]:
     """Yield what is searched, with every model."""
     for placements in ("S", "S,R"):
+        for workers in STEPS:
+            yield {"workers": workers, "placements": placements, "graph": DEFAULT, "search": "recursive"}
         for graph in ("tied", "untied"):
             for search in ("recursive", "joint"):
                 yield {"workers": 8, "placements": placements, "graph": graph, "search": search}
@@ -53,10 +55,19 @@ def cases() -> Iterator[Row]:
     yield {"workers": 8, "placements": "S", "graph": "not coarsened", "search": "recursive"}
 
 
+def rules(graph: str, placements: str) -> str:
+    """Return the names of the rules that apply, or that they are the default's."""
+    if graph == DEFAULT:
+        return DEFAULT
+    without = {*WITHOUT[graph], *(("updates",) if "R" in placements else ())}
+    return ",".join(rule for rule in RULES if rule not in without)
+
+
 def measured(model: str, case: Row) -> Row:
     """Return a search's bytes, seconds and memory, or what it took too much of."""
     ways = ",".join(["2"] * STEPS[case["workers"]])
-    how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ",".join(RULES[case["graph"]]))
+    ties = rules(case["graph"], case["placements"])
+    how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ties)
     found = in_process_within(WITHIN, HERE / "measure.py", *how)
     for _ in range(1, TRIES):
         if found.get("seconds", QUICK_S) < QUICK_S:
@@ -109,7 +120,7 @@ def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
             [
                 f"`{one['model']}`",
                 one["recursion"],
-                here(one["model"], "tied", "recursive"),
+                here(one["model"], DEFAULT, "recursive"),
                 one["joint"],
                 *(here(one["model"], graph, "joint") for graph in ("tied", "untied")),
             ]

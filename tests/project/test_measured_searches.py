@@ -50,7 +50,7 @@ def test_the_recursion(model, placements):
 def test_search_time(model):
     rows = data("search-time")["rows"][model]
     for placements in ("S", "S,R"):
-        row = the(rows, workers=8, placements=placements, graph="tied", search="recursive")
+        row = the(rows, workers=8, placements=placements, graph="default", search="recursive")
         assert row["bytes"] == recursive(model, placements)["bytes"]["recursive"]
 
 
@@ -72,6 +72,6 @@ def test_plan_bytes(model):
     rows = [row for row in recorded["plans"][model] if row["workers"] == 8 and row.get("seconds", QUICK_S) < QUICK_S]
     assert len(rows) > 8
     for row in rows:
-        options = SearchOptions(prime_factors(8), row["search"], row["placements"])
+        options = SearchOptions(prime_factors(8), "recursive", row["placements"])
         found = SEARCHERS[row["search"]](space_of(of, options, known), Limits())
         assert (row["search"], found.cost, found.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])

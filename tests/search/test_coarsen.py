@@ -10,7 +10,8 @@ from planner.cli import main
 from planner.graph import GraphBuilder
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarse.coarsen import NodeVariable, TensorVariable, coarsen
+from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
+from planner.search.options import FEW_VARIABLES, default_ties
 
 NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 BLOCKS = ModelOptions(batch=4, sequence=4, vocabulary=6, heads=2)
@@ -105,24 +106,49 @@ def test_accumulated_gradients_share_one_strategy_and_one_store():
         assert not any(variable in factor.scope for factor in coarse.factors)
 
 
+def test_gradients_are_tied_to_the_forward_pass_by_a_rule_of_their_own():
+    graph = build("mlp-2-8", ModelOptions(batch=4))
+    tied, free = coarsen(graph, Ties()), coarsen(graph, Ties(gradients=False))
+    assert len(tensors(tied, "fc1", "relu1", "relu1.grad", "fc1.grad")) == 1
+    forward, backward = tensors(free, "fc1", "relu1"), tensors(free, "relu1.grad", "fc1.grad")
+    assert len(forward) == len(backward) == 1
+    assert forward != backward
+
+
 def test_rules_can_be_switched_off_and_are_recorded():
     graph = build("mlp-2-8", ModelOptions(batch=4))
-    rules = {"elementwise", "updates", "unrolled", "accumulation", "repeats"}
-    assert set(search(graph, SearchOptions((2,))).search["ties"]) == rules
-    assert set(search(graph, SearchOptions((2,), placements="S,R")).search["ties"]) == rules - {"updates"}
-    plan = search(graph, SearchOptions((2,), untie=("elementwise", "repeats")))
-    assert set(plan.search["ties"]) == rules - {"elementwise", "repeats"}
+    rules = {"unrolled", "accumulation", "repeats"}
+    assert set(search(graph, SearchOptions((2,))).search["ties"]) == rules | {"updates"}
+    assert set(search(graph, SearchOptions((2,), placements="S,R")).search["ties"]) == rules
+    assert set(search(graph, SearchOptions((2,), "joint")).search["ties"]) == rules
+    plan = search(graph, SearchOptions((2,), ties=Ties(), untie=("elementwise", "repeats")))
+    assert set(plan.search["ties"]) == rules - {"repeats"} | {"gradients", "updates"}
+
+
+def test_element_wise_ties_are_for_large_graphs():
+    small, large = (build(f"mlp-{layers}-8", ModelOptions(batch=4)) for layers in (8, 200))
+    ties = {graph: default_ties(SearchOptions((2,)), Coarsenings(graph)) for graph in (small, large)}
+    assert ties[small] == Ties(elementwise=False, gradients=False)
+    assert ties[large] == Ties(gradients=False)
+    assert len(coarsen(large, ties[small]).variables) > FEW_VARIABLES >= len(coarsen(small, ties[small]).variables)
 
 
 def test_the_command_switches_rules_off(tmp_path, capsys):
-    command = ["mlp-2-8", "--batch", "4", "--workers", "2", "--json", str(tmp_path / "plan.json"), "--untie"]
-    with pytest.raises(SystemExit, match="0"):
-        main([*command, "elementwise,updates"])
-    ties = json.loads((tmp_path / "plan.json").read_text())["search"]["ties"]
-    assert set(ties) == {"unrolled", "accumulation", "repeats"}
-    with pytest.raises(SystemExit, match="2"):
-        main([*command, "layers"])
-    assert "expected rules among elementwise" in capsys.readouterr().err
+    command = ["mlp-2-8", "--batch", "4", "--workers", "2", "--json", str(tmp_path / "plan.json")]
+    rules = {"elementwise", "gradients", "updates", "unrolled", "accumulation", "repeats"}
+    for given, wanted in {
+        ("--ties", "all"): rules,
+        ("--ties", "none"): set(),
+        ("--ties", "updates, repeats"): {"updates", "repeats"},
+        ("--ties", "all", "--untie", "elementwise,updates"): rules - {"elementwise", "updates"},
+    }.items():
+        with pytest.raises(SystemExit, match="0"):
+            main([*command, *given])
+        assert set(json.loads((tmp_path / "plan.json").read_text())["search"]["ties"]) == wanted
+    for option in ("--ties", "--untie"):
+        with pytest.raises(SystemExit, match="2"):
+            main([*command, option, "layers"])
+        assert "expected rules among elementwise" in capsys.readouterr().err
 
 
 def test_many_steps_are_searched_without_heuristics():

@@ -25,15 +25,16 @@ MOST_DIFFERING = 2
 class Ties:
     """Which coarsening rules apply; a weight is tied to its updated self in any case.
 
-    `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs.
-    `updates`: the same for the operators that update weights and optimizer state; it forbids keeping a weight
-    replicated with its state sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be
-    summed where they are computed get one strategy; where more than two variables would meet, they do in any case, and
-    what is summed has one layout. `repeats`: identical layers that hang on the same shared tensors; it alone loses
-    nothing.
+    `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all
+    are gradients or none is. `gradients`: gradients, too, with what they read of the forward pass. `updates`: the same
+    for the operators that update weights and optimizer state; it forbids keeping a weight replicated with its state
+    sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be summed where they are
+    computed get one strategy; where more than two variables would meet, they do in any case, and what is summed has one
+    layout. `repeats`: identical layers that hang on the same shared tensors; it alone loses nothing.
     """
 
     elementwise: bool = True
+    gradients: bool = True
     updates: bool = True
     unrolled: bool = True
     accumulation: bool = True
@@ -207,11 +208,14 @@ def _ties(
         yield [("tensor", old), ("tensor", new)]
     updated = set(graph.updates.values())
     for node in graph.nodes:
-        wanted = ties.updates if updated.intersection(node.outputs) else ties.elementwise
-        if wanted and found[node.name].description.is_elementwise:
-            alike = (name for name in same_coordinates(node, found[node.name]) if name not in untied)
-            if tensors := [("tensor", name) for name in alike]:
-                yield tensors
+        updates = bool(updated.intersection(node.outputs))
+        if (ties.updates if updates else ties.elementwise) and found[node.name].description.is_elementwise:
+            alike = [name for name in same_coordinates(node, found[node.name]) if name not in untied]
+            if not updates and not ties.gradients:
+                gradients = [graph.tensors[name].role == "gradient" for name in alike]
+                alike = [name for name, gradient in zip(alike, gradients, strict=True) if gradient == any(gradients)]
+            if alike:
+                yield [("tensor", name) for name in alike]
     if ties.unrolled:
         yield from _unrolled(graph, found)
 
