@@ -53,7 +53,8 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
         fit = fitted(space, found, again, plan, options.memory_bytes)
         winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
         found = {winner: fit.outcome}
-    report = _report(options, ties_of(options, known), placements, found[winner], bound) | {"winner": winner, **details}
+    report = _report(options, ties_of(options, known), placements, found[winner], bound)
+    report |= {"winner": winner, **details}
     report |= _costs(space, found, bound, winner) | {"seconds": round(time.perf_counter() - started, 3)}
     return plan(found[winner].choice, report)
 
@@ -100,9 +101,7 @@ def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> 
     return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
 
 
-def _report(
-    options: SearchOptions, ties: Ties, placements: str, best: Outcome, bound: int | None
-) -> dict[str, Any]:
+def _report(options: SearchOptions, ties: Ties, placements: str, best: Outcome, bound: int | None) -> dict[str, Any]:
     report: dict[str, Any] = {
         "name": options.name,
         "placements": placements,
