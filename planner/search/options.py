@@ -16,7 +16,7 @@ PLACEMENTS = ("S", "S,R", "S,R,P")
 OBJECTIVES = ("bytes", "time")
 
 FEW_VARIABLES = 2000
-"""Up to so many variables a graph is searched without element-wise ties: the recursion then takes up to about a second."""
+"""Up to so many variables a graph is searched without element-wise ties: the recursion takes about a second then."""
 
 
 @dataclass(frozen=True, slots=True)
