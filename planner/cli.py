@@ -39,6 +39,7 @@ MODEL_OPTIONS = (
 )  # fmt: skip
 
 RULES = tuple(field.name for field in fields(Ties))
+RULES_HELP = f"all, none, or rules among {', '.join(RULES)}"
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
@@ -59,21 +60,14 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     return tuple(map(int, parts))
 
 
-def read_rules(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Read names of coarsening rules, as in `elementwise,updates`."""
-    rules = tuple(rule.strip() for rule in text.split(",")) if text is not None else ()
-    if unknown := [rule for rule in rules if rule not in RULES]:
-        raise click.BadParameter(f"expected rules among {', '.join(RULES)}, found {', '.join(map(repr, unknown))}")
-    return rules
-
-
-def read_ties(context: click.Context, option: click.Parameter, text: str | None) -> Ties | None:
-    """Read the names of all coarsening rules that apply, or `all` or `none`."""
+def read_rules(_context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Read names of coarsening rules, as in `elementwise,updates`, or `all` or `none`; None where none are given."""
     if text is None:
         return None
-    named = {"all": RULES, "none": ()}.get(text.strip())
-    rules = read_rules(context, option, text) if named is None else named
-    return Ties(**{rule: rule in rules for rule in RULES})
+    rules = {"all": RULES, "none": ()}.get(text.strip(), tuple(rule.strip() for rule in text.split(",")))
+    if unknown := [rule for rule in rules if rule not in RULES]:
+        raise click.BadParameter(f"expected {RULES_HELP}, found {', '.join(map(repr, unknown))}")
+    return rules
 
 
 def read_memory(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -112,12 +106,7 @@ def read_memory(_context: click.Context, _option: click.Parameter, text: str | N
 )
 @click.option("--search", "searcher", default=None, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=None, help="What may be chosen: S; S,R; or S,R,P.")
-@click.option(
-    "--ties",
-    metavar="RULE,...",
-    callback=read_ties,
-    help=f"The coarsening rules to apply: all, none, or some of {', '.join(RULES)}.",
-)
+@click.option("--ties", metavar="RULE,...", callback=read_rules, help=f"Coarsening rules to apply: {RULES_HELP}.")
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help="Coarsening rules to do without.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="bytes", show_default=True, help="Of which little.")
 @click.option("--topo", help="The machine that --objective time is about: a YAML file or the name of one.")
@@ -189,7 +178,9 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     chosen: dict[str, Any] = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
-    asked = SearchOptions(ways=(), seed=options["seed"], ties=options["ties"], untie=options["untie"], **chosen)
+    rules = options["ties"]
+    ties = None if rules is None else Ties(**{rule: rule in rules for rule in RULES})
+    asked = SearchOptions(ways=(), seed=options["seed"], ties=ties, untie=options["untie"] or (), **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
     plan = with_bound(plan, asked) if options["explain"] else plan
     return replace(plan, search={"model": model, **plan.search})

@@ -11,7 +11,7 @@ from planner.search.joint import joint
 from planner.search.objectives.timing import Time
 from planner.search.searchers import FREE
 
-BOUND_SECONDS = 1.0
+BOUND_SECONDS = 4.0
 """What the search for a bound may take, beyond what it takes to begin."""
 
 BOUND_STEPS = {"bytes": 3, "time": 2}
@@ -29,7 +29,7 @@ def with_bound(plan: Plan, options: SearchOptions) -> Plan:
     known = options.name in FREE and any(name in plan.search for name in BOUNDS)
     if known or len(plan.ways) > BOUND_STEPS[options.objective]:
         return plan
-    space = space_of(plan.graph, replace(options, ways=plan.ways, placements=plan.search["placements"]))
+    space = space_of(plan.graph, replace(options, ways=plan.ways))
     found = joint(space, replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS)))
     of_bytes, of_time = BOUNDS
     name, unit = (of_time, space.objective.tick_s) if isinstance(space.objective, Time) else (of_bytes, 1)

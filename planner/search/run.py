@@ -21,7 +21,7 @@ from planner.search.space import Outcome, Space, State
 
 
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
-    """Return the plan that the named searcher finds, or a heuristic's where that costs less (to 4 steps).
+    """Return the plan that the named searcher finds, or that of what else is tried where it costs less (to 4 steps).
 
     An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
     every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
@@ -34,15 +34,7 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     check_countable(graph, options.ways)
     known = Coarsenings(graph) if coarsenings is None else coarsenings
     space = space_of(graph, options, known)
-    found = {options.name: SEARCHERS[options.name](space, options.limits)}
-    if placements == "S,R,P" and options.ties is None:
-        found["S,R"] = _with_fewer(space, options, known, "S,R", [options.name])
-    inexact = found[options.name].lower_bound != found[options.name].cost or options.memory_bytes is not None
-    if options.name in ("recursive", "joint") and inexact and len(options.ways) <= HEURISTIC_STEPS:
-        for name in heuristics(space, placements):
-            found[name] = SEARCHERS[name](space.without_partial(), options.limits)
-        if space.replicate and space.is_small:
-            found["S"] = _with_fewer(space, options, known, "S", [options.name, *heuristics(space, "S")])
+    found = _found(space, options, known)
     plan = partial(_plan, graph, options, space)
     winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
     details: dict[str, Any] = dict(found[options.name].details)
@@ -59,6 +51,29 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     return plan(found[winner].choice, report)
 
 
+def _found(space: Space, options: SearchOptions, known: Coarsenings) -> dict[str, Outcome]:
+    """Return what the named searcher finds and, where nothing proves that the least, what else is tried, by name.
+
+    "S" and "S,R" are the searcher with fewer placements, "tied" with all ties, which the recursion is mostly, but not
+    always, better without.
+    """
+    placements, name = placements_of(options), options.name
+    found = {name: SEARCHERS[name](space, options.limits)}
+    if placements == "S,R,P":
+        found["S,R"] = _elsewhere(space, _with_fewer(options, known, "S,R"), known, [name])
+    proved = found[name].lower_bound == found[name].cost and options.memory_bytes is None
+    if proved or name not in ("recursive", "joint") or len(options.ways) > HEURISTIC_STEPS:
+        return found
+    for heuristic in heuristics(space, placements):
+        found[heuristic] = SEARCHERS[heuristic](space.without_partial(), options.limits)
+    if space.replicate and space.is_small:
+        found["S"] = _elsewhere(space, _with_fewer(options, known, "S"), known, [name, *heuristics(space, "S")])
+    if name == "recursive" and options.ties is None and not (space.carriage or ties_of(options, known).elementwise):
+        tied = replace(options, ties=Ties(updates=not space.replicate))
+        found["tied"] = _elsewhere(space, tied, known, [name])
+    return found
+
+
 def _again(options: SearchOptions, name: str, space: Space) -> Outcome:
     return SEARCHERS[name](space, options.limits)
 
@@ -70,17 +85,19 @@ def _plan(
     return Plan(graph, options.seed, options.ways, layouts, strategies, report or {})
 
 
-def _with_fewer(
-    space: Space, options: SearchOptions, known: Coarsenings, placements: str, names: Iterable[str]
-) -> Outcome:
-    """Return the best that some searchers find with fewer placements, under the ties that these allow."""
-    untie = options.untie
-    if space.carriage is not None:  # sums are tied where terms may be kept
-        untie = tuple(rule for rule in untie if rule != "accumulation")
-    asked = replace(options, placements=placements, untie=untie)
-    tied = replace(space_of(space.coarse.graph, asked, known), objective=space.objective)
-    found = min((_again(options, name, tied) for name in names), key=lambda outcome: outcome.cost)
-    choice = space.adopted(tied, found.choice)
+def _with_fewer(options: SearchOptions, known: Coarsenings, placements: str) -> SearchOptions:
+    """Return the options with fewer placements; sums are tied where terms may be kept otherwise."""
+    asked = replace(options, placements=placements)
+    ties = ties_of(asked, known)
+    partial = placements_of(options) == "S,R,P"
+    return replace(asked, ties=replace(ties, accumulation=ties.accumulation or partial), untie=())
+
+
+def _elsewhere(space: Space, asked: SearchOptions, known: Coarsenings, names: Iterable[str]) -> Outcome:
+    """Return the best that some searchers find among the plans of other options, as one of this space."""
+    other = replace(space_of(space.coarse.graph, asked, known), objective=space.objective)
+    found = min((_again(asked, name, other) for name in names), key=lambda outcome: outcome.cost)
+    choice = space.adopted(other, found.choice)
     return replace(found, choice=choice, cost=space.cost(choice))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -67,6 +68,21 @@ def test_timesteps_of_a_cell_share_strategies_and_layouts():
     assert len(nodes(tied, *gates)) == 1
     assert len(nodes(free, *gates)) == 4
     assert len(tied.variables) < len(free.variables) / 3
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_nodes_of_one_timestep_are_not_tied(hints):
+    """A gate's product and the two that differentiate it have one signature."""
+    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=4, input_width=6, classes=5))
+    step_of = {node.name: node.unroll and node.unroll[1] for node in graph.nodes}
+    if not hints:
+        graph = replace(graph, nodes=tuple(replace(node, unroll=None) for node in graph.nodes))
+    coarse = coarsen(graph, replace(NONE, unrolled=True))
+    tied = [variable.members for variable in coarse.variables if isinstance(variable, NodeVariable)]
+    assert max(map(len, tied)) == 4
+    for members in tied:
+        steps = [step_of[name] for name in members]
+        assert len(set(steps)) == len(steps)
 
 
 def test_identical_layers_stand_for_each_other():
@@ -149,7 +165,7 @@ def test_the_command_switches_rules_off(tmp_path, capsys):
     for option in ("--ties", "--untie"):
         with pytest.raises(SystemExit, match="2"):
             main([*command, option, "layers"])
-        assert "expected rules among elementwise" in capsys.readouterr().err
+        assert "expected all, none, or rules among elementwise" in capsys.readouterr().err
 
 
 def test_many_steps_are_searched_without_heuristics():

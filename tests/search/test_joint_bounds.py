@@ -1,5 +1,6 @@
 """The joint search where it may not be exact: what it says of the optimum holds."""
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -10,7 +11,7 @@ from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import joint, over
 from planner.search.minsum import bounded
 from planner.search.minsum.elimination import solve
-from planner.search.prefix import alike, first_steps, fits
+from planner.search.prefix import PART, alike, first_steps, fits
 from planner.search.recursive import recursive
 from tests.search.graphs import random_graph
 
@@ -103,8 +104,10 @@ def test_steps_that_go_alike_and_the_start():
 
 def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
     space = space_of(build("rnn-1-8", ModelOptions(batch=8, unroll=3)), SearchOptions((2, 2, 2), placements="S,R"))
-    sizes = [len(space.candidates(v)) for v in range(len(space.coarse.variables))]
-    scopes = [factor.scope for factor in space.coarse.factors]
-    tied = [prod(sizes[v] for v in scope) for scope in scopes if len(scope) > len(set(scope)) == 2]
-    assert tied
-    assert not fits(space, Limits(memory_bytes=max(tied) * 8))
+    shared = next(factor for factor in space.coarse.factors if len(set(factor.scope)) == 3)
+    first, _, tensor = shared.scope
+    tied = replace(shared, scope=(first, first, tensor))
+    space = replace(space, coarse=replace(space.coarse, factors=(tied,)))
+    entries = prod(len(space.candidates(v)) for v in tied.scope)
+    assert fits(space, Limits(memory_bytes=entries * 8 * PART))
+    assert not fits(space, Limits(memory_bytes=entries * 8))

@@ -269,12 +269,12 @@ def fits(coarse, choice, members, chosen, step):
     )
 
 
-@pytest.mark.parametrize("model", ["rnn-1-4", "two products"])
-def test_what_costs_a_plan_is_a_plan(model):
+@pytest.mark.parametrize(("model", "ties"), [("rnn-1-4", Ties(updates=False)), ("two products", UNTIED)])
+def test_what_costs_a_plan_is_a_plan(model, ties):
     """Whether a choice is feasible is what the check of plans says; then it costs what the plan moves."""
     small = ModelOptions(batch=4, unroll=2, input_width=4, classes=4)
     graph = two_products(4, 4, 4) if model == "two products" else build(model, small)
-    space = space_of(graph, SearchOptions((2, 2), placements="S,R,P", ties=UNTIED))
+    space = space_of(graph, SearchOptions((2, 2), placements="S,R,P", ties=ties))
     feasible = infeasible = 0
     for seed in range(60):
         choice = drawn(space, random.Random(seed))

@@ -122,7 +122,7 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
             assert (winner == "recursive") == (costs["recursive"] == costs[winner])
             if costs["recursive"] != plan.search.get("lower_bound"):
                 others = {name: found(seed, placements, name).bytes for name in tried(placements)}
-                assert {name: cost for name, cost in costs.items() if name != "S"} == others
+                assert {name: cost for name, cost in costs.items() if name not in ("S", "tied")} == others
 
 
 def test_the_recursion_is_sometimes_beaten():

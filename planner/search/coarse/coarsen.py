@@ -257,15 +257,28 @@ def same_coordinates(node: Node, signature: Signature) -> list[str]:
 def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
     """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
     cell_of = cells(graph, found)
+    forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}
     for node in graph.nodes:
         if node.name in cell_of:
-            alike.setdefault((cell_of[node.name], id(found[node.name])), []).append(node)
+            what = cell_of[node.name], id(found[node.name]), _operands_read(node, forward)
+            alike.setdefault(what, []).append(node)
     for nodes in alike.values():
         yield [("node", node.name) for node in nodes]
         tensors = [(*node.inputs, *node.outputs) for node in nodes]
         for names in zip(*tensors, strict=True):
             yield [("tensor", name) for name in names]
+
+
+def _operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None, ...] | None:
+    """Return which of its forward node's operands a backward node reads, by its own operand; None for a forward node.
+
+    It tells apart a product and the two that differentiate it, which have one signature.
+    """
+    if node.forward is None:
+        return None
+    operands = forward[node.forward].inputs
+    return tuple(operands.index(name) if name in operands else None for name in node.inputs)
 
 
 def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
