@@ -26,8 +26,9 @@ class SearchOptions:
     `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
     "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
-    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default: `default_ties`);
-    `untie` names those of them to do without. `objective` is "bytes" or, on a `machine`, "time";
+    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
+    `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
+    them to do without. `objective` is "bytes" or, on a `machine`, "time";
     `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1.
     """
 
@@ -52,9 +53,9 @@ def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
 def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
     """Return the coarsening rules to apply where none are asked for.
 
-    Ties of element-wise operators cost bytes, under "S,R" up to a tenth and more. `joint` goes without, as does every
-    other searcher of a graph that then has few variables; elsewhere gradients at least are free. `updates` costs bytes
-    under "S,R" only.
+    Ties of element-wise operators cost bytes, most under "S,R" and for recurrent models. `joint` goes without, as does
+    every other searcher of a graph that then has few variables; elsewhere gradients at least are not tied to the
+    forward pass. `updates` costs bytes under "S,R" only.
     """
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
     if options.name == "joint":

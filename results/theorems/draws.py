@@ -13,7 +13,7 @@ from planner.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import coarsen
 
-UNTIED = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
+UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 
 
 def product(i: int, j: int, k: int) -> Graph:

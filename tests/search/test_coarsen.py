@@ -14,7 +14,7 @@ from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
 from planner.search.options import FEW_VARIABLES, default_ties
 
-NONE = Ties(elementwise=False, updates=False, unrolled=False, accumulation=False, repeats=False)
+NONE = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 BLOCKS = ModelOptions(batch=4, sequence=4, vocabulary=6, heads=2)
 
 
@@ -129,6 +129,7 @@ def test_gradients_are_tied_to_the_forward_pass_by_a_rule_of_their_own():
     forward, backward = tensors(free, "fc1", "relu1"), tensors(free, "relu1.grad", "fc1.grad")
     assert len(forward) == len(backward) == 1
     assert forward != backward
+    assert len(tensors(free, "fc1.w", "fc1.w.grad", "fc1.w.velocity")) == 1
 
 
 def test_rules_can_be_switched_off_and_are_recorded():
@@ -144,8 +145,11 @@ def test_rules_can_be_switched_off_and_are_recorded():
 def test_element_wise_ties_are_for_large_graphs():
     for layers, elementwise in ((8, False), (200, True)):
         graph = build(f"mlp-{layers}-8", ModelOptions(batch=4))
-        ties = default_ties(SearchOptions((2,)), Coarsenings(graph))
-        assert ties == Ties(elementwise=elementwise, gradients=False)
+        known = Coarsenings(graph)
+        for placements, updates in (("S", True), ("S,R", False)):
+            wanted = Ties(elementwise=elementwise, gradients=False, updates=updates)
+            assert default_ties(SearchOptions((2,), placements=placements), known) == wanted
+        assert default_ties(SearchOptions((2,), "joint"), known) == Ties(False, False, updates=False)
         untied = coarsen(graph, Ties(elementwise=False))
         assert (len(untied.variables) > FEW_VARIABLES) == elementwise
 
