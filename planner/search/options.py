@@ -45,9 +45,14 @@ class SearchOptions:
 
 
 def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
-    """Return the coarsening rules that apply to a graph, whose coarsenings these are."""
+    """Return the coarsening rules that apply to a graph, whose coarsenings these are.
+
+    Sums stay tied where terms may be kept, and where time is counted: an addition that is saved takes none.
+    """
     ties = default_ties(options, known) if options.ties is None else options.ties
-    return replace(ties, **dict.fromkeys(options.untie, False))
+    ties = replace(ties, **dict.fromkeys(options.untie, False))
+    sums = "P" in placements_of(options) or options.objective == "time"
+    return replace(ties, accumulation=ties.accumulation or sums)
 
 
 def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:

@@ -1,6 +1,6 @@
 """Sums that accumulate where they are computed: the search's cost is the plan's traffic, whichever rule is off."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -75,9 +75,11 @@ def test_what_may_differ_is_never_worse(products):
     assert costs[1] <= costs[0]
 
 
-def test_time_of_sums_that_may_differ():
-    """Under the objective time, too, stores that agreement saves cross no level."""
+def test_sums_are_tied_where_time_is_counted():
+    """Stores that agreement saves cross no level, and additions that it saves take no time."""
     graph, machine = summed(2), load_topology("p2.8xlarge")
     options = SearchOptions((2, 2), "joint", "S", objective="time", machine=machine, untie=("accumulation",))
     plan = search(graph, options)
     assert sum(plan.search["level_bytes"]) == plan.total_bytes
+    assert "accumulation" in plan.search["ties"]
+    assert plan.search["predicted_s"] == search(graph, replace(options, untie=())).search["predicted_s"]
