@@ -54,8 +54,8 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
 def _found(space: Space, options: SearchOptions, known: Coarsenings) -> dict[str, Outcome]:
     """Return what the named searcher finds and, where nothing proves that the least, what else is tried, by name.
 
-    "S" and "S,R" are the searcher with fewer placements, "tied" with all ties, which the recursion is mostly, but not
-    always, better without.
+    "S" and "S,R" are the searcher with fewer placements, "tied" with all ties, which under "S" the recursion is mostly,
+    but not always, better without.
     """
     placements, name = placements_of(options), options.name
     found = {name: SEARCHERS[name](space, options.limits)}
@@ -68,9 +68,8 @@ def _found(space: Space, options: SearchOptions, known: Coarsenings) -> dict[str
         found[heuristic] = SEARCHERS[heuristic](space.without_partial(), options.limits)
     if space.replicate and space.is_small:
         found["S"] = _elsewhere(space, _with_fewer(options, known, "S"), known, [name, *heuristics(space, "S")])
-    if name == "recursive" and options.ties is None and not (space.carriage or ties_of(options, known).elementwise):
-        tied = replace(options, ties=Ties(updates=not space.replicate))
-        found["tied"] = _elsewhere(space, tied, known, [name])
+    if placements == "S" and name == "recursive" and options.ties is None and not ties_of(options, known).elementwise:
+        found["tied"] = _elsewhere(space, replace(options, ties=Ties()), known, [name])
     return found
 
 

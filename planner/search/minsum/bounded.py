@@ -61,7 +61,10 @@ WORTHWHILE = 0.94
 """What was tried is tried again if pruning leaves at most this part of the states."""
 
 CLOSE = 2e-3
-"""Contracting makes bounds a little tighter: it is worth its time if no more than this part is open."""
+"""Contracting makes bounds a little tighter: it is worth its time if no more than this part is open, or it is quick."""
+
+FEW_STATES_LEFT = 20_000
+"""Contracting is quick where all variables together are left with so many states."""
 
 EXACT_OPERATIONS = 1e9
 """Work that solving exactly may take before bounds are tried."""
@@ -120,8 +123,9 @@ class Tightening:
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._improve_all,
             self._condition,
-            *others,
             self._view_exactly,
+            partial(self._solve_view, CONTRACTED_OPERATIONS),
+            *others,
         )
         for stage in stages:
             if self._finished():
@@ -220,7 +224,7 @@ class Tightening:
 
     def _contract(self, most_entries: int) -> None:
         """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
-        while not self._view_solved and self._close and self._may_contract(most_entries):
+        while not self._view_solved and self._may_contract(most_entries):
             before = self._left.states
             contracted = contract(self._view, most_entries)
             bound = Bound(compacted(contracted.problem))
@@ -245,7 +249,9 @@ class Tightening:
                 return
 
     def _may_contract(self, most_entries: int) -> bool:
-        """Whether contracting that far stays within limits."""
+        """Whether contracting that far is worthwhile and stays within limits."""
+        if not self._close and self._left.states > FEW_STATES_LEFT:
+            return False
         scopes = [scope for scope, _ in self._view.terms]
         order = greedy_order(self._view.sizes, scopes, most_entries)
         operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
