@@ -23,20 +23,25 @@ from planner.search.space import Space, State
 PART = 8
 """The tables of pairs may take this part of the memory allowed."""
 
+MOST_ENTRIES = 5e8
+"""What passing messages once over all pairs may go through: seconds, of the minute or two that a search takes."""
+
 
 def fits(space: Space, limits: Limits) -> bool:
-    """Whether the tables of pairs of variables over all steps stay within the memory allowed.
+    """Whether the tables of pairs of variables over all steps stay within the memory allowed, and are not too many.
 
     A table of nodes of one variable has an axis for each until its diagonal is taken.
     """
     sizes = [
         prod(len(space.options(v, step)) for step in range(len(space.ways))) for v in range(len(space.coarse.variables))
     ]
-    entries = {}
+    distinct, entries = {}, 0
     for factor in space.coarse.factors:
         scope = (factor.scope[0], factor.scope[-1]) if is_shared(factor.scope) else factor.scope
-        entries[factor.cost, *(sizes[v] for v in factor.scope)] = prod(sizes[v] for v in scope)
-    return sum(entries.values()) * ITEM_BYTES * PART <= limits.memory_bytes
+        table = prod(sizes[v] for v in scope)
+        distinct[factor.cost, *(sizes[v] for v in factor.scope)] = table
+        entries += table
+    return entries <= MOST_ENTRIES and sum(distinct.values()) * ITEM_BYTES * PART <= limits.memory_bytes
 
 
 def first_steps(space: Space, limits: Limits) -> tuple[Space, int] | None:

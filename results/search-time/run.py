@@ -80,8 +80,8 @@ def measured(model: str, case: Row) -> Row:
 
 def gap(row: Row) -> str:
     """Write how far the bytes may be above the least of the space."""
-    if row["lower_bound"] is None:
-        return ""
+    if not row["lower_bound"]:
+        return "" if row["lower_bound"] is None else "no bound"
     above = row["plan_bytes"] / row["lower_bound"] - 1
     return f"{above:.2%}" if above else "exact"
 
