@@ -179,7 +179,7 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     chosen = {name: value for name, value in chosen.items() if value is not None}
     chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
     rules = options["ties"]
-    ties = None if rules is None else Ties(**{rule: rule in rules for rule in RULES})
+    ties = None if rules is None else Ties.only(rules)
     asked = SearchOptions(ways=(), seed=options["seed"], ties=ties, untie=options["untie"] or (), **chosen)
     plan = _search(graph, options["workers"], options["ways"], asked)
     plan = with_bound(plan, asked) if options["explain"] else plan

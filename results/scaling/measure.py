@@ -1,4 +1,7 @@
-"""One recursive search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS`."""
+"""One recursive search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS RULES`.
+
+RULES are the rules of coarsening that apply, or `default`.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ import time
 
 from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
-from planner.search import SearchOptions, search
+from planner.search import SearchOptions, Ties, search
 
 
-def measure(model: str, batch: int, ways: tuple[int, ...], placements: str) -> dict[str, object]:
+def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]:
     """Return nodes, bytes, seconds of CPU from graph to plan, and the process's largest memory."""
     graph = build(model, ModelOptions(batch=batch))
     started = time.process_time()
-    plan = search(graph, SearchOptions(ways, "recursive", placements))
+    plan = search(graph, options)
     seconds = time.process_time() - started
     return {
         "model": model,
         "batch": batch,
-        "ways": ways,
-        "placements": placements,
+        "ways": options.ways,
+        "placements": options.placements,
         "nodes": len(graph.nodes),
         "bytes": plan.search["bytes"]["recursive"],
         "seconds": round(seconds, 3),
@@ -33,5 +36,7 @@ def measure(model: str, batch: int, ways: tuple[int, ...], placements: str) -> d
 
 if __name__ == "__main__":
     gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
-    model, batch, ways, placements = sys.argv[1:]
-    print(json.dumps(measure(model, int(batch), tuple(map(int, ways.split(","))), placements)))
+    model, batch, ways, placements, rules = sys.argv[1:]
+    ties = None if rules == "default" else Ties.only(rules.split(","))
+    options = SearchOptions(tuple(map(int, ways.split(","))), "recursive", placements, ties)
+    print(json.dumps(measure(model, int(batch), options)))

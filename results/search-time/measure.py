@@ -10,7 +10,6 @@ import json
 import resource
 import sys
 import time
-from dataclasses import fields
 
 from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
@@ -41,7 +40,6 @@ def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]
 if __name__ == "__main__":
     gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
     model, batch, ways, placements, name, rules = sys.argv[1:]
-    applied = {field.name: field.name in rules.split(",") for field in fields(Ties)}
-    ties = None if rules == "default" else Ties(**applied)
+    ties = None if rules == "default" else Ties.only(rules.split(","))
     options = SearchOptions(tuple(map(int, ways.split(","))), name, placements, ties)
     print(json.dumps(measure(model, int(batch), options)))

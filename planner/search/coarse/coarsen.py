@@ -5,8 +5,8 @@ Nothing here needs the result to be a chain. Every rule is a tie between names a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 
 import tdl
 from planner.accumulate import accumulation_groups
@@ -39,6 +39,11 @@ class Ties:
     unrolled: bool = True
     accumulation: bool = True
     repeats: bool = True
+
+    @classmethod
+    def only(cls, rules: Collection[str]) -> Ties:
+        """Return the ties of these rules, and no others."""
+        return cls(**{field.name: field.name in rules for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
