@@ -133,7 +133,7 @@ def picture(found: list[dict[str, Any]]) -> str:
         return left + x * width, top + (1 - y) * height
 
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="790" height="380" font-family="sans-serif" font-size="12">',
+        '<svg xmlns="http://www.w3.org/2000/svg" width="825" height="380" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<text x="8" y="16">seconds of the recursive search over nodes, 8 workers, placements S</text>',
         f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#999"/>',
@@ -146,7 +146,7 @@ def picture(found: list[dict[str, Any]]) -> str:
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
             parts.append(f'<text x="{x + 5:.1f}" y="{y + 12:.1f}" font-size="10">{run["seconds"]:.2f} s</text>')
         label = f"{one['family']}: exponent {one['exponent']:.2f}"
-        parts.append(f'<text x="{left + width + 12}" y="{top + 20 + 18 * number}" fill="{colour}">{label}</text>')
+        parts.append(f'<text x="{left + width + 45}" y="{top + 20 + 18 * number}" fill="{colour}">{label}</text>')
     for value, x in ((low_x, left), (high_x, left + width - 30)):
         parts.append(f'<text x="{x}" y="{top + height + 18}">{round(10**value):,} nodes</text>')
     for value, y in ((low_y, top + height), (high_y, top + 10)):
