@@ -60,7 +60,7 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     return tuple(map(int, parts))
 
 
-def read_rules(_context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+def read_rules(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
     """Read names of coarsening rules, as in `elementwise,updates`, or `all` or `none`; None where none are given."""
     if text is None:
         return None
