@@ -29,7 +29,7 @@ from planner.search.minsum.problem import compacted, restricted, rounded_down, s
 from planner.search.minsum.relaxation import absorbed
 from planner.search.minsum.sharing import Sharing, with_pairs
 
-CONTRACTIONS = (1 << 17, 1 << 19, 1 << 21)
+CONTRACTED_ENTRIES = 1 << 17
 """Largest table that eliminating a variable may leave before messages are passed: the larger, the tighter."""
 
 ALIKE_ROUNDS = 2
@@ -113,19 +113,17 @@ class Tightening:
 
     def run(self) -> Solution:
         """Return the best choice found."""
-        first, *others = (partial(self._contract, most_entries) for most_entries in CONTRACTIONS)
         stages: tuple[Callable[[], None], ...] = (
             partial(self._solve_view, EXACT_OPERATIONS),
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
-            first,
+            self._contract,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._improve_all,
             self._condition,
             self._view_exactly,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
-            *others,
         )
         for stage in stages:
             if self._finished():
@@ -222,11 +220,11 @@ class Tightening:
             self._learn(messages, [range(self._model.sizes[v]) for v in variables], variables)
             self._prune(variables)
 
-    def _contract(self, most_entries: int) -> None:
+    def _contract(self) -> None:
         """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
-        while not self._view_solved and self._may_contract(most_entries):
+        while not self._view_solved and self._may_contract():
             before = self._left.states
-            contracted = contract(self._view, most_entries)
+            contracted = contract(self._view, CONTRACTED_ENTRIES)
             bound = Bound(compacted(contracted.problem))
             self._sweep(bound, SWEEPS)
             self._offer_view(contracted.expand(bound.round()))
@@ -248,12 +246,12 @@ class Tightening:
             if self._finished() or self._left.states > WORTHWHILE * before:
                 return
 
-    def _may_contract(self, most_entries: int) -> bool:
-        """Whether contracting that far is worthwhile and stays within limits."""
+    def _may_contract(self) -> bool:
+        """Whether contracting is worthwhile and stays within limits."""
         if not self._close and self._left.states > FEW_STATES_LEFT:
             return False
         scopes = [scope for scope, _ in self._view.terms]
-        order = greedy_order(self._view.sizes, scopes, most_entries)
+        order = greedy_order(self._view.sizes, scopes, CONTRACTED_ENTRIES)
         operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
         return order.entries * ITEM_BYTES <= self._limits.memory_bytes // 2 and order.operations <= operations
 

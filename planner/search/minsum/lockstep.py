@@ -16,9 +16,12 @@ from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.minsum.elimination import Order
 from planner.search.minsum.problem import Problem, around, by_variable
 
-TRIES = 8
-SPREAD = 0.6
-"""Orders are also looked for with scores that are off by about so much (standard deviation of their logarithm)."""
+TRIES = range(8, 33)
+TRIED_VARIABLES = 16_000
+"""So many orders are looked for: as many as go through so many variables, within that range."""
+
+SPREAD = 1.0
+"""All but the first with scores that are off, from little to about so much (standard deviation of their logarithm)."""
 
 GAIN = 8.0
 """How many times less work than the first another order may be hoped to take."""
@@ -27,17 +30,19 @@ Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
-def lockstep_order(problem: Problem, most_operations: float = inf, tries: int = TRIES) -> Order:
+def lockstep_order(problem: Problem, most_operations: float = inf, tries: int | None = None) -> Order:
     """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
 
     Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
     Others are not looked for if the first takes far more than `most_operations`.
     """
+    if tries is None:
+        tries = min(max(TRIED_VARIABLES // max(1, len(problem.sizes)), TRIES[0]), TRIES[-1])
     chance = random.Random(0)
     best = _Lockstep(problem, 0.0, chance).order(most_operations * (GAIN if tries > 1 else 1))
     if best.complete:
-        for _ in range(tries - 1):
-            found = _Lockstep(problem, SPREAD, chance).order(best.operations)
+        for number in range(1, tries):
+            found = _Lockstep(problem, SPREAD * number / (tries - 1), chance).order(best.operations)
             if found.complete and found.operations < best.operations:
                 best = found
     return best
