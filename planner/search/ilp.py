@@ -45,7 +45,8 @@ def ilp(space: Space, limits: Limits) -> Outcome:
     if program.columns > MOST_COLUMNS:
         raise PlanError(
             f"expected a graph small enough for ilp, at most {MOST_COLUMNS} columns, found {program.columns} "
-            f"({len(problem.sizes)} variables, {len(problem.terms)} tables)"
+            f"({len(problem.sizes)} variables, {len(problem.terms)} tables); joint has no such limit, and all ties "
+            "(--ties all) leave fewer variables"
         )
     if not program.columns:  # nothing to choose
         return Outcome((), problem.constant, problem.constant, {"columns": 0, "rows": 0, "tolerance": 0})

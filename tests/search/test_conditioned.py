@@ -133,9 +133,8 @@ def test_what_a_choice_pays_is_what_is_open(seed):
 @pytest.fixture
 def messages_alone(monkeypatch):
     """Nothing is solved exactly or contracted, and choices are not improved: what is proved comes from messages."""
-    for name in ("EXACT_OPERATIONS", "CONTRACTED_OPERATIONS", "CLOSE"):
+    for name in ("EXACT_OPERATIONS", "CONTRACTED_OPERATIONS", "CLOSE", "FEW_STATES_LEFT"):
         monkeypatch.setattr(bounded, name, 0)
-    monkeypatch.setattr(bounded.Tightening, "_view_exactly", lambda self: None)
 
 
 @pytest.mark.usefixtures("messages_alone")

@@ -67,6 +67,12 @@ def test_a_chain_of_equal_layers_takes_its_logarithm(length):
     assert order_of(problem).operations > STATES**2 * (length - 3)
 
 
+@given(problems(), st.integers(2, 12))
+@settings(deadline=None, max_examples=40)
+def test_looking_for_more_orders_never_takes_more_work(problem, tries):
+    assert lockstep_order(problem, tries=tries).operations <= lockstep_order(problem, tries=1).operations
+
+
 def test_an_order_that_takes_too_much_is_not_complete():
     assert not lockstep_order(chain(64), most_operations=1.0).complete
 

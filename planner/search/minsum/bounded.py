@@ -63,8 +63,8 @@ WORTHWHILE = 0.94
 CLOSE = 2e-3
 """Contracting makes bounds a little tighter: it is worth its time if no more than this part is open, or it is quick."""
 
-FEW_STATES_LEFT = 20_000
-"""Contracting is quick where all variables together are left with so many states."""
+FEW_STATES_LEFT = 30_000
+"""Where all variables together are left with so many states, contracting is quick, and so is the exact problem."""
 
 EXACT_OPERATIONS = 1e9
 """Work that solving exactly may take before bounds are tried."""
@@ -233,7 +233,9 @@ class Tightening:
                 return
 
     def _view_exactly(self) -> None:
-        """Pass messages on the exact problem over what is left, if its tables fit."""
+        """Pass messages on the exact problem over what is left, if that is not much and its tables fit."""
+        if self._left.states > FEW_STATES_LEFT:
+            return
         entries = sum(prod(len(self._left.kept[v]) for v in scope) for scope in self._model.scopes)
         if entries * ITEM_BYTES > self._limits.memory_bytes // 2:
             return
