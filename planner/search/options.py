@@ -16,7 +16,8 @@ PLACEMENTS = ("S", "S,R", "S,R,P")
 OBJECTIVES = ("bytes", "time")
 
 FEW_VARIABLES = 2000
-"""Up to so many variables a graph is searched without element-wise ties: the recursion takes about a second then."""
+"""Up to so many variables, identical layers not merged, a graph is searched without element-wise ties: the recursion
+takes about a second then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
     if options.name == "joint":
         return replace(untied, updates=False)
-    few = len(known.of(untied).variables) <= FEW_VARIABLES
-    return untied if few else replace(untied, elementwise=True)
+    return untied if known.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:

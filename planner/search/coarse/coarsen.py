@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import chain
 
 import tdl
 from planner.accumulate import accumulation_groups
@@ -127,32 +129,68 @@ def coarsen(
     `partial`: tensors may be partial, so that reads say through which operands they go; then sums that can accumulate
     are tied in any case. Element-wise operators do not tie the tensors `untied`.
     """
-    found = signatures(graph)
-    names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
-    groups = _Groups(names)
-    for tied in _ties(graph, found, ties, untied):
-        groups.tie(tied)
-    may_differ = _tie_sums(graph, groups, 1 if ties.accumulation or partial else MOST_DIFFERING)
-    variable_of = groups.numbered()
-    variables = _variables(graph, found, variable_of)
-    factors = _factors(graph, charges(graph, found, may_differ, partial=partial), variable_of)
-    coarse = CoarseGraph(graph, found, variables, factors, variable_of)
-    return _without_repeats(coarse) if ties.repeats else coarse
+    return Coarsenings(graph).of(ties, partial=partial, untied=untied)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """The variable of every tensor and node, and the sums of what may differ: by sum, a node of each variable."""
+
+    variable_of: dict[Name, int]
+    may_differ: dict[str, tuple[str, ...]]
+
+
+_Key = tuple[Ties, bool, frozenset[str]]
 
 
 class Coarsenings:
-    """The coarse graphs of one graph, made when first asked for: they do not depend on the ways."""
+    """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._found: dict[tuple[Ties, bool, frozenset[str]], CoarseGraph] = {}
+        self._graph, self._signatures = graph, signatures(graph)
+        self._grouped: dict[_Key, _Grouped] = {}
+        self._charged: dict[object, list[Charge]] = {}
+        self._found: dict[_Key, CoarseGraph] = {}
 
     def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
         """Return what `coarsen` returns."""
         key = ties, partial, untied
         if key not in self._found:
-            self._found[key] = coarsen(self._graph, ties, partial=partial, untied=untied)
+            self._found[key] = self._coarse(key)
         return self._found[key]
+
+    def variables(self, ties: Ties) -> int:
+        """Return how many variables there are before identical layers are merged."""
+        return 1 + max(self._groups((ties, False, frozenset())).variable_of.values(), default=-1)
+
+    def _coarse(self, key: _Key) -> CoarseGraph:
+        grouped, (ties, partial, _) = self._groups(key), key
+        variables = _variables(self._graph, self._signatures, grouped.variable_of)
+        factors = _factors(self._graph, self._charges(grouped.may_differ, partial), grouped.variable_of)
+        coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
+        return _without_repeats(coarse) if ties.repeats else coarse
+
+    def _groups(self, key: _Key) -> _Grouped:
+        if key not in self._grouped:
+            ties, partial, untied = key
+            graph, found = self._graph, self._signatures
+            names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
+            groups = _Groups(names)
+            for tied in chain(_ties(graph, found, ties, untied), self._unrolled if ties.unrolled else ()):
+                groups.tie(tied)
+            may_differ = _tie_sums(graph, groups, 1 if ties.accumulation or partial else MOST_DIFFERING)
+            self._grouped[key] = _Grouped(groups.numbered(), may_differ)
+        return self._grouped[key]
+
+    @cached_property
+    def _unrolled(self) -> list[list[Name]]:
+        return list(_unrolled(self._graph, self._signatures))
+
+    def _charges(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
+        key = tuple(may_differ.items()), partial
+        if key not in self._charged:
+            self._charged[key] = list(charges(self._graph, self._signatures, may_differ, partial=partial))
+        return self._charged[key]
 
 
 def _variables(graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]) -> tuple[Variable, ...]:
@@ -221,8 +259,6 @@ def _ties(
                 alike = [name for name, gradient in zip(alike, gradients, strict=True) if gradient == any(gradients)]
             if alike:
                 yield [("tensor", name) for name in alike]
-    if ties.unrolled:
-        yield from _unrolled(graph, found)
 
 
 def _tie_sums(graph: Graph, groups: _Groups, most: int) -> dict[str, tuple[str, ...]]:
