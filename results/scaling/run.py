@@ -150,7 +150,7 @@ def picture(found: list[dict[str, Any]]) -> str:
         label = f"{one['family']}: exponent {one['exponent']:.2f}"
         parts.append(f'<text x="{left + width + 45}" y="{top + 20 + 18 * number}" fill="{colour}">{label}</text>')
     for value, x in ((low_x, left), (high_x, left + width - 30)):
-        parts.append(f'<text x="{x}" y="{top + height + 18}">{round(10**value):,} nodes</text>')
+        parts.append(f'<text x="{x}" y="{top + height + 26}">{round(10**value):,} nodes</text>')
     for value, y in ((low_y, top + height), (high_y, top + 10)):
         parts.append(f'<text x="8" y="{y}">{10**value:.2f} s</text>')
     return "\n".join([*parts, "</svg>", ""])
