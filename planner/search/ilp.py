@@ -45,8 +45,7 @@ def ilp(space: Space, limits: Limits) -> Outcome:
     if program.columns > MOST_COLUMNS:
         raise PlanError(
             f"expected a graph small enough for ilp, at most {MOST_COLUMNS} columns, found {program.columns} "
-            f"({len(problem.sizes)} variables, {len(problem.terms)} tables); joint has no such limit, and all ties "
-            "(--ties all) leave fewer variables"
+            f"({len(problem.sizes)} variables, {len(problem.terms)} tables); joint has no such limit"
         )
     if not program.columns:  # nothing to choose
         return Outcome((), problem.constant, problem.constant, {"columns": 0, "rows": 0, "tolerance": 0})

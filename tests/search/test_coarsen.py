@@ -1,8 +1,9 @@
 """Coarsening rules, and what other planners found."""
 
 import json
+import random
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -12,7 +13,9 @@ from planner.graph import GraphBuilder
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
+from planner.search.costs.cost import Agreed, Read
 from planner.search.options import FEW_VARIABLES, default_ties
+from tests.search.graphs import random_graph
 
 NONE = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 BLOCKS = ModelOptions(batch=4, sequence=4, vocabulary=6, heads=2)
@@ -91,7 +94,7 @@ def test_identical_layers_stand_for_each_other():
         graph = build(f"transformer-{layers}-8", BLOCKS)
         merged, whole = coarsen(graph, Ties()), coarsen(graph, Ties(repeats=False))
         counts[layers] = len(merged.variables)
-        assert len(whole.variables) > 2 * len(merged.variables)
+        assert Coarsenings(graph).variables(Ties()) == len(whole.variables) > 2 * len(merged.variables)
         assert merged.variable_of.keys() == whole.variable_of.keys()
         assert sum(factor.count for factor in merged.factors) == sum(factor.count for factor in whole.factors)
         for v, variable in enumerate(merged.variables):
@@ -152,6 +155,40 @@ def test_element_wise_ties_are_for_large_graphs():
         assert default_ties(SearchOptions((2,), "joint"), known) == Ties(False, False, updates=False)
         untied = coarsen(graph, Ties(elementwise=False))
         assert (len(untied.variables) > FEW_VARIABLES) == elementwise
+
+
+def told(factor):
+    """What a factor says; signatures, which are one object per graph and node, by what they say."""
+
+    def of(cost):
+        if isinstance(cost, Read):
+            return cost
+        if isinstance(cost, Agreed):
+            return of(cost.write), cost.stores
+        return cost.signature.op, cost.signature.attributes, cost.signature.shapes, cost.output
+
+    return factor.scope, of(factor.cost), factor.weight, factor.count
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_coarse_graphs_do_not_depend_on_what_was_asked_before(seed):
+    graph, chance = random_graph(seed), random.Random(seed)
+    rules = [field.name for field in fields(Ties)]
+    untied = frozenset(chance.sample(list(graph.tensors), len(graph.tensors) // 4))
+    asked = [
+        (Ties.only(chance.sample(rules, chance.randrange(len(rules) + 1))), partial, kept)
+        for partial in (False, True)
+        for kept in (frozenset(), untied)
+        for _ in range(8)
+    ]
+    chance.shuffle(asked)
+    known = Coarsenings(graph)
+    for ties, partial, kept in asked:
+        found = known.of(ties, partial=partial, untied=kept)
+        alone = coarsen(graph, ties, partial=partial, untied=kept)
+        assert [one.members for one in found.variables] == [one.members for one in alone.variables]
+        assert [told(factor) for factor in found.factors] == [told(factor) for factor in alone.factors]
+        assert found.variable_of == alone.variable_of
 
 
 def test_the_command_switches_rules_off(tmp_path, capsys):

@@ -94,7 +94,7 @@ class CoarseGraph:
 Name = tuple[str, str]
 
 
-class _Groups:
+class _DisjointSets:
     """Disjoint sets of names."""
 
     def __init__(self, names: Iterable[Name]) -> None:
@@ -141,6 +141,7 @@ class _Grouped:
 
 
 _Key = tuple[Ties, bool, frozenset[str]]
+_MayDiffer = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Coarsenings:
@@ -148,49 +149,48 @@ class Coarsenings:
 
     def __init__(self, graph: Graph) -> None:
         self._graph, self._signatures = graph, signatures(graph)
-        self._grouped: dict[_Key, _Grouped] = {}
-        self._charged: dict[object, list[Charge]] = {}
-        self._found: dict[_Key, CoarseGraph] = {}
+        self._groups: dict[_Key, _Grouped] = {}
+        self._charges: dict[tuple[_MayDiffer, bool], list[Charge]] = {}
+        self._coarse: dict[_Key, CoarseGraph] = {}
 
     def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
         """Return what `coarsen` returns."""
         key = ties, partial, untied
-        if key not in self._found:
-            self._found[key] = self._coarse(key)
-        return self._found[key]
+        if key not in self._coarse:
+            self._coarse[key] = self._coarsen(key)
+        return self._coarse[key]
 
     def variables(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
-        return 1 + max(self._groups((ties, False, frozenset())).variable_of.values(), default=-1)
+        return 1 + max(self._grouped((ties, False, frozenset())).variable_of.values(), default=-1)
 
-    def _coarse(self, key: _Key) -> CoarseGraph:
-        grouped, (ties, partial, _) = self._groups(key), key
+    def _coarsen(self, key: _Key) -> CoarseGraph:
+        grouped, (ties, partial, _) = self._grouped(key), key
         variables = _variables(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors(self._graph, self._charges(grouped.may_differ, partial), grouped.variable_of)
+        factors = _factors(self._graph, self._charged(grouped.may_differ, partial), grouped.variable_of)
         coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
         return _without_repeats(coarse) if ties.repeats else coarse
 
-    def _groups(self, key: _Key) -> _Grouped:
-        if key not in self._grouped:
+    def _grouped(self, key: _Key) -> _Grouped:
+        if key not in self._groups:
             ties, partial, untied = key
             graph, found = self._graph, self._signatures
-            names: list[Name] = [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)]
-            groups = _Groups(names)
-            for tied in chain(_ties(graph, found, ties, untied), self._unrolled if ties.unrolled else ()):
-                groups.tie(tied)
-            may_differ = _tie_sums(graph, groups, 1 if ties.accumulation or partial else MOST_DIFFERING)
-            self._grouped[key] = _Grouped(groups.numbered(), may_differ)
-        return self._grouped[key]
+            sets = _DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
+            for tied in chain(_ties(graph, found, ties, untied), self._timesteps if ties.unrolled else ()):
+                sets.tie(tied)
+            may_differ = _tie_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
+            self._groups[key] = _Grouped(sets.numbered(), may_differ)
+        return self._groups[key]
 
     @cached_property
-    def _unrolled(self) -> list[list[Name]]:
+    def _timesteps(self) -> list[list[Name]]:
         return list(_unrolled(self._graph, self._signatures))
 
-    def _charges(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
+    def _charged(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
         key = tuple(may_differ.items()), partial
-        if key not in self._charged:
-            self._charged[key] = list(charges(self._graph, self._signatures, may_differ, partial=partial))
-        return self._charged[key]
+        if key not in self._charges:
+            self._charges[key] = list(charges(self._graph, self._signatures, may_differ, partial=partial))
+        return self._charges[key]
 
 
 def _variables(graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]) -> tuple[Variable, ...]:
@@ -247,6 +247,7 @@ def _ties(
     ties: Ties,
     untied: frozenset[str],
 ) -> Iterator[list[Name]]:
+    """Yield what is tied within a timestep: a weight with its updated self, and what element-wise operators tie."""
     for old, new in graph.updates.items():
         yield [("tensor", old), ("tensor", new)]
     updated = set(graph.updates.values())
@@ -261,7 +262,7 @@ def _ties(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_sums(graph: Graph, groups: _Groups, most: int) -> dict[str, tuple[str, ...]]:
+def _tie_sums(graph: Graph, sets: _DisjointSets, most: int) -> dict[str, tuple[str, ...]]:
     """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
 
     Returns these: by sum, a node of each variable.
@@ -270,12 +271,12 @@ def _tie_sums(graph: Graph, groups: _Groups, most: int) -> dict[str, tuple[str, 
     sums = accumulation_groups(graph)
     for node in graph.nodes:
         if node.name in sums:
-            groups.tie([("tensor", name) for name in (*node.inputs, *node.outputs)])
-            found = dict.fromkeys(groups.find(("node", name)) for name in sums[node.name])
+            sets.tie([("tensor", name) for name in (*node.inputs, *node.outputs)])
+            found = dict.fromkeys(sets.find(("node", name)) for name in sums[node.name])
             if 1 < len(found) <= most:
                 may_differ[node.name] = tuple(name for _, name in found)
             else:
-                groups.tie(found)
+                sets.tie(found)
     return may_differ
 
 

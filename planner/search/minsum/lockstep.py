@@ -16,12 +16,17 @@ from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.minsum.elimination import Order
 from planner.search.minsum.problem import Problem, around, by_variable
 
-TRIES = range(8, 33)
-TRIED_VARIABLES = 16_000
-"""So many orders are looked for: as many as go through so many variables, within that range."""
+TRIES = 32
+"""So many orders are looked for at most."""
 
-SPREAD = 1.0
-"""All but the first with scores that are off, from little to about so much (standard deviation of their logarithm)."""
+TRYING_PART = 0.2
+"""Looking for them may take this part of the work of the best."""
+
+TRY_OPERATIONS = 5e4
+"""Looking for one order takes as long as so many operations for each variable."""
+
+SPREADS = (0.25, 0.5, 0.75, 1.0)
+"""All but the first are looked for with scores that are off by chance: in turn, their logarithms' standard deviation."""
 
 GAIN = 8.0
 """How many times less work than the first another order may be hoped to take."""
@@ -30,19 +35,19 @@ Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
-def lockstep_order(problem: Problem, most_operations: float = inf, tries: int | None = None) -> Order:
+def lockstep_order(problem: Problem, most_operations: float = inf, tries: int = TRIES) -> Order:
     """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
 
     Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
-    Others are not looked for if the first takes far more than `most_operations`.
+    Others are not looked for if the first takes far more than `most_operations`, nor longer than is worthwhile.
     """
-    if tries is None:
-        tries = min(max(TRIED_VARIABLES // max(1, len(problem.sizes)), TRIES[0]), TRIES[-1])
     chance = random.Random(0)
     best = _Lockstep(problem, 0.0, chance).order(most_operations * (GAIN if tries > 1 else 1))
     if best.complete:
         for number in range(1, tries):
-            found = _Lockstep(problem, SPREAD * number / (tries - 1), chance).order(best.operations)
+            if number * len(problem.sizes) * TRY_OPERATIONS > TRYING_PART * best.operations:
+                break
+            found = _Lockstep(problem, SPREADS[number % len(SPREADS)], chance).order(best.operations)
             if found.complete and found.operations < best.operations:
                 best = found
     return best
