@@ -26,7 +26,7 @@ TRY_OPERATIONS = 5e4
 """Looking for one order takes as long as so many operations for each variable."""
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
-"""All but the first are looked for with scores off by chance; these are their logarithms' standard deviations, in turn."""
+"""All but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
 
 GAIN = 8.0
 """How many times less work than the first another order may be hoped to take."""
