@@ -221,10 +221,14 @@ class Tightening:
             self._prune(variables)
 
     def _contract(self) -> None:
-        """Eliminate variables of the view before passing messages, unless it is solved or much is open."""
-        while not self._view_solved and self._may_contract():
+        """Eliminate variables of the view before passing messages, where that is worthwhile and stays within limits."""
+        operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
+        while not self._view_solved and (self._close or self._left.states <= FEW_STATES_LEFT):
             before = self._left.states
-            contracted = contract(self._view, CONTRACTED_ENTRIES)
+            order = greedy_order(self._view.sizes, [scope for scope, _ in self._view.terms], CONTRACTED_ENTRIES)
+            if order.entries * ITEM_BYTES > self._limits.memory_bytes // 2 or order.operations > operations:
+                return
+            contracted = contract(self._view, order)
             bound = Bound(compacted(contracted.problem))
             self._sweep(bound, SWEEPS)
             self._offer_view(contracted.expand(bound.round()))
@@ -247,15 +251,6 @@ class Tightening:
             self._read_off(bound, self._left.kept)
             if self._finished() or self._left.states > WORTHWHILE * before:
                 return
-
-    def _may_contract(self) -> bool:
-        """Whether contracting is worthwhile and stays within limits."""
-        if not self._close and self._left.states > FEW_STATES_LEFT:
-            return False
-        scopes = [scope for scope, _ in self._view.terms]
-        order = greedy_order(self._view.sizes, scopes, CONTRACTED_ENTRIES)
-        operations = min(self._limits.operations, CONTRACTED_OPERATIONS)
-        return order.entries * ITEM_BYTES <= self._limits.memory_bytes // 2 and order.operations <= operations
 
     def _raise(self, cost: int, scale: int) -> None:
         """Take a lower bound on what is at most `scale` times the cost of every choice."""

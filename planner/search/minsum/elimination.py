@@ -197,9 +197,8 @@ class Contracted:
         return self.elimination.complete(dict(zip(self.kept, states, strict=True)))
 
 
-def contract(problem: Problem, most_entries: float) -> Contracted:
-    """Eliminate variables while the tables that this leaves have at most so many entries."""
-    order = greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_entries)
+def contract(problem: Problem, order: Order) -> Contracted:
+    """Eliminate the variables of an order, which need not be complete."""
     elimination = eliminate(problem, order.variables)
     left = elimination.remaining
     gone = set(order.variables)
