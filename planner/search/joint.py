@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 from planner.search.coarse.coarsen import Ties, coarsen
 from planner.search.minsum.limits import Limits
@@ -11,10 +12,8 @@ from planner.search.minsum.model import model_of
 from planner.search.minsum.solver import minimise_model
 from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
+from planner.search.representatives import representatives
 from planner.search.space import Outcome, Space, State
-
-QUICK = 2
-"""A tied graph is solved first if it has so many times fewer variables."""
 
 START_PART = 0.4
 """Finding a plan to begin with may take this part of the time."""
@@ -38,20 +37,16 @@ def joint(space: Space, limits: Limits) -> Outcome:
 
 
 def _starts(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
-    """Yield plans to begin with, others found when asked for; the tied optimum first where it is quick to find."""
+    """Yield plans to begin with, others found when asked for."""
     limits = replace(limits, seconds=limits.seconds * START_PART)
     if space.carriage is not None:
         yield recursion
         yield joint(space.without_partial(), limits).choice
         return
+    yield recursion
     tied = _tied(space)
-    quick = tied is not None and QUICK * len(tied.coarse.variables) <= len(space.coarse.variables)
-    if not quick:
-        yield recursion
     if tied is not None:
         yield space.adopted(tied, joint(tied, limits).choice)
-    if quick:
-        yield recursion
 
 
 def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
@@ -85,6 +80,11 @@ def over(
     if space.carriage is not None:
         starts = tuple(starts)
         known = min(map(space.cost, starts), default=None)
+    starts = iter(starts)
     model = model_of(space.coarse, domains, space.feasible(known))
-    numbers = ([d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in starts)
-    return Outcome.of(domains, minimise_model(model, limits, numbers))
+    first = tuple(islice(starts, 1))
+    groups = representatives(space.coarse, domains, first[0]) if first else None
+    numbers = (
+        [d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in chain(first, starts)
+    )
+    return Outcome.of(domains, minimise_model(model, limits, numbers, groups))

@@ -15,6 +15,7 @@ from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.coarse.charges import Charge, charges
+from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeats
 from planner.search.coarse.unrolled import cells
 from planner.search.costs.cost import Cost
@@ -94,29 +95,6 @@ class CoarseGraph:
 Name = tuple[str, str]
 
 
-class _DisjointSets:
-    """Disjoint sets of names."""
-
-    def __init__(self, names: Iterable[Name]) -> None:
-        self._parent = {name: name for name in names}
-
-    def find(self, name: Name) -> Name:
-        while (parent := self._parent[name]) != name:
-            self._parent[name] = self._parent[parent]
-            name = parent
-        return name
-
-    def tie(self, names: Iterable[Name]) -> None:
-        first, *others = map(self.find, names)
-        for other in others:
-            self._parent[self.find(other)] = self.find(first)
-
-    def numbered(self) -> dict[Name, int]:
-        """Return the number of every name's set, in order of first names."""
-        numbers: dict[Name, int] = {}
-        return {name: numbers.setdefault(self.find(name), len(numbers)) for name in self._parent}
-
-
 def coarsen(
     graph: Graph,
     ties: Ties,
@@ -175,7 +153,7 @@ class Coarsenings:
         if key not in self._groups:
             ties, partial, untied = key
             graph, found = self._graph, self._signatures
-            sets = _DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
+            sets = DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
             for tied in chain(_ties(graph, found, ties, untied), self._timesteps if ties.unrolled else ()):
                 sets.tie(tied)
             may_differ = _tie_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
@@ -262,7 +240,7 @@ def _ties(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_sums(graph: Graph, sets: _DisjointSets, most: int) -> dict[str, tuple[str, ...]]:
+def _tie_sums(graph: Graph, sets: DisjointSets, most: int) -> dict[str, tuple[str, ...]]:
     """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
 
     Returns these: by sum, a node of each variable.

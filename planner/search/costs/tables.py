@@ -84,7 +84,7 @@ class Tables:
             return terms[0][0]
 
         def compute() -> Iterable[Table]:
-            yield _add_up([_spread(self[number], positions, rank) for number, positions in terms])
+            yield _add_up([spread(self[number], positions, rank) for number, positions in terms])
 
         return self.remember(("added", terms), compute)[0]
 
@@ -139,7 +139,7 @@ class Tables:
         return self.remember(("minimum", terms, sizes), lambda: [self._minimum(terms, sizes)])[0]
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
-        views = [_spread(self[number], positions, len(sizes)) for number, positions in terms]
+        views = [spread(self[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
             return np.asarray(np.broadcast_to(_add_up(views), sizes).min(axis=0))
         return _blockwise_minimum(views, sizes)
@@ -158,7 +158,8 @@ def _idle(array: Table, axis: int) -> bool:
     return bool((array == first).all())
 
 
-def _spread(array: Table, positions: Scope, rank: int) -> Table:
+def spread(array: Table, positions: Scope, rank: int) -> Table:
+    """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
         shape[position] = size

@@ -6,8 +6,10 @@ and prunes, and the exact one is built for the states that are left.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import combinations
 from math import prod
 from typing import Protocol
@@ -17,10 +19,19 @@ from numpy.typing import NDArray
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
-from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
 from planner.search.minsum.bounds import SCALE_BITS
+from planner.search.minsum.merged import Lazy
 from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
-from planner.search.minsum.relaxation import Group, RelaxedFetches, SharedFetch, is_shared, relax, relaxed_fetches
+from planner.search.minsum.relaxation import (
+    Group,
+    RelaxedFetches,
+    SharedFetch,
+    absorbed,
+    is_shared,
+    relax,
+    relaxed_fetches,
+)
 from planner.search.minsum.sharing import Slack
 from planner.search.objectives.objective import Bytes, Objective
 
@@ -64,6 +75,13 @@ class Model(Protocol):
         """Return larger terms that can be added to the relaxed view, if they take no more bytes."""
         ...
 
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
+
+        Nothing if the distinct ones have more entries together.
+        """
+        ...
+
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         ...
@@ -86,6 +104,13 @@ class Dense:
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return nothing."""
         return []
+
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
+        whole = absorbed(self._problem)
+        terms = [Lazy(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
+        constant = Lazy((), None, partial(np.array, whole.constant))
+        return _if_few([constant, *terms], self.sizes, most_entries)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -123,12 +148,46 @@ class Fetches:
 
         Where the table of a whole group is large, it is those of all pairs of its nodes.
         """
-        fetches = [fetch for group in self._groups for fetch in self._fetches(group)]
+        fetches = self._shared_fetches
         wanted = {self._key(fetch): fetch for fetch in fetches}
         if sum(map(self._entries, wanted.values())) * SLACK_ITEM_BYTES > most_bytes:
             return []
         tables = {key: self._slack(fetch) for key, fetch in wanted.items()}
         return [Slack(fetch.scope, tables[self._key(fetch)]) for fetch in fetches]
+
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
+        spanning: dict[int, list[int]] = defaultdict(list)
+        fetches = self._shared_fetches
+        for at, fetch in enumerate(fetches):
+            spanning[fetch.scope[-1]].append(at)
+        within: list[list[Term]] = [[] for _ in fetches]
+        terms = [Lazy((), None, partial(np.array, self.relaxed.constant))]
+        for scope, number in self.relaxed.terms:
+            home = next((at for v in scope for at in spanning[v] if set(scope) <= set(fetches[at].scope)), None)
+            if home is None:
+                terms.append(Lazy(scope, number, partial(self.relaxed.tables.__getitem__, number)))
+            else:
+                within[home].append((scope, number))
+        for fetch, inner in zip(fetches, within, strict=True):
+            scope = tuple(sorted(set(fetch.scope)))
+            placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
+            key = self._key(fetch), tuple(map(scope.index, fetch.scope)), placed
+            terms.append(Lazy(scope, key, partial(self._whole, fetch, placed)))
+        return _if_few(terms, self.sizes, most_entries)
+
+    def _whole(self, fetch: SharedFetch, within: Shape) -> Table:
+        """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope."""
+        scope = sorted(set(fetch.scope))
+        nodes = [scope.index(v) for v in fetch.scope]
+        total: Table = np.einsum(self._beyond(fetch), [nodes[-1], *nodes[:-1]], range(len(scope)))
+        for number, positions in within:
+            total = total + spread(self.relaxed.tables[number], positions, len(scope))
+        return total
+
+    @cached_property
+    def _shared_fetches(self) -> list[SharedFetch]:
+        return [fetch for group in self._groups for fetch in self._fetches(group)]
 
     def _fetches(self, group: Group) -> list[SharedFetch]:
         whole = group.shared(range(group.nodes))
@@ -144,6 +203,10 @@ class Fetches:
 
     def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
         """Return [layout, state of each node...], times 2**SCALE_BITS."""
+        return single_precision(self._beyond(fetch)) * np.float32(2**SCALE_BITS)
+
+    def _beyond(self, fetch: SharedFetch) -> Table:
+        """Return what a shared fetch costs beyond the relaxed view, [layout, state of each node...]."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
         strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
         if len(strategies) < len(nodes) or not isinstance(layouts, Layouts):
@@ -154,7 +217,7 @@ class Fetches:
             times = len(nodes) - 1 if len(chosen) == 1 else len(nodes)
             kept = (slice(None), *(slice(None) if node in chosen else None for node in range(len(nodes))))
             total += times * np.moveaxis(found, -1, 0)[kept]
-        return single_precision(total * fetch.times) * np.float32(2**SCALE_BITS)
+        return total * fetch.times
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -179,6 +242,12 @@ def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objectiv
     if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
         return Dense(build(coarse, domains, Tables(), objective))
     return Fetches(coarse, relaxed, domains, objective)
+
+
+def _if_few(terms: list[Lazy], sizes: Sequence[int], most_entries: float) -> list[Lazy]:
+    """Return the terms if those of different keys have no more entries together, else nothing."""
+    entries = {term.key: prod(sizes[v] for v in term.scope) for term in terms}
+    return terms if sum(entries.values()) <= most_entries else []
 
 
 def single_precision(table: Table) -> NDArray[np.float32]:

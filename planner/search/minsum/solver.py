@@ -9,6 +9,7 @@ from planner.search.minsum.components import merge
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import Order, order_of, solve
 from planner.search.minsum.limits import Limits
+from planner.search.minsum.merged import Representatives
 from planner.search.minsum.model import Dense, Model
 from planner.search.minsum.problem import Problem, compacted
 
@@ -45,9 +46,14 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
     return Solution(states, problem.value(states), found.bound, found.width, found.largest_table_bytes)
 
 
-def minimise_model(model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> Solution:
-    """Return the best choice found for a model; `starts` are choices known beforehand, more than one only if needed."""
-    return Tightening(model, limits, starts).run()
+def minimise_model(
+    model: Model, limits: Limits, starts: Iterable[Sequence[int]] = (), groups: Representatives | None = None
+) -> Solution:
+    """Return the best choice found for a model; `starts` are choices known beforehand, more than one only if needed.
+
+    `groups` says of every variable which states may stand for which.
+    """
+    return Tightening(model, limits, starts, groups).run()
 
 
 def _exactly(problem: Problem, order: Order) -> Solution:

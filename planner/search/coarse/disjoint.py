@@ -1,0 +1,33 @@
+"""Disjoint sets: what is tied to what, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class DisjointSets(Generic[T]):
+    """Disjoint sets of given members, each alone to begin with."""
+
+    def __init__(self, members: Iterable[T]) -> None:
+        self._parent = {member: member for member in members}
+
+    def find(self, member: T) -> T:
+        """Return the member that names its set."""
+        while (parent := self._parent[member]) != member:
+            self._parent[member] = self._parent[parent]
+            member = parent
+        return member
+
+    def tie(self, members: Iterable[T]) -> None:
+        """Make the members' sets one."""
+        first, *others = map(self.find, members)
+        for other in others:
+            self._parent[self.find(other)] = self.find(first)
+
+    def numbered(self) -> dict[T, int]:
+        """Return the number of every member's set, in order of first members."""
+        numbers: dict[T, int] = {}
+        return {member: numbers.setdefault(self.find(member), len(numbers)) for member in self._parent}

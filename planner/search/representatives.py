@@ -1,0 +1,137 @@
+"""Which states can stand for others: axes that a plan hardly uses, and those that lie beside them and that it uses.
+
+A plan that splits images between workers seldom wants to split their rows as well, in no operator: whatever it would
+save there, splitting images saves too. Axes are followed through the whole graph, from tensor to operator to tensor;
+what is then said of an axis, such as all rows, holds wherever it occurs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tdl
+from planner.layout import Shard
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse.disjoint import DisjointSets
+from planner.search.costs.cost import Agreed, Cost, Read
+from planner.search.costs.counts import Reach
+from planner.search.costs.domains import Domain
+from planner.search.costs.needs import Need, output_reach
+
+HARDLY = 0.01
+"""A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
+
+Option = Shard | str
+"""What a variable's state may have at a step that splits: a dimension of a tensor, an index variable of a node."""
+
+Occurrence = tuple[int, Option]
+"""An axis at a variable."""
+
+Reads = Mapping[Option, frozenset[Option]]
+"""Per index variable of a node, the dimensions of a tensor that it indexes."""
+
+
+def representatives(
+    coarse: CoarseGraph, domains: Sequence[Domain], choice: Sequence[Sequence[object]]
+) -> list[NDArray[np.intp]]:
+    """Return, per variable, [state]: the state that stands for it, by number; itself where no other does.
+
+    `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
+    them most often, where whatever they index the other indexes, too.
+    """
+    indexed = _indexed(coarse)
+    instead = _instead(_axes(indexed), choice)
+    _keep_consistent(instead, indexed)
+    return [_represented(domain, instead.get(v, {})) for v, domain in enumerate(domains)]
+
+
+def _represented(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
+    number = {state: i for i, state in enumerate(domain.states)}
+    others = (tuple(instead.get(one, one) for one in state) for state in domain.states)  # type: ignore[call-overload]
+    return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
+
+
+def _indexed(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
+    """Return, per node and tensor that it reads or writes, which dimensions its variables index."""
+    found: dict[tuple[int, int], dict[Option, set[Option]]] = defaultdict(lambda: defaultdict(set))
+    for factor in coarse.factors:
+        if len(factor.scope) == 2:
+            node, tensor = factor.scope
+            for need in _needs(factor.cost):
+                for dim, reach in enumerate(need):
+                    for name in _leading(reach):
+                        found[node, tensor][name].add(Shard(dim))
+    return {pair: {name: frozenset(dims) for name, dims in reads.items()} for pair, reads in found.items()}
+
+
+def _needs(cost: Cost) -> Iterable[Need]:
+    if isinstance(cost, Read):
+        return cost.nodes[0]
+    write = cost.write if isinstance(cost, Agreed) else cost
+    return (output_reach(write.signature, write.output),)
+
+
+def _leading(reach: Reach) -> Iterator[str]:
+    """Yield the variables that say in which part of a dimension an access lies: not the low digits of a number."""
+    for index in reach.indices:
+        if isinstance(index, tdl.Digits):
+            yield index.variables[0]
+        elif isinstance(index, tdl.Affine):
+            yield from index.variables
+
+
+def _axes(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
+    """Return all axes: occurrences of which one indexes the other."""
+    pairs = [
+        ((node, name), (tensor, dim))
+        for (node, tensor), reads in indexed.items()
+        for name, dims in reads.items()
+        for dim in sorted(dims, key=str)
+    ]
+    sets = DisjointSets(one for pair in pairs for one in pair)
+    for pair in pairs:
+        sets.tie(pair)
+    axes: dict[int, list[Occurrence]] = defaultdict(list)
+    for occurrence, number in sets.numbered().items():
+        axes[number].append(occurrence)
+    return list(axes.values())
+
+
+def _instead(
+    axes: Sequence[Sequence[Occurrence]], choice: Sequence[Sequence[object]]
+) -> dict[int, dict[Option, Option]]:
+    """Return, per variable, what replaces which option."""
+    at: dict[int, list[int]] = defaultdict(list)
+    first: list[dict[int, Option]] = [{} for _ in axes]
+    used: list[bool] = []
+    for number, axis in enumerate(axes):
+        for v, option in axis:
+            if v not in first[number]:
+                first[number][v] = option
+                at[v].append(number)
+        chosen = sum(option in choice[v] for v, option in axis)
+        used.append(chosen > HARDLY * len(first[number]))
+    instead: dict[int, dict[Option, Option]] = defaultdict(dict)
+    for number, axis in enumerate(axes):
+        if used[number]:
+            continue
+        beside = Counter(other for v in first[number] for other in at[v] if used[other])
+        if beside:
+            other, _ = beside.most_common(1)[0]
+            for v, option in axis:
+                if v in first[other]:
+                    instead[v][option] = first[other][v]
+    return instead
+
+
+def _keep_consistent(instead: dict[int, dict[Option, Option]], indexed: Mapping[tuple[int, int], Reads]) -> None:
+    """Drop replacements of index variables by ones that do not index whatever these do."""
+    for (node, tensor), reads in indexed.items():
+        for name, other in list(instead.get(node, {}).items()):
+            dims = {instead.get(tensor, {}).get(dim, dim) for dim in reads.get(name, ())}
+            if not dims <= reads.get(other, frozenset()):
+                del instead[node][name]
