@@ -83,7 +83,7 @@ def over(
     starts = iter(starts)
     model = model_of(space.coarse, domains, space.feasible(known))
     first = tuple(islice(starts, 1))
-    groups = representatives(space.coarse, domains, first[0]) if first else None
+    groups = tuple(representatives(space.coarse, domains, first[0])) if first else None
     numbers = (
         [d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in chain(first, starts)
     )

@@ -37,8 +37,8 @@ Reads = Mapping[Option, frozenset[Option]]
 
 def representatives(
     coarse: CoarseGraph, domains: Sequence[Domain], choice: Sequence[Sequence[object]]
-) -> list[NDArray[np.intp]]:
-    """Return, per variable, [state]: the state that stands for it, by number; itself where no other does.
+) -> Iterator[NDArray[np.intp]]:
+    """Yield, per variable, [state]: the state that stands for it, by number; itself where no other does.
 
     `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
     them most often, where whatever they index the other indexes, too.
@@ -46,10 +46,16 @@ def representatives(
     indexed = _indexed(coarse)
     instead = _instead(_axes(indexed), choice)
     _keep_consistent(instead, indexed)
-    return [_represented(domain, instead.get(v, {})) for v, domain in enumerate(domains)]
+    made: dict[object, NDArray[np.intp]] = {}
+    for v, domain in enumerate(domains):
+        key = (domain, *instead.get(v, {}).items())
+        if key not in made:
+            made[key] = _represented(domain, instead.get(v, {}))
+        yield made[key]
 
 
 def _represented(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
+    """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
     others = (tuple(instead.get(one, one) for one in state) for state in domain.states)  # type: ignore[call-overload]
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)

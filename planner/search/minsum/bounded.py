@@ -15,10 +15,9 @@ from functools import partial
 from itertools import islice
 from math import inf, prod
 
-import numpy as np
-
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.choices import Choices, Left
+from planner.search.minsum.coarse_to_fine import coarse_to_fine
 from planner.search.minsum.colours import colours
 from planner.search.minsum.conditioned import Conditioned
 from planner.search.minsum.deadends import DeadEnds
@@ -26,7 +25,7 @@ from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order
 from planner.search.minsum.hubs import around_hubs
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.lockstep import lockstep_order
-from planner.search.minsum.merged import Merged, Representatives
+from planner.search.minsum.merged import Representatives
 from planner.search.minsum.model import Kept, Model, some
 from planner.search.minsum.problem import compacted, restricted, rounded_down, simplified
 from planner.search.minsum.relaxation import absorbed
@@ -68,15 +67,6 @@ CLOSE = 2e-3
 
 FEW_STATES_LEFT = 30_000
 """Where all variables together are left with so many states, contracting is quick, and so is the exact problem."""
-
-MERGED_ENTRIES = 3e8
-"""Up to so many entries of all distinct terms together, states are merged."""
-
-MERGED_PART = 0.5
-"""Merging is worth its time if no more than this part of the states remains."""
-
-DIVISIONS = 5
-"""So often groups are divided, and the problem over groups solved again."""
 
 EXACT_OPERATIONS = 1e9
 """Work that solving exactly may take before bounds are tried."""
@@ -136,7 +126,7 @@ class Tightening:
         """Return the best choice found."""
         stages: tuple[Callable[[], None], ...] = (
             partial(self._solve_view, EXACT_OPERATIONS),
-            self._solve_merged,
+            self._from_coarse_to_fine,
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
@@ -166,31 +156,11 @@ class Tightening:
     def _finished(self) -> bool:
         return self._proved or self._solved() or self._choices.late
 
-    def _solve_merged(self) -> None:
-        """Solve with states merged, then with the groups divided that matter, as long as that is quick."""
-        if self._groups is None or not self._worth_merging():
-            return
-        terms = self._model.terms(MERGED_ENTRIES)
-        if not terms:
-            return
-        merged = Merged(terms, self._groups)
-        for _ in range(DIVISIONS):
-            problem = merged.problem()
-            problem, alive = DeadEnds(problem.tables).prune(problem)
-            order = lockstep_order(problem, self._limits.operations)
-            if not order.fits(self._limits.memory_bytes, self._limits.operations):
-                return
-            states = solve(problem, order)
-            self._raise(problem.value(states), self._model.scale)
-            chosen = [at[s] for at, s in zip(alive, states, strict=True)]
-            self._choices.offer(merged.standing(chosen))
-            if self._proved or not merged.divide(chosen):
-                return
-
-    def _worth_merging(self) -> bool:
-        return self._groups is not None and MERGED_PART * self._left.states >= sum(
-            len(np.unique(of)) for of in self._groups
-        )
+    def _from_coarse_to_fine(self) -> None:
+        """Solve with states merged that hardly differ, and what is then left whole, where that is quick."""
+        if self._groups is not None:
+            lower = coarse_to_fine(self._model, self._groups, self._left.colours, self._choices, self._limits)
+            self._lower = max(self._lower, lower or self._lower)
 
     def _solve_view(self, most_operations: float) -> None:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from planner.search.costs.tables import Scope, Term
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.costs.tables import Scope, Table, Term
 from planner.search.minsum.problem import Problem, around, by_variable, neighbours
 
 ITEM_BYTES = 8
@@ -147,8 +150,55 @@ class Elimination:
         return [states[v] for v in range(len(self.problem.sizes))]
 
 
-def eliminate(problem: Problem, order: Sequence[int]) -> Elimination:
-    """Eliminate the variables of `order`, in that order."""
+    def marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
+        """Return, per variable, [state]: the least cost with that state, `below` where it is no less.
+
+        `least` is the least cost of all. Only choices that cost less than `below` are gone through, from the last
+        variable to the first: those of a variable and its neighbours at a time, up to so many; None if there are more.
+        The elimination must have been whole.
+        """
+        place = {step.variable: i for i, step in enumerate(self.trail)}
+        found: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
+        near: dict[int, tuple[Scope, NDArray[np.intp], Table]] = {}
+        for step in reversed(self.trail):
+            around, costs = np.zeros((1, 0), dtype=np.intp), np.array([least])
+            if step.neighbours:
+                scope, choices, costs = near[min(step.neighbours, key=place.__getitem__)]
+                around = choices[:, [scope.index(u) for u in step.neighbours]]
+                around, costs = _distinct(around, costs, [self.problem.sizes[u] for u in step.neighbours])
+            size = self.problem.sizes[step.variable]
+            if len(costs) * size > most_choices:
+                return None
+            values = np.zeros((len(costs), size), dtype=np.int64)
+            for number, positions in step.terms:
+                at = [np.arange(size) if p == 0 else around[:, p - 1, None] for p in positions]
+                values += self.problem.tables[number][tuple(at)]
+            values += (costs - values.min(axis=1))[:, None]
+            found[step.variable] = np.minimum(values.min(axis=0), below)
+            rows, states = np.nonzero(values < below)
+            near[step.variable] = (
+                (step.variable, *step.neighbours),
+                np.column_stack([states, around[rows]]),
+                values[rows, states],
+            )
+        return found
+
+
+def _distinct(
+    choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]
+) -> tuple[NDArray[np.intp], Table]:
+    """Return each row of choices once, with its least cost."""
+    keys = np.ravel_multi_index(tuple(choices.T), sizes)
+    order = np.lexsort((costs, keys))
+    first = order[np.flatnonzero(np.diff(keys[order], prepend=-1))]
+    return choices[first], costs[first]
+
+
+def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) -> Elimination:
+    """Eliminate the variables of `order`, in that order.
+
+    `whole`: what a variable leaves is one table of all its neighbours, though it may be a sum of smaller ones.
+    """
     tables = problem.tables
     terms: list[Term] = list(problem.terms)
     live = [set(positions) for positions in by_variable(terms, len(problem.sizes))]
@@ -165,7 +215,8 @@ def eliminate(problem: Problem, order: Sequence[int]) -> Elimination:
         if not shape:
             continue
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
-        for axes, part in tables.parts(tables.minimum(shape, sizes)):
+        left = tables.minimum(shape, sizes)
+        for axes, part in ((tuple(range(len(neighbours))), left),) if whole else tables.parts(left):
             if not axes:
                 constant += int(tables[part])
                 continue
@@ -173,8 +224,8 @@ def eliminate(problem: Problem, order: Sequence[int]) -> Elimination:
             for u in scope:
                 live[u].add(len(terms))
             terms.append((scope, part))
-    left = tuple(term for position, term in enumerate(terms) if position not in gone)
-    return Elimination(problem, Problem(tables, problem.sizes, left, constant), trail)
+    remaining = tuple(term for position, term in enumerate(terms) if position not in gone)
+    return Elimination(problem, Problem(tables, problem.sizes, remaining, constant), trail)
 
 
 def solve(problem: Problem, order: Order | None = None) -> list[int]:

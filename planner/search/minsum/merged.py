@@ -1,20 +1,21 @@
-"""From coarse to fine: states merged into groups, every term costing the least of what it costs over their members.
+"""Problems over groups of states: a term costs the least of what it costs over the groups' members.
 
-The optimum over groups is a lower bound. Where all terms cost as much for the members that stand for the groups that
-were chosen, these are the optimum itself; where one costs less, the groups that let it are divided (Raphael 2001).
+Tables over all states are made one after the other, and only what they come to over groups is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.costs.tables import Scope, Table, Tables, Term
 from planner.search.minsum.problem import Problem, simplified
+from planner.search.minsum.relaxation import absorbed
 
 Representatives = Sequence[NDArray[np.intp]]
 """Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
@@ -29,69 +30,60 @@ class Lazy:
     table: Callable[[], Table]
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A term over groups: the number of its table, and what the members that stand for them cost, if that is more."""
+def lazy(problem: Problem) -> list[Lazy]:
+    """Return a problem's terms, those of few variables within larger ones, and its constant."""
+    whole = absorbed(problem)
+    terms = [Lazy(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
+    return [constant_term(whole.constant), *terms]
 
-    number: int
-    standing: Table | None
+
+def constant_term(cost: int) -> Lazy:
+    """Return a term of no variable."""
+    return Lazy((), None, partial(np.array, cost))
 
 
 class Merged:
-    """A problem's states in groups."""
+    """A problem over groups of states, in order of who stands for them.
 
-    def __init__(self, terms: Sequence[Lazy], groups: Representatives) -> None:
+    In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
+    for their groups; both are of one store of `tables`.
+    """
+
+    def __init__(self, terms: Sequence[Lazy], representatives: Representatives) -> None:
+        self._groups = [_Groups.of(of) for of in representatives]
+        self.tables = Tables()
         keys: dict[Hashable, int] = {}
-        order = sorted(range(len(terms)), key=lambda i: keys.setdefault(terms[i].key, len(keys)))
-        self._terms = [terms[i] for i in order]
-        self._of = [of.copy() for of in groups]
-        self._tables = Tables()
-        self._made: dict[object, _Made] = {}
-        self._now: list[_Made] = []
+        ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
+        made: list[tuple[Scope, int, int]] = []
+        for _, alike in groupby(ordered, key=lambda term: term.key):
+            made += self._made(list(alike))
+        sizes = tuple(len(one.standing) for one in self._groups)
+        least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
+        self.least = simplified(Problem(self.tables, sizes, least))
+        self.standing = simplified(Problem(self.tables, sizes, standing))
 
-    def problem(self) -> Problem:
-        """Return the problem of choosing a group for every variable; groups are in order of who stands for them."""
-        groups = [_Groups.of(of) for of in self._of]
-        self._now = []
-        for _, alike in groupby(self._terms, key=lambda term: term.key):
-            self._now += self._all_made(list(alike), groups)
-        terms = tuple((term.scope, made.number) for term, made in zip(self._terms, self._now, strict=True))
-        sizes = tuple(len(one.standing) for one in groups)
-        return simplified(Problem(self._tables, sizes, terms))
-
-    def _all_made(self, terms: Sequence[Lazy], groups: Sequence[_Groups]) -> Iterator[_Made]:
-        """Yield the terms of one table over groups; the table is made at most once."""
-        table: Table | None = None
+    def _made(self, terms: Sequence[Lazy]) -> Iterator[tuple[Scope, int, int]]:
+        """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
+        table = terms[0].table()
+        made: dict[object, tuple[int, int]] = {}
         for term in terms:
-            of = [groups[v] for v in term.scope]
-            key = (term.key, *(one.key for one in of))
-            if key not in self._made:
-                table = term.table() if table is None else table
-                self._made[key] = self._make(table, of)
-            yield self._made[key]
+            of = [self._groups[v] for v in term.scope]
+            key = tuple(one.key for one in of)
+            if key not in made:
+                least = table
+                for axis, one in enumerate(of):
+                    least = one.least(least, axis)
+                standing = table[np.ix_(*(one.standing for one in of))]
+                made[key] = self.tables.intern(least), self.tables.intern(standing)
+            yield term.scope, *made[key]
 
-    def _make(self, table: Table, groups: Sequence[_Groups]) -> _Made:
-        standing = table[np.ix_(*(one.standing for one in groups))]
-        for axis, one in enumerate(groups):
-            table = one.least(table, axis)
-        return _Made(self._tables.intern(table), standing if (standing > table).any() else None)
-
-    def standing(self, chosen: Sequence[int]) -> list[int]:
+    def standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states that stand for the groups chosen."""
-        return [int(np.unique(of)[group]) for of, group in zip(self._of, chosen, strict=True)]
+        return [int(one.standing[group]) for one, group in zip(self._groups, chosen, strict=True)]
 
-    def divide(self, chosen: Sequence[int]) -> bool:
-        """Divide the chosen groups in which a term costs less than for those that stand for them, if any."""
-        states = self.standing(chosen)
-        divided = set()
-        for term, made in zip(self._terms, self._now, strict=True):
-            at = tuple(chosen[v] for v in term.scope)
-            if made.standing is not None and made.standing[at] > self._tables[made.number][at]:
-                divided |= {v for v in term.scope if np.count_nonzero(self._of[v] == states[v]) > 1}
-        for v in divided:
-            members = np.flatnonzero(self._of[v] == states[v])
-            self._of[v][members] = members
-        return bool(divided)
+    def groups_of(self, v: int) -> NDArray[np.intp]:
+        """Return the group of every state of a variable."""
+        return self._groups[v].of_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +91,7 @@ class _Groups:
     """The groups of a variable's states: who stands for each, and all states by group, where each group begins."""
 
     key: bytes
+    of_state: NDArray[np.intp]
     standing: NDArray[np.intp]
     order: NDArray[np.intp]
     first: NDArray[np.intp]
@@ -106,7 +99,7 @@ class _Groups:
     @classmethod
     def of(cls, representatives: NDArray[np.intp]) -> _Groups:
         standing, group, sizes = np.unique(representatives, return_inverse=True, return_counts=True)
-        return cls(representatives.tobytes(), standing, np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes)
+        return cls(representatives.tobytes(), group, standing, np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes)
 
     def least(self, table: Table, axis: int) -> Table:
         """Return the table with the least over each group along an axis."""

@@ -21,13 +21,12 @@ from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
 from planner.search.minsum.bounds import SCALE_BITS
-from planner.search.minsum.merged import Lazy
+from planner.search.minsum.merged import Lazy, constant_term, lazy
 from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
 from planner.search.minsum.relaxation import (
     Group,
     RelaxedFetches,
     SharedFetch,
-    absorbed,
     is_shared,
     relax,
     relaxed_fetches,
@@ -107,10 +106,7 @@ class Dense:
 
     def terms(self, most_entries: float) -> list[Lazy]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
-        whole = absorbed(self._problem)
-        terms = [Lazy(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
-        constant = Lazy((), None, partial(np.array, whole.constant))
-        return _if_few([constant, *terms], self.sizes, most_entries)
+        return _if_few(lazy(self._problem), self.sizes, most_entries)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -162,7 +158,7 @@ class Fetches:
         for at, fetch in enumerate(fetches):
             spanning[fetch.scope[-1]].append(at)
         within: list[list[Term]] = [[] for _ in fetches]
-        terms = [Lazy((), None, partial(np.array, self.relaxed.constant))]
+        terms = [constant_term(self.relaxed.constant)]
         for scope, number in self.relaxed.terms:
             home = next((at for v in scope for at in spanning[v] if set(scope) <= set(fetches[at].scope)), None)
             if home is None:
