@@ -41,9 +41,12 @@ class Read:
     operands: tuple[tuple[int, ...], ...] = ()
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
-        """Return elements moved, [strategy of each node..., layout]."""
+        """Return elements moved, [strategy of each node..., layout]; in 32 bits where they fit."""
         carried = self._carried(strategies, layouts)
         terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
+        if carried is None and all(len(needs) == 1 for needs in self.nodes):
+            found = not_owned(self.nodes, strategies, layouts)
+            return found if len(self.nodes) % 2 else -found
         total: Table = np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
         for chosen in product(*(list(_subsets(needs)) for needs in self.nodes)):
             odd = sum(len(needs) - 1 for needs in chosen) + len(self.nodes) - 1

@@ -23,7 +23,6 @@ Shape = tuple[tuple[int, Scope], ...]
 SMALL_ELEMENTS = 1 << 16
 CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
-COMPARED_ELEMENTS = 1 << 24
 CHECKED_STATES = 4
 
 
@@ -196,11 +195,10 @@ def _blockwise_minimum(views: Sequence[Table], sizes: tuple[int, ...]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Costs [state, ...], each state's minimum, and [t, t']: the most that t' can cost over t, if that is known."""
+    """Costs [state, ...], and each state's least."""
 
     costs: Table
     low: Table
-    loss: Table | None
 
     @property
     def is_single(self) -> bool:
@@ -220,40 +218,18 @@ class _Part:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
         if at not in self._found:
             block = self._view[(slice(None), *at)]  # type: ignore[arg-type]
-            rows = block.reshape(len(block), -1)
-            compared = rows.shape[1] > 1 and rows.size * len(rows) <= COMPARED_ELEMENTS
-            self._found[at] = _Block(block, rows.min(axis=1), largest_differences(rows) if compared else None)
+            self._found[at] = _Block(block, block.reshape(len(block), -1).min(axis=1))
         return self._found[at]
 
 
-def largest_differences(rows: Table) -> Table:
-    """Return [t, t']: the maximum of rows[t'] - rows[t]."""
-    found = np.empty((len(rows), len(rows)), dtype=np.int64)
-    for state, row in enumerate(rows):
-        found[state] = (rows - row).max(axis=1)
-    return found
-
-
-def dead_ends(loss: Table, *, break_ties: bool = True) -> NDArray[np.bool_]:
-    """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
-    dead = loss < 0
-    if break_ties:
-        dead |= (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
-    return np.asarray(dead.any(axis=1))
-
-
 def _least(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:
-    """Return the minimum over states of base + blocks, trying neither dead ends nor states whose least is too much."""
+    """Return the minimum over states of base + blocks; states whose least is too much are not tried."""
     if not blocks:
         return np.full(shape, base.min())
     low = base + _add_up([block.low for block in blocks])
-    losses = [block.loss for block in blocks if block.loss is not None]
-    states = np.argsort(low, kind="stable")
-    if len(losses) == len(blocks):
-        states = states[~dead_ends(_add_up(losses) + base - base[:, None])[states]]
     best = np.full(shape, np.iinfo(np.int64).max)
     total = np.empty(shape, dtype=np.int64)
-    for tried, state in enumerate(states.tolist()):
+    for tried, state in enumerate(np.argsort(low, kind="stable").tolist()):
         if tried % CHECKED_STATES == 0 and low[state] >= best.max():
             break
         np.add(blocks[0].costs[state], base[state], out=total)

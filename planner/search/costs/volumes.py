@@ -27,6 +27,7 @@ def not_owned(
 ) -> Table:
     """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout].
 
+    In 32 bits or 64, as `within`.
     `times` is how many terms of every element are read, broadcast to that shape.
     """
     rank, shape = len(layouts.shape), (*(len(s.states) for s in strategies), len(layouts.states))
@@ -46,19 +47,27 @@ def not_owned(
 def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
+    In 32 bits where what all workers could reach fits: such tables are as fast as memory is.
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
-    tables = [joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    extents = [dim[0][0][0].extent for dim in axes[0]]
+    dtype = np.int32 if prod(extents) * prod(ways) <= np.iinfo(np.int32).max else np.int64
     sizes = [len(axis[0]) for axis in axes]
-    found = np.empty((*sizes, masks.shape[1]), dtype=np.int64)
+    firsts, expanded = [], []
+    for dim, mask in enumerate(masks):
+        (first, *others), counts = joint_counts([axis[dim] for axis in axes], ways)
+        part = np.moveaxis(counts, -1, 0).astype(dtype)
+        for axis, inverse in enumerate((*others, mask), 2):
+            part = part.take(inverse, axis=axis)
+        firsts.append(first)
+        expanded.append(part)
+    found = np.empty((*sizes, masks.shape[1]), dtype=dtype)
     for block in blocks(sizes[0], prod(sizes[1:]) * masks.shape[1] * prod(ways)):
-        volume = np.ones((1,), dtype=np.int64)
-        for (inverses, counts), mask in zip(tables, masks, strict=True):
-            part = counts
-            for axis, inverse in enumerate((inverses[0][block], *inverses[1:], mask)):
-                part = part.take(inverse, axis=axis)
-            volume = np.multiply(volume, part, out=part) if volume.shape[-1] == 1 else volume * part
-        found[block] = over_workers(volume, ways)
+        volume = np.ones((1,), dtype=dtype)
+        for first, part in zip(firsts, expanded, strict=True):
+            rows = part.take(first[block], axis=1)
+            volume = np.multiply(volume, rows, out=rows) if len(volume) == 1 else volume * rows
+        found[block] = volume[0] * prod(ways) if len(volume) == 1 else volume.sum(axis=0, dtype=dtype)
     return found
 
 

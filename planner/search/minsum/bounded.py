@@ -71,6 +71,9 @@ FEW_STATES_LEFT = 30_000
 EXACT_OPERATIONS = 1e9
 """Work that solving exactly may take before bounds are tried."""
 
+HOPED = 5.0
+"""How many times less work without dead ends may be hoped for."""
+
 CONTRACTED_OPERATIONS = 1e10
 """Work that solving or contracting the view may take once its bound has been found."""
 
@@ -125,7 +128,7 @@ class Tightening:
     def run(self) -> Solution:
         """Return the best choice found."""
         stages: tuple[Callable[[], None], ...] = (
-            partial(self._solve_view, EXACT_OPERATIONS),
+            self._solve_small_view,
             self._from_coarse_to_fine,
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
@@ -161,6 +164,12 @@ class Tightening:
         if self._groups is not None:
             lower = coarse_to_fine(self._model, self._groups, self._left.colours, self._choices, self._limits)
             self._lower = max(self._lower, lower or self._lower)
+
+    def _solve_small_view(self) -> None:
+        """Solve the view exactly if it is not much more work even without looking for dead ends."""
+        most = EXACT_OPERATIONS * HOPED
+        if lockstep_order(self._view, most, tries=1).fits(HOPED * self._limits.memory_bytes, most):
+            self._solve_view(EXACT_OPERATIONS)
 
     def _solve_view(self, most_operations: float) -> None:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""

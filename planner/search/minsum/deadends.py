@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Scope, Table, Tables, dead_ends, largest_differences
+from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.minsum.problem import Problem, around, by_variable, restricted, simplified
 
 EXACT_COMPARISONS = 1 << 24
@@ -103,3 +103,19 @@ def _bounded_differences(rows: NDArray[np.int64]) -> Table:
         raise ValueError("a term of one variable is compared exactly")
     np.fill_diagonal(found, 0)
     return found
+
+
+def largest_differences(rows: Table) -> Table:
+    """Return [t, t']: the maximum of rows[t'] - rows[t]."""
+    found = np.empty((len(rows), len(rows)), dtype=np.int64)
+    for state, row in enumerate(rows):
+        found[state] = (rows - row).max(axis=1)
+    return found
+
+
+def dead_ends(loss: Table, *, break_ties: bool = True) -> NDArray[np.bool_]:
+    """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
+    dead = loss < 0
+    if break_ties:
+        dead |= (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
+    return np.asarray(dead.any(axis=1))

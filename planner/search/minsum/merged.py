@@ -23,7 +23,7 @@ Representatives = Sequence[NDArray[np.intp]]
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A term whose table is made when it is asked for; those of one `key` are equal."""
+    """A term whose table is made when it is asked for; those of one `key` are equal. A scope is in any order."""
 
     scope: Scope
     key: Hashable
@@ -67,15 +67,14 @@ class Merged:
         table = terms[0].table()
         made: dict[object, tuple[int, int]] = {}
         for term in terms:
-            of = [self._groups[v] for v in term.scope]
-            key = tuple(one.key for one in of)
+            of, order = [self._groups[v] for v in term.scope], np.argsort(term.scope)
+            key = (*order.tolist(), *(one.key for one in of))
             if key not in made:
-                least = table
+                standing, least = table[np.ix_(*(one.standing for one in of))], table
                 for axis, one in enumerate(of):
                     least = one.least(least, axis)
-                standing = table[np.ix_(*(one.standing for one in of))]
-                made[key] = self.tables.intern(least), self.tables.intern(standing)
-            yield term.scope, *made[key]
+                made[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
+            yield tuple(sorted(term.scope)), *made[key]
 
     def standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states that stand for the groups chosen."""

@@ -166,19 +166,23 @@ class Fetches:
             else:
                 within[home].append((scope, number))
         for fetch, inner in zip(fetches, within, strict=True):
-            scope = tuple(sorted(set(fetch.scope)))
+            scope = tuple(dict.fromkeys(fetch.scope))
             placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
             key = self._key(fetch), tuple(map(scope.index, fetch.scope)), placed
             terms.append(Lazy(scope, key, partial(self._whole, fetch, placed)))
         return _if_few(terms, self.sizes, most_entries)
 
     def _whole(self, fetch: SharedFetch, within: Shape) -> Table:
-        """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope."""
-        scope = sorted(set(fetch.scope))
-        nodes = [scope.index(v) for v in fetch.scope]
-        total: Table = np.einsum(self._beyond(fetch), [nodes[-1], *nodes[:-1]], range(len(scope)))
+        """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope.
+
+        Its axes are the variables of the scope, each where it first occurs.
+        """
+        variables = list(dict.fromkeys(fetch.scope))
+        total = self._beyond(fetch)
+        if len(variables) < len(fetch.scope):
+            total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
         for number, positions in within:
-            total = total + spread(self.relaxed.tables[number], positions, len(scope))
+            total += spread(self.relaxed.tables[number], positions, len(variables))
         return total
 
     @cached_property
@@ -199,21 +203,22 @@ class Fetches:
 
     def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
         """Return [layout, state of each node...], times 2**SCALE_BITS."""
-        return single_precision(self._beyond(fetch)) * np.float32(2**SCALE_BITS)
+        by_layout = np.ascontiguousarray(np.moveaxis(self._beyond(fetch), -1, 0))
+        return single_precision(by_layout) * np.float32(2**SCALE_BITS)
 
     def _beyond(self, fetch: SharedFetch) -> Table:
-        """Return what a shared fetch costs beyond the relaxed view, [layout, state of each node...]."""
+        """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
         strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
         if len(strategies) < len(nodes) or not isinstance(layouts, Layouts):
             raise TypeError(f"expected a fetch by nodes of a tensor, got {nodes} of {layouts}")
-        total = np.zeros([self.sizes[v] for v in (fetch.scope[-1], *fetch.scope[:-1])], dtype=np.int64)
-        for chosen, cost in fetch.costs.items():
-            found = cost.table([strategies[node] for node in chosen], layouts)
-            times = len(nodes) - 1 if len(chosen) == 1 else len(nodes)
-            kept = (slice(None), *(slice(None) if node in chosen else None for node in range(len(nodes))))
-            total += times * np.moveaxis(found, -1, 0)[kept]
-        return total * fetch.times
+        total: Table = np.zeros((), dtype=np.int64)
+        for chosen in sorted(fetch.costs, key=len, reverse=True):
+            found = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
+            times = fetch.times * (len(nodes) - 1 if len(chosen) == 1 else len(nodes))
+            kept = (*(slice(None) if node in chosen else None for node in range(len(nodes))), slice(None))
+            total = _plus(total, (found * np.int64(times))[kept])
+        return total
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -238,6 +243,11 @@ def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objectiv
     if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
         return Dense(build(coarse, domains, Tables(), objective))
     return Fetches(coarse, relaxed, domains, objective)
+
+
+def _plus(total: Table, more: Table) -> Table:
+    """Return the sum of two tables, in the memory of the first if it is as large."""
+    return np.add(total, more, out=total) if total.ndim else more
 
 
 def _if_few(terms: list[Lazy], sizes: Sequence[int], most_entries: float) -> list[Lazy]:
