@@ -99,7 +99,8 @@ class Across:
         for node, terms in enumerate(self._terms):
             kept = [number for at, number in sorted(needs) if at == node]
             axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
-        return self._differences(np.moveaxis(within(axes, self._masks, self._layouts.ways)[..., self._at], -2, 0))
+        volume = within(axes, self._masks, self._layouts.ways).astype(np.int64)
+        return self._differences(np.moveaxis(volume[..., self._at], -2, 0))
 
     def _differences(self, volume: Table) -> Table:
         had = volume * self._terms_read

@@ -24,6 +24,7 @@ SMALL_ELEMENTS = 1 << 16
 CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
 CHECKED_STATES = 4
+LARGE_ELEMENTS = 1 << 16
 
 
 class Tables:
@@ -33,13 +34,13 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self._arrays: list[Table] = []
+        self._arrays: list[Table | NDArray[np.uint32]] = []
         self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._computed: dict[object, tuple[int, ...]] = {}
         self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
 
     def __getitem__(self, number: int) -> Table:
-        return self._arrays[number]
+        return _wide(self._arrays[number])
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -51,7 +52,7 @@ class Tables:
 
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
-        array = np.asarray(array, dtype=np.int64, order="C")
+        array = _kept(np.asarray(array, dtype=np.int64, order="C"))
         key = (array.shape, sha256(array.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
@@ -133,14 +134,18 @@ class Tables:
                 return ((axes[0],), self.intern(rows)), ((axes[1],), self.intern(columns))
         return (((tuple(axes)), self.intern(reduced)),)
 
-    def minimum(self, terms: Shape, sizes: tuple[int, ...]) -> int:
-        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions, of given sizes."""
-        return self.remember(("minimum", terms, sizes), lambda: [self._minimum(terms, sizes)])[0]
+    def minimum(self, terms: Shape, sizes: tuple[int, ...]) -> tuple[int, int]:
+        """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions, of given sizes.
+
+        It is the least of all, and the number of the table of what each is beyond.
+        """
+        least, beyond = self.remember(("minimum", terms, sizes), lambda: _apart(self._minimum(terms, sizes)))
+        return int(self[least]), beyond
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
-        views = [spread(self[number], positions, len(sizes)) for number, positions in terms]
+        views = [spread(self._arrays[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
-            return np.asarray(np.broadcast_to(_add_up(views), sizes).min(axis=0))
+            return np.asarray(np.broadcast_to(_add_up([_wide(view) for view in views]), sizes).min(axis=0))
         return _blockwise_minimum(views, sizes)
 
     def values(self, terms: Shape, at: Sequence[int], size: int) -> Table:
@@ -150,6 +155,23 @@ class Tables:
             index = tuple(slice(None) if position == 0 else at[position - 1] for position in positions)
             total += self[number][index]
         return total
+
+
+def _kept(array: Table) -> Table | NDArray[np.uint32]:
+    """Return a table as it is kept: a large one in 32 bits where its numbers fit."""
+    if array.size < LARGE_ELEMENTS or array.min() < 0 or array.max() > np.iinfo(np.uint32).max:
+        return array
+    return array.astype(np.uint32)
+
+
+def _wide(array: Table | NDArray[np.uint32]) -> Table:
+    return np.asarray(array, dtype=np.int64)
+
+
+def _apart(array: Table) -> tuple[Table, Table]:
+    """Return the least of a table, and the table of what each is beyond."""
+    least = array.min()
+    return least, np.subtract(array, least, out=array)
 
 
 def _idle(array: Table, axis: int) -> bool:
@@ -212,14 +234,18 @@ class _Part:
     def __init__(self, view: Table, split: int) -> None:
         self._view = view
         self._sizes = view.shape[1:split]
+        self._met_again = 1 in self._sizes
         self._found: dict[tuple[int, ...], _Block] = {}
 
     def at(self, index: tuple[int, ...]) -> _Block:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
-        if at not in self._found:
-            block = self._view[(slice(None), *at)]  # type: ignore[arg-type]
-            self._found[at] = _Block(block, block.reshape(len(block), -1).min(axis=1))
-        return self._found[at]
+        found = self._found.get(at)
+        if found is None:
+            block = _wide(self._view[(slice(None), *at)])  # type: ignore[arg-type]
+            found = _Block(block, block.reshape(len(block), -1).min(axis=1))
+            if self._met_again:
+                self._found[at] = found
+        return found
 
 
 def _least(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:

@@ -50,12 +50,12 @@ def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]
     In 32 bits where what all workers could reach fits: such tables are as fast as memory is.
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
-    extents = [dim[0][0][0].extent for dim in axes[0]]
-    dtype = np.int32 if prod(extents) * prod(ways) <= np.iinfo(np.int32).max else np.int64
     sizes = [len(axis[0]) for axis in axes]
+    tables = [joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    most = prod(int(counts.max()) for _, counts in tables) * prod(ways)
+    dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
     firsts, expanded = [], []
-    for dim, mask in enumerate(masks):
-        (first, *others), counts = joint_counts([axis[dim] for axis in axes], ways)
+    for ((first, *others), counts), mask in zip(tables, masks, strict=True):
         part = np.moveaxis(counts, -1, 0).astype(dtype)
         for axis, inverse in enumerate((*others, mask), 2):
             part = part.take(inverse, axis=axis)

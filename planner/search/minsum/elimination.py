@@ -19,6 +19,9 @@ from planner.search.minsum.problem import Problem, around, by_variable, neighbou
 
 ITEM_BYTES = 8
 
+KEPT_BYTES = 4
+"""Bytes of an entry of a large table on the way, as far as costs do not differ by more than 4 GB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -39,11 +42,11 @@ class Order:
     @property
     def largest_bytes(self) -> int:
         """Bytes of the largest table, as far as they can be told."""
-        return int(min(self.largest_entries, 2.0**60)) * ITEM_BYTES
+        return int(min(self.largest_entries, 2.0**60)) * KEPT_BYTES
 
     def fits(self, memory_bytes: int, operations: float) -> bool:
         """Whether the tables and the work stay within limits."""
-        return self.complete and self.entries * ITEM_BYTES <= memory_bytes and self.operations <= operations
+        return self.complete and self.entries * KEPT_BYTES <= memory_bytes and self.operations <= operations
 
 
 def greedy_order(
@@ -215,7 +218,8 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
         if not shape:
             continue
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
-        left = tables.minimum(shape, sizes)
+        least, left = tables.minimum(shape, sizes)
+        constant += least
         for axes, part in ((tuple(range(len(neighbours))), left),) if whole else tables.parts(left):
             if not axes:
                 constant += int(tables[part])
