@@ -177,7 +177,7 @@ class Elimination:
                 at = [np.arange(size) if p == 0 else around[:, p - 1, None] for p in positions]
                 values += self.problem.tables[number][tuple(at)]
             values += (costs - values.min(axis=1))[:, None]
-            found[step.variable] = np.minimum(values.min(axis=0), below)
+            found[step.variable] = values.min(axis=0, initial=below)
             rows, states = np.nonzero(values < below)
             near[step.variable] = (
                 (step.variable, *step.neighbours),

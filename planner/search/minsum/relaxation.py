@@ -144,6 +144,8 @@ def absorbed(problem: Problem) -> Problem:
         home = next((other for other in spanning[scope[0]] if set(scope) < set(other)), None) if scope else None
         if home is not None and len(scope) > 1:
             large[home].append((scope, number))
+        elif scope in large:
+            large[scope].append((scope, number))
         elif len(scope) > 2:
             large[scope] = [(scope, number)]
             for v in scope:
