@@ -22,7 +22,7 @@ from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
 from planner.search.costs.needs import Need, output_reach
 
-HARDLY = 0.01
+HARDLY = 0.05
 """A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
 
 Option = Shard | str

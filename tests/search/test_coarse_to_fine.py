@@ -11,7 +11,7 @@ from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import joint
-from planner.search.minsum import bounded, coarse_to_fine
+from planner.search.minsum import bounded, coarse_to_fine, solver
 from planner.search.minsum.choices import Choices
 from planner.search.minsum.elimination import eliminate, order_of, solve
 from planner.search.minsum.merged import Merged, lazy
@@ -102,12 +102,16 @@ def test_bounds_and_choices(case, quick, near, close):
         patch.setattr(coarse_to_fine, "NEAR_CHOICES", near)
         patch.setattr(coarse_to_fine, "CLOSE", 0 if close else 1)
         colours = list(range(len(problem.sizes)))
-        lower = coarse_to_fine.coarse_to_fine(model, groups, colours, choices, Limits())
+        narrowed = coarse_to_fine.coarse_to_fine(model, groups, colours, choices, Limits())
     best = least(problem)
     assert problem.value(choices.best) == choices.cost
-    assert lower <= best <= choices.cost
+    assert narrowed.lower <= best <= choices.cost
+    assert narrowed.kept or not near or narrowed.lower == choices.cost
+    for states, cost in enumerated(problem).items():
+        if narrowed.kept and cost <= choices.cost:
+            assert all(state in of for state, of in zip(states, narrowed.kept, strict=True))
     if near:
-        assert lower == choices.cost
+        assert narrowed.lower == choices.cost
 
 
 @cache
@@ -131,7 +135,7 @@ def outcomes(monkeypatch):
         return found[-1]
 
     monkeypatch.setattr(coarse_to_fine, "PART", 1)
-    monkeypatch.setattr(bounded, "coarse_to_fine", noted)
+    monkeypatch.setattr(solver, "coarse_to_fine", noted)
     monkeypatch.setattr(bounded, "EXACT_OPERATIONS", 0)
     return found
 
@@ -141,7 +145,7 @@ def test_random_graphs(outcomes):
         of, least_cost = exact(seed)
         found = joint(of, Limits())
         assert found.lower_bound == found.cost == least_cost
-        assert outcomes[-1] == least_cost
+        assert outcomes[-1].lower == least_cost
 
 
 def test_layers_that_look_alike_are_proved(outcomes, monkeypatch):
@@ -152,6 +156,6 @@ def test_layers_that_look_alike_are_proved(outcomes, monkeypatch):
     for quick in (1e9, 0):
         monkeypatch.setattr(coarse_to_fine, "QUICK_OPERATIONS", quick)
         found = joint(of, Limits())
-        assert outcomes.pop() == found.lower_bound == found.cost
+        assert outcomes.pop().lower == found.lower_bound == found.cost
         costs.add(found.cost)
     assert len(costs) == 1

@@ -72,10 +72,9 @@ def test_of_groups_of_three_nodes(monkeypatch, entries):
 
 
 def test_a_group_as_a_whole_bounds_higher_than_its_pairs(monkeypatch):
-    found = model(transformer())
-    whole = shared(found)[1].value()
+    whole = shared(model(transformer()))[1].value()
     monkeypatch.setattr(of_model, "GROUP_ENTRIES", 0)
-    assert whole > shared(found)[1].value()
+    assert whole > shared(model(transformer()))[1].value()
 
 
 @pytest.mark.parametrize("states", range(3))

@@ -17,7 +17,6 @@ from math import inf, prod
 
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.choices import Choices, Left
-from planner.search.minsum.coarse_to_fine import coarse_to_fine
 from planner.search.minsum.colours import colours
 from planner.search.minsum.conditioned import Conditioned
 from planner.search.minsum.deadends import DeadEnds
@@ -25,7 +24,6 @@ from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order
 from planner.search.minsum.hubs import around_hubs
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.lockstep import lockstep_order
-from planner.search.minsum.merged import Representatives
 from planner.search.minsum.model import Kept, Model, some
 from planner.search.minsum.problem import compacted, restricted, rounded_down, simplified
 from planner.search.minsum.relaxation import absorbed
@@ -99,37 +97,33 @@ class Tightening:
     view is over all states, and finer. The bound over all states is kept for hubs to refine, unless the view is solved.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        limits: Limits,
-        starts: Iterable[Sequence[int]] = (),
-        groups: Representatives | None = None,
-    ) -> None:
-        """Take the first of `starts`, choices known beforehand; the others are taken when bounds do not suffice.
-
-        `groups` says of every variable which states may stand for which.
-        """
-        self._model, self._limits, self._groups = model, limits, groups
+    def __init__(self, model: Model, limits: Limits, starts: Iterable[Sequence[int]] = ()) -> None:
+        """Take the first of `starts`, choices known beforehand; the others are taken when bounds do not suffice."""
+        self._model, self._limits = model, limits
         self._left = Left(model.sizes, colours(model.relaxed.sizes, model.relaxed.terms, ALIKE_ROUNDS))
         self._starts = iter(starts)
         first = tuple(islice(self._starts, 1))
-        self._choices = Choices(model, limits)
+        self.choices = Choices(model, limits)
         for states in first:
-            self._choices.start(states)
+            self.choices.start(states)
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
         self._bound: Bound | None = None
         self._lower = -(1 << 62)
-        self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
+        self._order = self.choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
         self._tried = (0.0, inf)
 
-    def run(self) -> Solution:
-        """Return the best choice found."""
+    @property
+    def colours(self) -> Sequence[int]:
+        """Return a colour per variable: equal for those that look alike."""
+        return self._left.colours
+
+    def run(self, lower: int | None = None) -> Solution:
+        """Return the best choice found; `lower` is a bound known beforehand."""
+        self._lower = max(self._lower, self._lower if lower is None else lower)
         stages: tuple[Callable[[], None], ...] = (
-            self._solve_small_view,
-            self._from_coarse_to_fine,
+            partial(self._solve_view, EXACT_OPERATIONS),
             self._bound_pairs,
             partial(self._solve_view, CONTRACTED_OPERATIONS),
             self._take_starts,
@@ -144,32 +138,31 @@ class Tightening:
             if self._finished():
                 break
             stage()
+        return self.solution()
+
+    def at_once(self) -> bool:
+        """Solve whole what takes little work; return whether it did."""
+        most = EXACT_OPERATIONS * HOPED
+        if not self._finished() and lockstep_order(self._view, most, tries=1).fits(HOPED * self._limits.memory_bytes, most):
+            self._solve_view(EXACT_OPERATIONS)
+        return self._finished()
+
+    def solution(self) -> Solution:
+        """Return the best choice found, and the bound."""
         self._finished()
-        best, cost = self._choices.best, self._choices.cost
+        best, cost = self.choices.best, self.choices.cost
         return Solution(best, cost, min(self._lower, cost), self._order.width, self._order.largest_bytes)
 
     @property
     def _proved(self) -> bool:
-        return self._lower >= self._choices.cost
+        return self._lower >= self.choices.cost
 
     @property
     def _close(self) -> bool:
-        return self._choices.cost - self._lower <= CLOSE * self._choices.cost
+        return self.choices.cost - self._lower <= CLOSE * self.choices.cost
 
     def _finished(self) -> bool:
-        return self._proved or self._solved() or self._choices.late
-
-    def _from_coarse_to_fine(self) -> None:
-        """Solve with states merged that hardly differ, and what is then left whole, where that is quick."""
-        if self._groups is not None:
-            lower = coarse_to_fine(self._model, self._groups, self._left.colours, self._choices, self._limits)
-            self._lower = max(self._lower, lower or self._lower)
-
-    def _solve_small_view(self) -> None:
-        """Solve the view exactly if it is not much more work even without looking for dead ends."""
-        most = EXACT_OPERATIONS * HOPED
-        if lockstep_order(self._view, most, tries=1).fits(HOPED * self._limits.memory_bytes, most):
-            self._solve_view(EXACT_OPERATIONS)
+        return self._proved or self._solved() or self.choices.late
 
     def _solve_view(self, most_operations: float) -> None:
         """Solve the view exactly if that is quick; what looks alike keeps the same states, to be worked out once."""
@@ -187,14 +180,14 @@ class Tightening:
             self._bound = None
             states = solve(compacted(view), order)
             self._raise(view.value(states), self._whole_scale)
-            self._choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])
+            self.choices.offer([of[at[s]] for of, at, s in zip(kept, alive, states, strict=True)])
 
     def _take_starts(self) -> None:
         """Take the other choices known beforehand."""
         before = time.process_time()
         for states in self._starts:
-            self._choices.start(states)
-        self._choices.pause(time.process_time() - before)
+            self.choices.start(states)
+        self.choices.pause(time.process_time() - before)
         self._prune(range(len(self._model.sizes)))
 
     def _bound_pairs(self) -> None:
@@ -225,21 +218,21 @@ class Tightening:
         for turn in range(SHARES):
             sharing.share(turn)
             self._sweep(bound, SHARED_SWEEPS)
-            if self._choices.late or time.process_time() > end:
+            if self.choices.late or time.process_time() > end:
                 return
             if (turn + 1) % CHECKED_SHARES == 0:
                 value = bound.value()
-                if value - before <= SHARES_CONVERGED * max(0, self._choices.cost * self._scale - value):
+                if value - before <= SHARES_CONVERGED * max(0, self.choices.cost * self._scale - value):
                     return
                 before = value
 
     def _improve_all(self) -> None:
         """Look for better choices for longer, above all where they pay much beyond the bound."""
-        self._choices.improve_all(self._left, None if self._bound is None else self._bound.pays)
+        self.choices.improve_all(self._left, None if self._bound is None else self._bound.pays)
 
     def _condition(self) -> None:
         """Let messages depend on hubs, around where the best choice pays most beyond the bound."""
-        found = None if self._bound is None else around_hubs(self._bound, self._choices.best, self._left.colours)
+        found = None if self._bound is None else around_hubs(self._bound, self.choices.best, self._left.colours)
         self._bound = None
         if found is not None:
             messages, variables = found
@@ -284,13 +277,13 @@ class Tightening:
         self._lower = max(self._lower, -(-cost // scale))
 
     def _offer_view(self, states: Sequence[int]) -> None:
-        self._choices.offer([of[state] for of, state in zip(self._left.kept, states, strict=True)])
+        self.choices.offer([of[state] for of, state in zip(self._left.kept, states, strict=True)])
 
     def _sweep(self, bound: Bound | Conditioned, most: int) -> None:
         before = None
         for sweep in range(1, most + 1):
             bound.sweep()
-            if self._choices.late:
+            if self.choices.late:
                 return
             if sweep % CHECKED_SWEEPS == 0:
                 value = bound.value()
@@ -305,7 +298,7 @@ class Tightening:
         variables = range(len(self._left.kept)) if variables is None else variables
         rounded = bound.round()
         if len(rounded) == len(self._left.kept):
-            self._choices.offer([of[state] for of, state in zip(states, rounded, strict=True)])
+            self.choices.offer([of[state] for of, state in zip(states, rounded, strict=True)])
         self._learn(bound, states, variables)
         if improve:
             self._improve()
@@ -319,15 +312,15 @@ class Tightening:
 
     def _improve(self) -> None:
         """Look for a better choice among the states that seem best."""
-        self._choices.try_few_states(self._left)
+        self.choices.try_few_states(self._left)
         if not self._proved:
-            self._choices.improve(self._left)
+            self.choices.improve(self._left)
 
     def _prune(self, variables: Iterable[int]) -> None:
         """Drop states whose bounds rule them out."""
-        alive = self._left.prune(variables, self._choices.cost * self._scale)
+        alive = self._left.prune(variables, self.choices.cost * self._scale)
         if alive is None:
-            self._lower = self._choices.cost
+            self._lower = self.choices.cost
         else:
             self._restrict_view(alive)
 
@@ -337,9 +330,9 @@ class Tightening:
 
     def _solved(self) -> bool:
         """Solve what is left exactly if that is quick; return whether it was."""
-        self._order = self._choices.order_over(self._left.kept, EXACT_OPERATIONS)
-        if not self._choices.fits(self._order, EXACT_OPERATIONS):
+        self._order = self.choices.order_over(self._left.kept, EXACT_OPERATIONS)
+        if not self.choices.fits(self._order, EXACT_OPERATIONS):
             return False
-        self._choices.solve_over(self._left.kept)
-        self._lower = self._choices.cost
+        self.choices.solve_over(self._left.kept)
+        self._lower = self.choices.cost
         return True

@@ -8,6 +8,7 @@ problem as small, and its optimum is a choice. What is left between the two is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from planner.search.minsum.elimination import eliminate, solve
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.merged import Lazy, Merged, Representatives, lazy
-from planner.search.minsum.model import Model
+from planner.search.minsum.model import Kept, Model
 from planner.search.minsum.problem import compacted
 
 ENTRIES = 3e8
@@ -37,12 +38,21 @@ NEAR_CHOICES = 1 << 22
 """Up to so many choices of a variable and its neighbours that could be better are gone through."""
 
 
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A lower bound, and the states that a choice as good as the best known may have; None if all may."""
+
+    lower: int
+    kept: Kept | None
+
+
 def coarse_to_fine(
     model: Model, groups: Representatives, colours: Sequence[int], choices: Choices, limits: Limits
-) -> int | None:
-    """Return a lower bound, and offer choices; where the bound is their cost, they are the best. None if not worth it.
+) -> Narrowed | None:
+    """Return what is proved, and offer choices; where the bound is their cost, they are the best. None if not worth it.
 
-    `groups` says of every variable which states may stand for which; variables of one colour look alike.
+    `groups` says of every variable which states may stand for which; variables of one colour look alike, and keep the
+    same states.
     """
     if sum(len(np.unique(of)) for of in groups) > PART * sum(model.sizes):
         return None
@@ -56,17 +66,18 @@ class _CoarseToFine:
     def __init__(self, model: Model, colours: Sequence[int], choices: Choices, limits: Limits) -> None:
         self._model, self._choices, self._limits = model, choices, limits
         self._left = Left(model.sizes, colours)
-        self._lower: int | None = None
+        self._lower = 0
 
-    def run(self, terms: Sequence[Lazy], groups: Representatives) -> int | None:
-        """Return the lower bound."""
-        kept: list[tuple[int, ...]] = [tuple(range(size)) for size in self._model.sizes]
-        if self._over(Merged(terms, groups), kept, self._model.scale) and not self._whole(QUICK_OPERATIONS):
+    def run(self, terms: Sequence[Lazy], groups: Representatives) -> Narrowed | None:
+        """Return what is proved, None if nothing is."""
+        everything: Kept = [tuple(range(size)) for size in self._model.sizes]
+        narrowed = self._over(Merged(terms, groups), everything, self._model.scale)
+        if narrowed and not self._whole(QUICK_OPERATIONS):
             kept = self._left.alike()
             divided = [_apart(states, of) for of, states in zip(groups, kept, strict=True)]
             if self._over(Merged(lazy(self._model.exact(kept)), divided), kept, 1):
                 self._whole(self._limits.operations)
-        return self._lower
+        return Narrowed(self._lower, self._left.alike() if narrowed else None)
 
     def _over(self, merged: Merged, kept: Sequence[Sequence[int]], scale: int) -> bool:
         """Solve over groups of what is kept; return whether that was possible, and left something open."""
@@ -77,13 +88,13 @@ class _CoarseToFine:
         elimination = eliminate(problem, order.variables, whole=True)
         states = elimination.complete({})
         least = problem.value(states)
-        self._lower = max(self._lower or 0, -(-least // scale))
+        self._lower = max(self._lower, -(-least // scale))
         self._offer(merged, kept, alive, states)
         if self._choices.cost - self._lower > CLOSE * self._choices.cost:
             self._solve_standing(merged, kept)
         if self._lower >= self._choices.cost:
             return False
-        below = self._choices.cost * scale
+        below = self._choices.cost * scale + 1
         found = elimination.marginals(least, below, NEAR_CHOICES)
         if found is None:
             return False

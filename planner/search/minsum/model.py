@@ -70,6 +70,10 @@ class Model(Protocol):
         """Return the problem over some states of every variable, in a store of its own."""
         ...
 
+    def restricted(self, kept: Kept) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        ...
+
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return larger terms that can be added to the relaxed view, if they take no more bytes."""
         ...
@@ -100,6 +104,10 @@ class Dense:
         """Return the problem over some states of every variable."""
         return compacted(simplified(restricted(self._problem, some(kept, self.sizes))))
 
+    def restricted(self, kept: Kept) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        return Dense(self.exact(kept))
+
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return nothing."""
         return []
@@ -119,6 +127,7 @@ class Fetches:
     def __init__(
         self, coarse: CoarseGraph, relaxed: RelaxedFetches, domains: Sequence[Domain], objective: Objective
     ) -> None:
+        self._coarse, self._relaxed_fetches = coarse, relaxed
         self._domains, self._objective = tuple(domains), objective
         self.sizes = tuple(len(domain.states) for domain in domains)
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
@@ -138,6 +147,10 @@ class Fetches:
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return compacted(simplified(both))
+
+    def restricted(self, kept: Kept) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(kept), self._objective)
 
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return what shared fetches cost beyond the pairwise view, if that takes no more bytes.

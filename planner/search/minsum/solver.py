@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from planner.search.minsum.bounded import Solution, Tightening
+from planner.search.minsum.coarse_to_fine import coarse_to_fine
 from planner.search.minsum.components import merge
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import Order, order_of, solve
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.merged import Representatives
-from planner.search.minsum.model import Dense, Model
+from planner.search.minsum.model import Dense, Kept, Model
 from planner.search.minsum.problem import Problem, compacted
 
 SMALL_OPERATIONS = 1e6
@@ -53,7 +57,24 @@ def minimise_model(
 
     `groups` says of every variable which states may stand for which.
     """
-    return Tightening(model, limits, starts, groups).run()
+    before, starts = time.process_time(), iter(starts)
+    whole = Tightening(model, limits, starts)
+    if groups is None or whole.at_once():
+        return whole.run()
+    narrowed = coarse_to_fine(model, groups, whole.colours, whole.choices, limits)
+    if narrowed is None or narrowed.kept is None or narrowed.lower >= whole.choices.cost:
+        return whole.run(None if narrowed is None else narrowed.lower)
+    limits = replace(limits, seconds=limits.seconds - (time.process_time() - before))
+    kept, known = narrowed.kept, chain((whole.choices.best,), starts)
+    found = Tightening(model.restricted(kept), limits, _among(kept, known)).run(narrowed.lower)
+    return replace(found, states=tuple(of[state] for of, state in zip(kept, found.states, strict=True)))
+
+
+def _among(kept: Kept, choices: Iterable[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield those choices that are among what is kept, in its numbers."""
+    for states in choices:
+        if all(state in of for of, state in zip(kept, states, strict=True)):
+            yield [of.index(state) for of, state in zip(kept, states, strict=True)]
 
 
 def _exactly(problem: Problem, order: Order) -> Solution:
