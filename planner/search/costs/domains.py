@@ -88,17 +88,23 @@ class Strategies:
 
 Domain = Layouts | Strategies
 
+Option = Placement | str
+"""What a state may have at a step."""
+
 
 @cache
 def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
-    ordered = tuple(sorted(states, key=lambda layout: largest_holding(shape, layout, ways)))
-    sharded = np.array([[_mask(layout, Shard(dim)) for layout in ordered] for dim in range(len(shape))], dtype=np.int64)
-    replicated = np.array([_mask(layout, REPLICATE) for layout in ordered], dtype=np.int64)
-    partial = np.array([_mask(layout, PARTIAL) for layout in ordered], dtype=np.int64)
-    if not partial.any():
-        partial = partial[:1]
-    return Layouts(shape, ways, ordered, sharded.reshape(len(shape), len(ordered)), replicated, partial)
+    masks = _masks(states)
+    sharded = np.array([masks.get(Shard(dim), _never(states)) for dim in range(len(shape))], dtype=np.int64)
+    sharded = sharded.reshape(len(shape), len(states))
+    order = _by_largest_part(len(states), zip(shape, sharded, strict=True), ways)
+    partial = masks.get(PARTIAL, np.zeros(1, dtype=np.int64))
+    ordered = tuple(states[state] for state in order)
+    replicated = masks.get(REPLICATE, _never(states))
+    return Layouts(
+        shape, ways, ordered, sharded[:, order], replicated[order], partial[order] if len(partial) > 1 else partial
+    )
 
 
 _STRATEGIES: dict[tuple[tuple[int, ...], tuple[tuple[str, int], ...], tuple[Strategy, ...]], Strategies] = {}
@@ -108,34 +114,35 @@ def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Str
     """Return the one Strategies of these states, ordered by largest part, then as given."""
     key = (ways, tuple(signature.extents.items()), states)
     if key not in _STRATEGIES:
-        ordered = tuple(sorted(states, key=lambda strategy: largest_part(signature, strategy, ways)))
-        choices = {choice for strategy in ordered for choice in strategy}
-        masks = {
-            choice: np.array([_mask(strategy, choice) for strategy in ordered], dtype=np.int64)
-            for choice in sorted(choices)
-        }
-        _STRATEGIES[key] = Strategies(ways, ordered, masks)
+        masks = _masks(states)
+        split = ((extent, masks[name]) for name, extent in signature.extents.items() if name in masks)
+        order = _by_largest_part(len(states), split, ways)
+        ordered = tuple(states[state] for state in order)
+        _STRATEGIES[key] = Strategies(ways, ordered, {choice: masks[choice][order] for choice in sorted(masks)})
     return _STRATEGIES[key]
 
 
-def _mask(choices: Iterable[Placement | str], wanted: Placement | str) -> int:
-    return sum(1 << step for step, choice in enumerate(choices) if choice == wanted)
+def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
+    """Return, per option that occurs, [state]: the steps at which it is chosen."""
+    numbers: dict[Option, int] = {}
+    chosen = np.array([[numbers.setdefault(one, len(numbers)) for one in state] for state in states], dtype=np.int64)
+    steps = 1 << np.arange(chosen.shape[1])
+    return {option: (chosen == number) @ steps for option, number in numbers.items()}
 
 
-def largest_holding(shape: Sequence[int], layout: Layout, ways: tuple[int, ...]) -> int:
-    """Return how many elements the worker that holds most holds."""
-    parts = np.ones(prod(ways), dtype=np.int64)
-    for dim, extent in enumerate(shape):
-        parts = parts * held(extent, ways)[_mask(layout, Shard(dim))]
-    return int(parts.max())
+def _never(states: Sequence[object]) -> Masks:
+    return np.zeros(len(states), dtype=np.int64)
 
 
-def largest_part(signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> int:
-    """Return how many iterations the worker that computes most computes."""
-    parts = np.ones(prod(ways), dtype=np.int64)
-    for name, extent in signature.extents.items():
-        parts = parts * held(extent, ways)[_mask(strategy, name)]
-    return int(parts.max())
+def _by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]) -> NDArray[np.intp]:
+    """Return the states in order of what the worker has that has most, then as given.
+
+    `split` are extents, each with the steps [state] at which it is split.
+    """
+    parts = np.ones((states, prod(ways)), dtype=np.int64)
+    for extent, mask in split:
+        parts = parts * held(extent, ways)[mask]
+    return np.argsort(parts.max(axis=1), kind="stable")
 
 
 def carrying(operands: Iterable[int]) -> str:
