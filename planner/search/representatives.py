@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tdl
-from planner.layout import Shard
+from planner.layout import Placement, Shard
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.costs.cost import Agreed, Cost, Read
@@ -25,8 +25,8 @@ from planner.search.costs.needs import Need, output_reach
 HARDLY = 0.05
 """A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
 
-Option = Shard | str
-"""What a variable's state may have at a step that splits: a dimension of a tensor, an index variable of a node."""
+Option = Placement | str
+"""What a variable's state may have at a step: here a dimension of a tensor, or an index variable of a node."""
 
 Occurrence = tuple[int, Option]
 """An axis at a variable."""
@@ -57,7 +57,7 @@ def representatives(
 def _represented(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
     """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
-    others = (tuple(instead.get(one, one) for one in state) for state in domain.states)  # type: ignore[call-overload]
+    others = (tuple(instead.get(one, one) for one in state) for state in domain.states)
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
 
 

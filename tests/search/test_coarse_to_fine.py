@@ -92,7 +92,7 @@ def test_too_many_choices_are_not_gone_through():
 @given(grouped(), st.sampled_from([0, 1e9]), st.sampled_from([0, MANY]), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_bounds_and_choices(case, quick, near, close):
-    """Whole at once, in two first, or with nothing dropped: what is proved is true, and all of it where all is tried."""
+    """Whole at once, in two first, or with nothing dropped: what is proved is true, and all is where all is tried."""
     problem, groups = case
     model = Dense(problem)
     choices = Choices(model, Limits())

@@ -240,7 +240,7 @@ def _ties(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_sums(graph: Graph, sets: DisjointSets, most: int) -> dict[str, tuple[str, ...]]:
+def _tie_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> dict[str, tuple[str, ...]]:
     """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
 
     Returns these: by sum, a node of each variable.

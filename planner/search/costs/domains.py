@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +89,7 @@ class Strategies:
 
 Domain = Layouts | Strategies
 
-Option = Placement | str
-"""What a state may have at a step."""
+Chosen = TypeVar("Chosen", Placement, str)
 
 
 @cache
@@ -122,9 +122,9 @@ def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Str
     return _STRATEGIES[key]
 
 
-def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
-    """Return, per option that occurs, [state]: the steps at which it is chosen."""
-    numbers: dict[Option, int] = {}
+def _masks(states: Sequence[Sequence[Chosen]]) -> dict[Chosen, Masks]:
+    """Return, per placement or choice that occurs, [state]: the steps at which it does."""
+    numbers: dict[Chosen, int] = {}
     chosen = np.array([[numbers.setdefault(one, len(numbers)) for one in state] for state in states], dtype=np.int64)
     steps = 1 << np.arange(chosen.shape[1])
     return {option: (chosen == number) @ steps for option, number in numbers.items()}

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Table = NDArray[np.int64]
+Stored = Table | NDArray[np.uint32]
+"""A table as it is stored: a large one in 32 bits where its numbers fit."""
+
+AnyTable = TypeVar("AnyTable", bound=Stored)
 Scope = tuple[int, ...]
 Term = tuple[Scope, int]
 Shape = tuple[tuple[int, Scope], ...]
@@ -34,7 +39,7 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self._arrays: list[Table | NDArray[np.uint32]] = []
+        self._arrays: list[Stored] = []
         self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._computed: dict[object, tuple[int, ...]] = {}
         self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
@@ -52,12 +57,12 @@ class Tables:
 
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
-        array = _kept(np.asarray(array, dtype=np.int64, order="C"))
-        key = (array.shape, sha256(array.data).digest())
+        stored = _stored(np.asarray(array, dtype=np.int64, order="C"))
+        key = (stored.shape, sha256(stored.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
-            array.flags.writeable = False
-            self._arrays.append(array)
+            stored.flags.writeable = False
+            self._arrays.append(stored)
         return number
 
     def remember(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
@@ -157,14 +162,13 @@ class Tables:
         return total
 
 
-def _kept(array: Table) -> Table | NDArray[np.uint32]:
-    """Return a table as it is kept: a large one in 32 bits where its numbers fit."""
+def _stored(array: Table) -> Stored:
     if array.size < LARGE_ELEMENTS or array.min() < 0 or array.max() > np.iinfo(np.uint32).max:
         return array
     return array.astype(np.uint32)
 
 
-def _wide(array: Table | NDArray[np.uint32]) -> Table:
+def _wide(array: Stored) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
@@ -179,12 +183,12 @@ def _idle(array: Table, axis: int) -> bool:
     return bool((array == first).all())
 
 
-def spread(array: Table, positions: Scope, rank: int) -> Table:
+def spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
     """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
         shape[position] = size
-    return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)
+    return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)  # type: ignore[return-value]
 
 
 def _add_up(views: Sequence[Table]) -> Table:
@@ -194,7 +198,7 @@ def _add_up(views: Sequence[Table]) -> Table:
     return total
 
 
-def _blockwise_minimum(views: Sequence[Table], sizes: tuple[int, ...]) -> Table:
+def _blockwise_minimum(views: Sequence[Stored], sizes: tuple[int, ...]) -> Table:
     """Return the minimum over axis 0 of the sum of views, block by block of the result so that a block stays in cache.
 
     The leading axes of the result are gone through one index at a time, the trailing ones at once.
@@ -231,7 +235,7 @@ class _Block:
 class _Part:
     """One view's blocks."""
 
-    def __init__(self, view: Table, split: int) -> None:
+    def __init__(self, view: Stored, split: int) -> None:
         self._view = view
         self._sizes = view.shape[1:split]
         self._met_again = 1 in self._sizes

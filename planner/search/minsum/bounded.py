@@ -142,9 +142,10 @@ class Tightening:
 
     def at_once(self) -> bool:
         """Solve whole what takes little work; return whether it did."""
-        most = EXACT_OPERATIONS * HOPED
-        if not self._finished() and lockstep_order(self._view, most, tries=1).fits(HOPED * self._limits.memory_bytes, most):
-            self._solve_view(EXACT_OPERATIONS)
+        if not self._finished():
+            order = lockstep_order(self._view, HOPED * EXACT_OPERATIONS, tries=1)
+            if order.complete and order.operations <= HOPED * EXACT_OPERATIONS:
+                self._solve_view(EXACT_OPERATIONS)
         return self._finished()
 
     def solution(self) -> Solution:

@@ -8,7 +8,7 @@ problem as small, and its optimum is a choice. What is left between the two is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,11 @@ from planner.search.minsum.merged import Lazy, Merged, Representatives, lazy
 from planner.search.minsum.model import Kept, Model
 from planner.search.minsum.problem import compacted
 
-ENTRIES = 3e8
-"""Up to so many entries of all distinct terms together, states are merged."""
+ENTRIES, ENTRIES_EACH_SECOND = 3e8, 3e7
+"""Up to so many entries of all distinct terms together, and for each second of the limits, states are merged."""
+
+OPERATIONS_EACH_SECOND = 3e8
+"""Work that solving once may take for each second of the limits."""
 
 PART = 0.5
 """Merging is worth its time if no more than this part of the states remains."""
@@ -56,7 +59,8 @@ def coarse_to_fine(
     """
     if sum(len(np.unique(of)) for of in groups) > PART * sum(model.sizes):
         return None
-    terms = model.terms(ENTRIES)
+    terms = model.terms(min(ENTRIES, ENTRIES_EACH_SECOND * limits.seconds))
+    limits = replace(limits, operations=min(limits.operations, OPERATIONS_EACH_SECOND * limits.seconds))
     return _CoarseToFine(model, colours, choices, limits).run(terms, groups) if terms else None
 
 
@@ -68,8 +72,8 @@ class _CoarseToFine:
         self._left = Left(model.sizes, colours)
         self._lower = 0
 
-    def run(self, terms: Sequence[Lazy], groups: Representatives) -> Narrowed | None:
-        """Return what is proved, None if nothing is."""
+    def run(self, terms: Sequence[Lazy], groups: Representatives) -> Narrowed:
+        """Return what is proved."""
         everything: Kept = [tuple(range(size)) for size in self._model.sizes]
         narrowed = self._over(Merged(terms, groups), everything, self._model.scale)
         if narrowed and not self._whole(QUICK_OPERATIONS):
@@ -121,7 +125,8 @@ class _CoarseToFine:
     def _whole(self, operations: float) -> bool:
         """Solve all that is left if that takes no more operations; return whether it did."""
         kept = self._left.alike()
-        problem, alive = DeadEnds((whole := self._model.exact(kept)).tables).prune(whole)
+        whole = self._model.exact(kept)
+        problem, alive = DeadEnds(whole.tables).prune(whole)
         order = lockstep_order(problem, operations)
         if not order.fits(self._limits.memory_bytes, operations):
             return False

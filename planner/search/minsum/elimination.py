@@ -152,7 +152,6 @@ class Elimination:
             states[step.variable] = int(values.argmin())
         return [states[v] for v in range(len(self.problem.sizes))]
 
-
     def marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
         """Return, per variable, [state]: the least cost with that state, `below` where it is no less.
 
@@ -187,9 +186,7 @@ class Elimination:
         return found
 
 
-def _distinct(
-    choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]
-) -> tuple[NDArray[np.intp], Table]:
+def _distinct(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
     """Return each row of choices once, with its least cost."""
     keys = np.ravel_multi_index(tuple(choices.T), sizes)
     order = np.lexsort((costs, keys))

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Scope, Table, Tables, Term
+from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.minsum.problem import Problem, simplified
 from planner.search.minsum.relaxation import absorbed
 
@@ -98,7 +98,8 @@ class _Groups:
     @classmethod
     def of(cls, representatives: NDArray[np.intp]) -> _Groups:
         standing, group, sizes = np.unique(representatives, return_inverse=True, return_counts=True)
-        return cls(representatives.tobytes(), group, standing, np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes)
+        order, first = np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes
+        return cls(representatives.tobytes(), group, standing, order, first)
 
     def least(self, table: Table, axis: int) -> Table:
         """Return the table with the least over each group along an axis."""
