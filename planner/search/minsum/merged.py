@@ -17,6 +17,9 @@ from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.minsum.problem import Problem, simplified
 from planner.search.minsum.relaxation import absorbed
 
+LARGE_ENTRIES = 1 << 18
+"""Larger tables are not copied to be brought in order."""
+
 Representatives = Sequence[NDArray[np.intp]]
 """Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
 
@@ -105,4 +108,14 @@ class _Groups:
         """Return the table with the least over each group along an axis."""
         if len(self.first) == len(self.order):
             return table
+        if axis == 0 and table.size > LARGE_ENTRIES:
+            return self._least_row_by_row(table)
         return np.asarray(np.minimum.reduceat(table.take(self.order, axis=axis), self.first, axis=axis))
+
+    def _least_row_by_row(self, table: Table) -> Table:
+        """Return the least over each group along axis 0 without a copy of the table."""
+        found = table[self.order[self.first]]
+        for row, start, end in zip(found, self.first, [*self.first[1:], len(self.order)], strict=True):
+            for member in self.order[start + 1 : end]:
+                np.minimum(row, table[member], out=row)
+        return found
