@@ -163,7 +163,7 @@ def test_the_search_with_hubs_is_right(monkeypatch, seed, cases):
 def test_a_view_that_did_not_fit_is_tried_again_once_much_is_gone(monkeypatch):
     tried = []
     order = bounded.lockstep_order
-    monkeypatch.setattr(bounded, "lockstep_order", lambda *a: tried.append(a) or order(*a))
+    monkeypatch.setattr(bounded, "lockstep_order", lambda *a, **k: tried.append(a) or order(*a, **k))
     search = bounded.Tightening(Dense(necklace(4)), Limits(operations=1))
     for _ in range(2):
         search._solve_view(1)

@@ -10,6 +10,7 @@ from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import joint, over
 from planner.search.minsum import bounded, solver
+from planner.search.minsum.coarse_to_fine import Narrowed
 from planner.search.minsum.elimination import solve
 from planner.search.prefix import PART, alike, first_steps, fits
 from planner.search.recursive import recursive
@@ -46,7 +47,7 @@ def solved(monkeypatch):
     problems = []
     for name, less in {"EXACT_OPERATIONS": 0, "SWEEPS": 1, "SHARES": 1, "SHARED_SWEEPS": 1}.items():
         monkeypatch.setattr(bounded, name, less)
-    monkeypatch.setattr(solver, "coarse_to_fine", lambda *_: None)
+    monkeypatch.setattr(solver, "coarse_to_fine", lambda *_: Narrowed())
     monkeypatch.setattr(bounded, "solve", lambda problem, order: problems.append(problem) or solve(problem, order))
     return problems
 

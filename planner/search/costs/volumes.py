@@ -15,6 +15,8 @@ from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.needs import Need, Term, need_classes, terms_of
 from planner.search.costs.tables import Table
 
+LARGE_ELEMENTS = 1 << 16
+
 BLOCK_ELEMENTS = 1 << 18
 """Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
 
@@ -47,22 +49,24 @@ def not_owned(
 def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
-    In 32 bits where what all workers could reach fits: such tables are as fast as memory is.
+    A large result is in 32 bits where what all workers could reach fits: such tables are as fast as memory is.
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
     sizes = [len(axis[0]) for axis in axes]
     tables = [joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
-    most = prod(int(counts.max()) for _, counts in tables) * prod(ways)
-    dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
+    shape = (*sizes, masks.shape[1])
+    large = prod(shape) > LARGE_ELEMENTS
+    fits = large and prod(int(counts.max()) for _, counts in tables) * prod(ways) <= np.iinfo(np.int32).max
+    dtype = np.int32 if fits else np.int64
     firsts, expanded = [], []
     for ((first, *others), counts), mask in zip(tables, masks, strict=True):
-        part = np.moveaxis(counts, -1, 0).astype(dtype)
+        part = np.moveaxis(counts, -1, 0).astype(dtype, copy=False)
         for axis, inverse in enumerate((*others, mask), 2):
             part = part.take(inverse, axis=axis)
         firsts.append(first)
         expanded.append(part)
-    found = np.empty((*sizes, masks.shape[1]), dtype=dtype)
-    for block in blocks(sizes[0], prod(sizes[1:]) * masks.shape[1] * prod(ways)):
+    found = np.empty(shape, dtype=dtype)
+    for block in blocks(sizes[0], prod(shape[1:]) * prod(ways)):
         volume = np.ones((1,), dtype=dtype)
         for first, part in zip(firsts, expanded, strict=True):
             rows = part.take(first[block], axis=1)

@@ -66,11 +66,13 @@ CLOSE = 2e-3
 FEW_STATES_LEFT = 30_000
 """Where all variables together are left with so many states, contracting is quick, and so is the exact problem."""
 
-EXACT_OPERATIONS = 1e9
-"""Work that solving exactly may take before bounds are tried."""
+NO_BOUND = -(1 << 62)
 
 HOPED = 5.0
 """How many times less work without dead ends may be hoped for."""
+
+EXACT_OPERATIONS = 1e9
+"""Work that solving exactly may take before bounds are tried."""
 
 CONTRACTED_OPERATIONS = 1e10
 """Work that solving or contracting the view may take once its bound has been found."""
@@ -109,7 +111,7 @@ class Tightening:
         self._view, self._scale = model.relaxed, model.scale
         self._whole_view, self._whole_scale = model.relaxed, model.scale
         self._bound: Bound | None = None
-        self._lower = -(1 << 62)
+        self._lower = NO_BOUND
         self._order = self.choices.order_over(self._left.kept, EXACT_OPERATIONS)
         self._view_solved = False
         self._tried = (0.0, inf)
@@ -119,9 +121,9 @@ class Tightening:
         """Return a colour per variable: equal for those that look alike."""
         return self._left.colours
 
-    def run(self, lower: int | None = None) -> Solution:
+    def run(self, lower: int = NO_BOUND) -> Solution:
         """Return the best choice found; `lower` is a bound known beforehand."""
-        self._lower = max(self._lower, self._lower if lower is None else lower)
+        self._lower = max(self._lower, lower)
         stages: tuple[Callable[[], None], ...] = (
             partial(self._solve_view, EXACT_OPERATIONS),
             self._bound_pairs,
@@ -138,21 +140,15 @@ class Tightening:
             if self._finished():
                 break
             stage()
-        return self.solution()
-
-    def at_once(self) -> bool:
-        """Solve whole what takes little work; return whether it did."""
-        if not self._finished():
-            order = lockstep_order(self._view, HOPED * EXACT_OPERATIONS, tries=1)
-            if order.complete and order.operations <= HOPED * EXACT_OPERATIONS:
-                self._solve_view(EXACT_OPERATIONS)
-        return self._finished()
-
-    def solution(self) -> Solution:
-        """Return the best choice found, and the bound."""
         self._finished()
         best, cost = self.choices.best, self.choices.cost
         return Solution(best, cost, min(self._lower, cost), self._order.width, self._order.largest_bytes)
+
+    def at_once(self) -> bool:
+        """Solve what takes little work; return whether that was all."""
+        if not self._finished():
+            self._solve_view(EXACT_OPERATIONS)
+        return self._finished()
 
     @property
     def _proved(self) -> bool:
@@ -174,6 +170,8 @@ class Tightening:
         self._tried = most_operations, self._left.states
         kept = self._left.alike()
         view = compacted(simplified(restricted(self._whole_view, some(kept, self._model.sizes))))
+        if not lockstep_order(view, HOPED * most_operations, tries=1).complete:
+            return
         view, alive = DeadEnds(view.tables).prune(view)
         order = lockstep_order(view, most_operations)
         self._view_solved = order.fits(self._limits.memory_bytes, most_operations)

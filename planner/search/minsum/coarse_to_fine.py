@@ -45,23 +45,23 @@ NEAR_CHOICES = 1 << 22
 class Narrowed:
     """A lower bound, and the states that a choice as good as the best known may have; None if all may."""
 
-    lower: int
-    kept: Kept | None
+    lower: int = 0
+    kept: Kept | None = None
 
 
 def coarse_to_fine(
     model: Model, groups: Representatives, colours: Sequence[int], choices: Choices, limits: Limits
-) -> Narrowed | None:
-    """Return what is proved, and offer choices; where the bound is their cost, they are the best. None if not worth it.
+) -> Narrowed:
+    """Return what is proved, and offer choices; where the bound is their cost, they are the best.
 
     `groups` says of every variable which states may stand for which; variables of one colour look alike, and keep the
-    same states.
+    same states. Costs are not negative. Where it is not worth its time, nothing is tried.
     """
     if sum(len(np.unique(of)) for of in groups) > PART * sum(model.sizes):
-        return None
+        return Narrowed()
     terms = model.terms(min(ENTRIES, ENTRIES_EACH_SECOND * limits.seconds))
     limits = replace(limits, operations=min(limits.operations, OPERATIONS_EACH_SECOND * limits.seconds))
-    return _CoarseToFine(model, colours, choices, limits).run(terms, groups) if terms else None
+    return _CoarseToFine(model, colours, choices, limits).run(terms, groups) if terms else Narrowed()
 
 
 class _CoarseToFine:

@@ -62,8 +62,8 @@ def minimise_model(
     if groups is None or whole.at_once():
         return whole.run()
     narrowed = coarse_to_fine(model, groups, whole.colours, whole.choices, limits)
-    if narrowed is None or narrowed.kept is None or narrowed.lower >= whole.choices.cost:
-        return whole.run(None if narrowed is None else narrowed.lower)
+    if narrowed.kept is None or narrowed.lower >= whole.choices.cost:
+        return whole.run(narrowed.lower)
     limits = replace(limits, seconds=limits.seconds - (time.process_time() - before))
     kept, known = narrowed.kept, chain((whole.choices.best,), starts)
     found = Tightening(model.restricted(kept), limits, _among(kept, known)).run(narrowed.lower)
