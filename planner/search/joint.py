@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 
 from planner.search.coarse.coarsen import Ties, coarsen
@@ -83,7 +84,7 @@ def over(
     starts = iter(starts)
     model = model_of(space.coarse, domains, space.feasible(known))
     first = tuple(islice(starts, 1))
-    groups = tuple(representatives(space.coarse, domains, first[0])) if first else None
+    groups = partial(representatives, space.coarse, domains, first[0]) if first else None
     numbers = (
         [d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in chain(first, starts)
     )

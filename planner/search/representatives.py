@@ -37,8 +37,8 @@ Reads = Mapping[Option, frozenset[Option]]
 
 def representatives(
     coarse: CoarseGraph, domains: Sequence[Domain], choice: Sequence[Sequence[object]]
-) -> Iterator[NDArray[np.intp]]:
-    """Yield, per variable, [state]: the state that stands for it, by number; itself where no other does.
+) -> list[NDArray[np.intp]]:
+    """Return, per variable, [state]: the state that stands for it, by number; itself where no other does.
 
     `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
     them most often, where whatever they index the other indexes, too.
@@ -46,12 +46,9 @@ def representatives(
     indexed = _indexed(coarse)
     instead = _instead(_axes(indexed), choice)
     _keep_consistent(instead, indexed)
-    made: dict[object, NDArray[np.intp]] = {}
-    for v, domain in enumerate(domains):
-        key = (domain, *instead.get(v, {}).items())
-        if key not in made:
-            made[key] = _represented(domain, instead.get(v, {}))
-        yield made[key]
+    keys = [(domain, tuple(instead.get(v, {}).items())) for v, domain in enumerate(domains)]
+    made = {key: _represented(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
+    return [made[key] for key in keys]
 
 
 def _represented(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
@@ -119,8 +116,8 @@ def _instead(
             if v not in first[number]:
                 first[number][v] = option
                 at[v].append(number)
-        chosen = sum(option in choice[v] for v, option in axis)
-        used.append(chosen > HARDLY * len(first[number]))
+        chosen = {v for v, option in axis if option in choice[v]}
+        used.append(len(chosen) > HARDLY * len(first[number]))
     instead: dict[int, dict[Option, Option]] = defaultdict(dict)
     for number, axis in enumerate(axes):
         if used[number]:

@@ -12,11 +12,12 @@ from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import joint
 from planner.search.minsum import bounded, coarse_to_fine, solver
+from planner.search.minsum import merged as of_merged
 from planner.search.minsum.choices import Choices
-from planner.search.minsum.elimination import eliminate, order_of, solve
-from planner.search.minsum.merged import Merged, lazy
+from planner.search.minsum.elimination import distinct, eliminate, order_of, solve
+from planner.search.minsum.merged import Lazy, Merged, lazy
 from planner.search.minsum.model import Dense
-from planner.search.minsum.problem import Problem
+from planner.search.minsum.problem import Problem, compacted
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 
@@ -37,11 +38,13 @@ def grouped(draw):
     return problem, groups
 
 
-@given(grouped())
+@given(grouped(), st.sampled_from([0, MANY]))
 @settings(deadline=None)
-def test_a_group_costs_no_more_than_its_members(case):
+def test_a_group_costs_no_more_than_its_members(case, large):
     problem, groups = case
-    merged = Merged(lazy(problem), groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_merged, "LARGE_ENTRIES", large)
+        merged = Merged(lazy(problem), groups)
     over = enumerated(merged.least)
     for states, cost in enumerated(problem).items():
         chosen = tuple(int(merged.groups_of(v)[state]) for v, state in enumerate(states))
@@ -50,6 +53,13 @@ def test_a_group_costs_no_more_than_its_members(case):
         states = merged.standing_for(chosen)
         assert all(of[state] == state for of, state in zip(groups, states, strict=True))
         assert cost == problem.value(states)
+
+
+def test_equal_tables_that_lie_otherwise():
+    table = np.array([[5, 1], [7, 9]])
+    terms = [Lazy((0, 1), "table", lambda: table), Lazy((1, 0), "table", lambda: table)]
+    merged = Merged(terms, [np.arange(2)] * 2)
+    assert enumerated(merged.least) == {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 18}
 
 
 def least_with(problem):
@@ -76,8 +86,24 @@ def test_marginals(problem, beyond):
 def test_marginals_of_tables_in_32_bits(problem, beyond):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_tables, "LARGE_ELEMENTS", 1)
-        test_marginals.hypothesis.inner_test(problem, beyond)
-        assert problem.value(solve(problem)) == least(problem)
+        stored = compacted(problem)
+        test_marginals.hypothesis.inner_test(stored, beyond)
+        assert problem.value(solve(stored)) == least(problem)
+
+
+@pytest.mark.parametrize("number", [-1, 0, (1 << 32) - 1, 1 << 32])
+def test_what_is_stored_comes_back(monkeypatch, number):
+    monkeypatch.setattr(of_tables, "LARGE_ELEMENTS", 1)
+    tables = of_tables.Tables()
+    stored = tables.intern(np.array([3, number, 5]))
+    assert tables[stored].tolist() == [3, number, 5]
+    assert tables.at(stored, (1,)) == number
+
+
+def test_of_equal_choices_the_least_cost_counts():
+    choices, costs = distinct(np.array([[1, 2], [0, 1], [1, 2], [0, 1], [1, 2]]), np.array([9, 4, 3, 6, 7]), (2, 3))
+    assert choices.tolist() == [[0, 1], [1, 2]]
+    assert costs.tolist() == [4, 3]
 
 
 def test_too_many_choices_are_not_gone_through():
@@ -102,7 +128,7 @@ def test_bounds_and_choices(case, quick, near, close):
         patch.setattr(coarse_to_fine, "NEAR_CHOICES", near)
         patch.setattr(coarse_to_fine, "CLOSE", 0 if close else 1)
         colours = list(range(len(problem.sizes)))
-        narrowed = coarse_to_fine.coarse_to_fine(model, groups, colours, choices, Limits())
+        narrowed = coarse_to_fine.coarse_to_fine(model, lambda: groups, colours, choices, Limits())
     best = least(problem)
     assert problem.value(choices.best) == choices.cost
     assert narrowed.lower <= best <= choices.cost
@@ -112,6 +138,48 @@ def test_bounds_and_choices(case, quick, near, close):
             assert all(state in of for state, of in zip(states, narrowed.kept, strict=True))
     if near:
         assert narrowed.lower == choices.cost
+
+
+@given(grouped(), st.booleans())
+@settings(deadline=None, max_examples=200)
+def test_what_is_left_is_bounded_alone(case, late):
+    """Nothing is solved whole: bounds are sought among the states that are left, if there is time."""
+    problem, groups = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coarse_to_fine, "PART", 1)
+        patch.setattr(coarse_to_fine._CoarseToFine, "_whole", lambda *_: False)
+        patch.setattr(solver.Tightening, "at_once", lambda _: False)
+        limits = Limits(seconds=0 if late else 60)
+        start = (0,) * len(problem.sizes)
+        found = solver.minimise_model(Dense(problem), limits, [start], lambda: groups)
+    assert found.bound <= least(problem) <= found.value == problem.value(found.states) <= problem.value(start)
+    assert late or found.bound == found.value
+
+
+def test_the_best_choice_known_is_left_where_nothing_is_better():
+    """Its bound is its cost."""
+    tables, costs = of_tables.Tables(), ([1, 1, 2], [[2, 0, 2], [3, 0, 2], [1, 3, 0]], [1, 3, 1])
+    numbers = [tables.intern(np.array(cost)) for cost in costs]
+    problem = Problem(tables, (3, 3), tuple(zip([(0,), (0, 1), (1,)], numbers, strict=True)))
+    choices = Choices(Dense(problem), Limits())
+    choices.offer((2, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coarse_to_fine, "PART", 1)
+        patch.setattr(coarse_to_fine._CoarseToFine, "_whole", lambda *_: False)
+        groups = [np.array([0, 0, 2])] * 2
+        narrowed = coarse_to_fine.coarse_to_fine(Dense(problem), lambda: groups, [0, 1], choices, Limits())
+    assert narrowed.kept is None or all(s in of for s, of in zip(choices.best, narrowed.kept, strict=True))
+
+
+def test_work_stays_within_limits():
+    tables = of_tables.Tables()
+    number = tables.intern(np.random.default_rng(0).integers(0, 9, (20, 20)))
+    pairs = [(u, v) for v in range(4) for u in range(v)]
+    problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
+    choices = Choices(Dense(problem), Limits(operations=1e4))
+    groups = [np.arange(20) // 10 * 10] * 4
+    narrowed = coarse_to_fine.coarse_to_fine(Dense(problem), lambda: groups, range(4), choices, Limits(operations=1e4))
+    assert narrowed.lower < choices.cost
 
 
 @cache

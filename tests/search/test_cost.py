@@ -3,13 +3,16 @@
 import math
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout import REPLICATE, Shard
+from planner.graph import GraphBuilder
+from planner.layout import REPLICATE, Shard, signatures
 from planner.layout.closed import FetchStep, StoreStep, fetched, moved
+from planner.search.costs import volumes
 from planner.search.costs.cost import Read, Write
-from planner.search.costs.domains import layouts_of, strategies_of
+from planner.search.costs.domains import all_layouts, all_strategies, layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
 from tests.search import oracle
 from tests.search.samples import (
@@ -121,3 +124,24 @@ def test_closed_forms_where_extents_divide(data):
             for way, choice, placement in zip(ways, strategy, layout, strict=True)
         ]
         assert write[s, at] == moved(math.prod(stored), steps)
+
+
+@pytest.mark.parametrize("rows", [1 << 12, (1 << 15) - 8, 1 << 15, 1 << 18])
+def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
+    """All workers together reach less than 2**31 elements, nearly so many, so many, or more."""
+    b, ways = GraphBuilder(), (2, 2)
+    b.apply("mm", b.input("a", (rows, 1 << 14)), b.input("b", (8, 1 << 14)), name="node", transpose_b=True)
+    node = signatures(b.finish({}, {}))["node"]
+    strategies = strategies_of(node, ways, all_strategies(node, ways, replicate=True))
+    layouts = layouts_of(node.shapes[0], ways, all_layouts(node.shapes[0], ways, replicate=True))
+    found, bits = {}, set()
+    for large in (0, math.inf):
+        monkeypatch.setattr(volumes, "LARGE_ELEMENTS", large)
+        for nodes in (1, 2):
+            read = Read(node.shapes[0], ((operand_need(node, 0),),) * nodes)
+            table = read.table([strategies] * nodes, layouts)
+            crossings = [(sign, part.tolist()) for sign, part in read.crossings([strategies] * nodes, layouts).parts]
+            found.setdefault(nodes, []).append((table.tolist(), crossings))
+            bits.add(table.dtype.itemsize * 8)
+    assert all(narrow == wide for narrow, wide in found.values())
+    assert bits == ({32, 64} if rows < 1 << 15 else {64})

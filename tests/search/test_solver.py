@@ -110,7 +110,7 @@ def test_bounds_hold_and_never_fall(problem):
 @given(problems(), st.integers(13, 30))
 @settings(deadline=None, max_examples=30)
 def test_identical_components_are_solved_once(problem, copies):
-    many = repeated(problem, copies)
+    many = repeated(problem, copies)  # with more neighbours of one state than an array has axes, if not simplified
     fewer, merged = merge(many)
     found = merged.expand(solve(fewer))
     assert many.value(found) == fewer.value([found[v] for v in merged.kept]) == many.value(solve(simplified(many)))

@@ -24,7 +24,7 @@ from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.landing import moved_to_store, store_crossings
 from planner.search.costs.needs import Need
 from planner.search.costs.tables import Table
-from planner.search.costs.volumes import not_owned
+from planner.search.costs.volumes import Volumes, not_owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Read:
     nodes: tuple[tuple[Need, ...], ...]
     operands: tuple[tuple[int, ...], ...] = ()
 
-    def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
-        """Return elements moved, [strategy of each node..., layout]; in 32 bits where they fit."""
-        carried = self._carried(strategies, layouts)
-        terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
+    def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Volumes:
+        """Return elements moved, [strategy of each node..., layout]."""
+        carried, sign = self._carried(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
             found = not_owned(self.nodes, strategies, layouts)
-            return found if len(self.nodes) % 2 else -found
+            return found if sign > 0 else -found
+        terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
         total: Table = np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
         for chosen in product(*(list(_subsets(needs)) for needs in self.nodes)):
-            odd = sum(len(needs) - 1 for needs in chosen) + len(self.nodes) - 1
-            total += (-1) ** odd * not_owned(chosen, strategies, layouts, terms)
+            more = sum(len(needs) - 1 for needs in chosen)
+            total += sign * (-1) ** more * not_owned(chosen, strategies, layouts, terms)
         return total if carried is None else np.where(alike(carried, layouts), total, 0)
 
     def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,14 @@ Shape = tuple[tuple[int, Scope], ...]
 """Terms seen from one variable: table numbers and their axes' positions among that variable and its neighbours."""
 
 SMALL_ELEMENTS = 1 << 16
+"""Up to so many sums a minimum is made at once, not block by block."""
+
 CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
 CHECKED_STATES = 4
+
 LARGE_ELEMENTS = 1 << 16
+"""From so many on a table is stored in 32 bits where its numbers fit."""
 
 
 class Tables:
@@ -46,6 +50,10 @@ class Tables:
 
     def __getitem__(self, number: int) -> Table:
         return _wide(self._arrays[number])
+
+    def at(self, number: int, index: tuple[Any, ...]) -> Table:
+        """Return part of a table; the rest of a large one is not touched."""
+        return _wide(self._arrays[number][index])
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -144,7 +152,7 @@ class Tables:
 
         It is the least of all, and the number of the table of what each is beyond.
         """
-        least, beyond = self.remember(("minimum", terms, sizes), lambda: _apart(self._minimum(terms, sizes)))
+        least, beyond = self.remember(("minimum", terms, sizes), lambda: _beyond_least(self._minimum(terms, sizes)))
         return int(self[least]), beyond
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
@@ -158,7 +166,7 @@ class Tables:
         total = np.zeros(size, dtype=np.int64)
         for number, positions in terms:
             index = tuple(slice(None) if position == 0 else at[position - 1] for position in positions)
-            total += self[number][index]
+            total += self.at(number, index)
         return total
 
 
@@ -172,7 +180,7 @@ def _wide(array: Stored) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
-def _apart(array: Table) -> tuple[Table, Table]:
+def _beyond_least(array: Table) -> tuple[Table, Table]:
     """Return the least of a table, and the table of what each is beyond."""
     least = array.min()
     return least, np.subtract(array, least, out=array)

@@ -17,6 +17,9 @@ from planner.search.costs.tables import Table
 
 LARGE_ELEMENTS = 1 << 16
 
+Volumes = NDArray[np.int32] | Table
+"""Large arrays are in 32 bits where what all workers could reach fits: they are as fast as memory is."""
+
 BLOCK_ELEMENTS = 1 << 18
 """Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
 
@@ -26,10 +29,9 @@ def not_owned(
     strategies: Sequence[Strategies],
     layouts: Layouts,
     times: Table | None = None,
-) -> Table:
+) -> Volumes:
     """Return sum over workers of |all the chosen needs n not own|, [strategy of each node..., layout].
 
-    In 32 bits or 64, as `within`.
     `times` is how many terms of every element are read, broadcast to that shape.
     """
     rank, shape = len(layouts.shape), (*(len(s.states) for s in strategies), len(layouts.states))
@@ -46,10 +48,9 @@ def not_owned(
     return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
 
 
-def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Table:
+def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
-    A large result is in 32 bits where what all workers could reach fits: such tables are as fast as memory is.
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
     sizes = [len(axis[0]) for axis in axes]

@@ -22,7 +22,7 @@ from planner.search.minsum.conditioned import Conditioned
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import ITEM_BYTES, contract, greedy_order, solve
 from planner.search.minsum.hubs import around_hubs
-from planner.search.minsum.limits import Limits
+from planner.search.minsum.limits import NO_BOUND, Limits
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.model import Kept, Model, some
 from planner.search.minsum.problem import compacted, restricted, rounded_down, simplified
@@ -65,8 +65,6 @@ CLOSE = 2e-3
 
 FEW_STATES_LEFT = 30_000
 """Where all variables together are left with so many states, contracting is quick, and so is the exact problem."""
-
-NO_BOUND = -(1 << 62)
 
 HOPED = 5.0
 """How many times less work without dead ends may be hoped for."""

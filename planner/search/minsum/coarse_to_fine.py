@@ -1,4 +1,4 @@
-"""From coarse to fine: solve over groups of states, drop the groups that no better choice has, divide the others.
+"""From coarse to fine: solve over groups of states, drop the groups that only worse choices have, divide the others.
 
 Over groups every term costs the least that it costs over their members, so that the optimum is a lower bound, and so
 is the least cost with a group for every choice with a member (Raphael 2001). The states that stand for groups make a
@@ -7,7 +7,7 @@ problem as small, and its optimum is a choice. What is left between the two is o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.search.minsum.choices import Choices, Left
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import eliminate, solve
-from planner.search.minsum.limits import Limits
+from planner.search.minsum.limits import NO_BOUND, Limits
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.merged import Lazy, Merged, Representatives, lazy
 from planner.search.minsum.model import Kept, Model
@@ -38,25 +38,30 @@ QUICK_OPERATIONS = 1e9
 """Work for which what is left is solved whole, before it is divided in two first."""
 
 NEAR_CHOICES = 1 << 22
-"""Up to so many choices of a variable and its neighbours that could be better are gone through."""
+"""Up to so many choices of a variable and its neighbours that are no worse than the best known are gone through."""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
     """A lower bound, and the states that a choice as good as the best known may have; None if all may."""
 
-    lower: int = 0
+    lower: int = NO_BOUND
     kept: Kept | None = None
 
 
 def coarse_to_fine(
-    model: Model, groups: Representatives, colours: Sequence[int], choices: Choices, limits: Limits
+    model: Model,
+    representatives: Callable[[], Representatives],
+    colours: Sequence[int],
+    choices: Choices,
+    limits: Limits,
 ) -> Narrowed:
     """Return what is proved, and offer choices; where the bound is their cost, they are the best.
 
-    `groups` says of every variable which states may stand for which; variables of one colour look alike, and keep the
-    same states. Costs are not negative. Where it is not worth its time, nothing is tried.
+    `representatives` says of every variable which states may stand for which; variables of one colour look alike, and
+    keep the same states. Where it is not worth its time, nothing is tried.
     """
+    groups = representatives()
     if sum(len(np.unique(of)) for of in groups) > PART * sum(model.sizes):
         return Narrowed()
     terms = model.terms(min(ENTRIES, ENTRIES_EACH_SECOND * limits.seconds))
@@ -70,7 +75,7 @@ class _CoarseToFine:
     def __init__(self, model: Model, colours: Sequence[int], choices: Choices, limits: Limits) -> None:
         self._model, self._choices, self._limits = model, choices, limits
         self._left = Left(model.sizes, colours)
-        self._lower = 0
+        self._lower = NO_BOUND
 
     def run(self, terms: Sequence[Lazy], groups: Representatives) -> Narrowed:
         """Return what is proved."""
@@ -78,7 +83,7 @@ class _CoarseToFine:
         narrowed = self._over(Merged(terms, groups), everything, self._model.scale)
         if narrowed and not self._whole(QUICK_OPERATIONS):
             kept = self._left.alike()
-            divided = [_apart(states, of) for of, states in zip(groups, kept, strict=True)]
+            divided = [_halved(states, of) for of, states in zip(groups, kept, strict=True)]
             if self._over(Merged(lazy(self._model.exact(kept)), divided), kept, 1):
                 self._whole(self._limits.operations)
         return Narrowed(self._lower, self._left.alike() if narrowed else None)
@@ -106,7 +111,7 @@ class _CoarseToFine:
             costs = np.full(merged.least.sizes[v], least)
             costs[list(groups)] = bounds
             self._left.learn(v, kept[v], costs[merged.groups_of(v)])
-        self._left.prune(range(len(self._model.sizes)), below)
+        self._left.prune(range(len(self._model.sizes)), below)  # the best choice known stays
         return True
 
     def _solve_standing(self, merged: Merged, kept: Sequence[Sequence[int]]) -> None:
@@ -127,6 +132,7 @@ class _CoarseToFine:
         kept = self._left.alike()
         whole = self._model.exact(kept)
         problem, alive = DeadEnds(whole.tables).prune(whole)
+        operations = min(operations, self._limits.operations)
         order = lockstep_order(problem, operations)
         if not order.fits(self._limits.memory_bytes, operations):
             return False
@@ -136,7 +142,7 @@ class _CoarseToFine:
         return True
 
 
-def _apart(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
+def _halved(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the groups of some states, by position: one that stands for itself alone, the others of a group together.
 
     `representatives` says who stands for each of all states.

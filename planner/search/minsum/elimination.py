@@ -20,7 +20,7 @@ from planner.search.minsum.problem import Problem, around, by_variable, neighbou
 ITEM_BYTES = 8
 
 KEPT_BYTES = 4
-"""Bytes of an entry of a large table on the way, as far as costs do not differ by more than 4 GB."""
+"""Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +163,30 @@ class Elimination:
         found: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
         near: dict[int, tuple[Scope, NDArray[np.intp], Table]] = {}
         for step in reversed(self.trail):
-            around, costs = np.zeros((1, 0), dtype=np.intp), np.array([least])
+            nearby, costs = np.zeros((1, 0), dtype=np.intp), np.array([least])
             if step.neighbours:
                 scope, choices, costs = near[min(step.neighbours, key=place.__getitem__)]
-                around = choices[:, [scope.index(u) for u in step.neighbours]]
-                around, costs = _distinct(around, costs, [self.problem.sizes[u] for u in step.neighbours])
+                nearby = choices[:, [scope.index(u) for u in step.neighbours]]
+                nearby, costs = distinct(nearby, costs, [self.problem.sizes[u] for u in step.neighbours])
             size = self.problem.sizes[step.variable]
             if len(costs) * size > most_choices:
                 return None
             values = np.zeros((len(costs), size), dtype=np.int64)
             for number, positions in step.terms:
-                at = [np.arange(size) if p == 0 else around[:, p - 1, None] for p in positions]
-                values += self.problem.tables[number][tuple(at)]
+                at = [np.arange(size) if p == 0 else nearby[:, p - 1, None] for p in positions]
+                values += self.problem.tables.at(number, tuple(at))
             values += (costs - values.min(axis=1))[:, None]
             found[step.variable] = values.min(axis=0, initial=below)
             rows, states = np.nonzero(values < below)
             near[step.variable] = (
                 (step.variable, *step.neighbours),
-                np.column_stack([states, around[rows]]),
+                np.column_stack([states, nearby[rows]]),
                 values[rows, states],
             )
         return found
 
 
-def _distinct(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
+def distinct(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
     """Return each row of choices once, with its least cost."""
     keys = np.ravel_multi_index(tuple(choices.T), sizes)
     order = np.lexsort((costs, keys))

@@ -108,7 +108,7 @@ class _Groups:
         """Return the table with the least over each group along an axis."""
         if len(self.first) == len(self.order):
             return table
-        if axis == 0 and table.size > LARGE_ENTRIES:
+        if axis == 0 and table.ndim > 1 and table.size > LARGE_ENTRIES:
             return self._least_row_by_row(table)
         return np.asarray(np.minimum.reduceat(table.take(self.order, axis=axis), self.first, axis=axis))
 

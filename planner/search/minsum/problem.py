@@ -24,7 +24,7 @@ class Problem:
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         return self.constant + sum(
-            int(self.tables[number][tuple(states[v] for v in scope)]) for scope, number in self.terms
+            int(self.tables.at(number, tuple(states[v] for v in scope))) for scope, number in self.terms
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -51,17 +51,20 @@ def minimise(problem: Problem, limits: Limits, incumbent: Sequence[int] | None =
 
 
 def minimise_model(
-    model: Model, limits: Limits, starts: Iterable[Sequence[int]] = (), groups: Representatives | None = None
+    model: Model,
+    limits: Limits,
+    starts: Iterable[Sequence[int]] = (),
+    representatives: Callable[[], Representatives] | None = None,
 ) -> Solution:
     """Return the best choice found for a model; `starts` are choices known beforehand, more than one only if needed.
 
-    `groups` says of every variable which states may stand for which.
+    `representatives` says of every variable which states may stand for which; it is asked if that may matter.
     """
     before, starts = time.process_time(), iter(starts)
     whole = Tightening(model, limits, starts)
-    if groups is None or whole.at_once():
+    if representatives is None or whole.at_once():
         return whole.run()
-    narrowed = coarse_to_fine(model, groups, whole.colours, whole.choices, limits)
+    narrowed = coarse_to_fine(model, representatives, whole.colours, whole.choices, limits)
     if narrowed.kept is None or narrowed.lower >= whole.choices.cost:
         return whole.run(narrowed.lower)
     limits = replace(limits, seconds=limits.seconds - (time.process_time() - before))

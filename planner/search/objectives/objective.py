@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Table, Tables
@@ -61,7 +63,7 @@ BYTES = Bytes()
 
 
 def _moved(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-    return [factor.cost.table(strategies, layouts)]
+    return [np.asarray(factor.cost.table(strategies, layouts), dtype=np.int64)]
 
 
 def factor_domains(factor: Factor, domains: Sequence[Domain]) -> tuple[list[Strategies], Layouts, tuple[object, ...]]:
