@@ -37,6 +37,9 @@ CLOSE = 2e-3
 QUICK_OPERATIONS = 1e9
 """Work for which what is left is solved whole, before it is divided in two first."""
 
+LITTLE_OPERATIONS = 5e8
+"""Work up to which looking for dead ends takes longer than it saves."""
+
 NEAR_CHOICES = 1 << 22
 """Up to so many choices of a variable and its neighbours that are no worse than the best known are gone through."""
 
@@ -130,8 +133,10 @@ class _CoarseToFine:
     def _whole(self, operations: float) -> bool:
         """Solve all that is left if that takes no more operations; return whether it did."""
         kept = self._left.alike()
-        whole = self._model.exact(kept)
-        problem, alive = DeadEnds(whole.tables).prune(whole)
+        problem = self._model.exact(kept)
+        alive: Sequence[Sequence[int]] = [range(size) for size in problem.sizes]
+        if not lockstep_order(problem, LITTLE_OPERATIONS, tries=1).complete:
+            problem, alive = DeadEnds(problem.tables).prune(problem)
         operations = min(operations, self._limits.operations)
         order = lockstep_order(problem, operations)
         if not order.fits(self._limits.memory_bytes, operations):
