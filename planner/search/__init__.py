@@ -1,10 +1,10 @@
 """The search: a graph and the ways to split it in, the plan that moves the fewest bytes (or takes least time) out."""
 
 from planner.search.coarse.coarsen import Ties
-from planner.search.minsum.limits import Limits
 from planner.search.options import OBJECTIVES, SearchOptions
 from planner.search.run import search, space_of
 from planner.search.searchers import SEARCHERS
+from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Searcher, Space
 
 __all__ = [

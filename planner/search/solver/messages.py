@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.minsum.problem import Problem, by_variable, neighbours, simplified
+from planner.search.solver.problem import Problem, by_variable, neighbours, simplified
 
 Floats = NDArray[np.floating[Any]]
 
@@ -26,7 +26,7 @@ SINGLE_ENTRIES = 1 << 21
 """Entries of all terms' tables from which messages are found in single precision."""
 
 
-class Bound:
+class Messages:
     """A reparametrisation of a problem: a message from every term to each of its variables."""
 
     def __init__(self, problem: Problem) -> None:
@@ -135,17 +135,6 @@ class Bound:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
         return _Exact(self).of_states()
 
-    def part(self, variables: Sequence[int]) -> tuple[Problem, dict[Scope, list[Table]]]:
-        """Return what is left to some variables, ascending, and the messages there, by scope.
-
-        The problem of the others is the constant: their lower bound. All is times 2**SCALE_BITS.
-        """
-        return _Exact(self).part(variables)
-
-    def pays(self, states: Sequence[int]) -> NDArray[np.float64]:
-        """Return what a choice pays beyond the bound, times 2**SCALE_BITS, by the variables around which it does."""
-        return _Exact(self).pays(states)
-
     def round(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
         chosen: dict[int, int] = {}
@@ -189,9 +178,9 @@ class Bound:
 class _Exact:
     """What rounded messages prove: integers throughout."""
 
-    def __init__(self, bound: Bound) -> None:
-        self._problem, self._bound, self._messages = bound.problem, bound, bound.exact_messages()
-        unary, self._terms = bound.parts()
+    def __init__(self, passed: Messages) -> None:
+        self._problem, self._passed, self._messages = passed.problem, passed, passed.exact_messages()
+        unary, self._terms = passed.parts()
         self._unary = [costs.copy() for costs in unary]
         for (scope, _), messages in zip(self._terms, self._messages, strict=True):
             for v, message in zip(scope, messages, strict=True):
@@ -215,40 +204,13 @@ class _Exact:
                 found[v] += left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) - least
         return [self._problem.constant - (-(costs + total) >> SCALE_BITS) for costs in found]
 
-    def part(self, variables: Sequence[int]) -> tuple[Problem, dict[Scope, list[Table]]]:
-        """Return the problem of some variables, the bound of the others its constant, and the messages within."""
-        place = {v: i for i, v in enumerate(variables)}
-        unary = [self._unary[v].copy() for v in variables]
-        constant = self._problem.constant << SCALE_BITS
-        constant += sum(int(costs.min()) for v, costs in enumerate(self._unary) if v not in place)
-        tables, terms, within = Tables(), [], {}
-        for f, (scope, _) in enumerate(self._terms):
-            if not all(v in place for v in scope):
-                constant += int(self._left(f).min())
-                continue
-            inner = tuple(place[v] for v in scope)
-            terms.append((inner, tables.intern(self._bound.exact_table(f))))
-            within[inner] = self._messages[f]
-            for v, message in zip(inner, self._messages[f], strict=True):
-                unary[v] -= message
-        terms += [((v,), tables.intern(costs)) for v, costs in enumerate(unary)]
-        return Problem(tables, tuple(map(len, unary)), tuple(terms), constant), within
-
-    def pays(self, states: Sequence[int]) -> NDArray[np.float64]:
-        """Return what a choice pays beyond the bound; what a term adds is divided among its variables."""
-        found = np.array([costs[state] - costs.min() for costs, state in zip(self._unary, states, strict=True)], float)
-        for f, (scope, _) in enumerate(self._terms):
-            left = self._left(f)
-            found[list(scope)] += (left[tuple(states[v] for v in scope)] - left.min()) / len(scope)
-        return found
-
     @property
     def _single(self) -> int:
         return sum(int(costs.min()) for costs in self._unary)
 
     def _left(self, f: int) -> Table:
         """Return a term less all that it has sent."""
-        return np.asarray(_less(self._bound.exact_table(f), self._messages[f]))
+        return np.asarray(_less(self._passed.exact_table(f), self._messages[f]))
 
 
 def _added(arrays: Sequence[Any], more: Any) -> list[Any]:

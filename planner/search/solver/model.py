@@ -7,8 +7,8 @@ and prunes, and the exact one is built for the states that are left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
 from math import prod
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
-from planner.search.minsum.bounds import SCALE_BITS
-from planner.search.minsum.merged import Lazy, constant_term, lazy
-from planner.search.minsum.problem import Problem, build, compacted, restricted, simplified
-from planner.search.minsum.relaxation import (
+from planner.search.objectives.objective import Bytes, Objective
+from planner.search.solver.isomorphism import colours
+from planner.search.solver.messages import SCALE_BITS
+from planner.search.solver.problem import Problem, build, compacted, restricted, simplified
+from planner.search.solver.quotient import Lazy, constant_term, lazy
+from planner.search.solver.relaxation import (
     Group,
     RelaxedFetches,
     SharedFetch,
@@ -31,16 +33,39 @@ from planner.search.minsum.relaxation import (
     relax,
     relaxed_fetches,
 )
-from planner.search.minsum.sharing import Slack
-from planner.search.objectives.objective import Bytes, Objective
+from planner.search.solver.slacks import Slack
 
 SLACK_ITEM_BYTES = 4
 
 GROUP_ENTRIES = 1 << 22
 """Up to so many entries a fetch that three and more nodes share is bounded as a whole."""
 
-Kept = Sequence[tuple[int, ...]]
-"""The states of every variable that are still to be chosen from."""
+ALIKE_ROUNDS = 2
+"""How far around two variables must look alike to be of one colour."""
+
+Live = Sequence[tuple[int, ...]]
+"""The live states of every variable: those that are still to be chosen from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a problem would be, no table made: equal numbers stand for equal tables, of so many `entries` together."""
+
+    sizes: tuple[int, ...]
+    terms: tuple[Term, ...]
+    entries: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], keyed: Iterable[tuple[Scope, Hashable]]) -> Outline:
+        """Return the outline of terms of given scopes and keys, which are equal for equal tables."""
+        numbers: dict[Hashable, int] = {}
+        scopes: dict[int, Scope] = {}
+        terms = []
+        for scope, key in keyed:
+            number = numbers.setdefault((key, tuple(sizes[v] for v in scope)), len(numbers))
+            scopes.setdefault(number, scope)
+            terms.append((scope, number))
+        return cls(tuple(sizes), tuple(terms), sum(prod(sizes[v] for v in scope) for scope in scopes.values()))
 
 
 class Model(Protocol):
@@ -62,15 +87,24 @@ class Model(Protocol):
         ...
 
     @property
+    def colours(self) -> Sequence[int]:
+        """A colour per variable: those of one colour look alike, as far as a few terms away."""
+        ...
+
+    @property
     def relaxed(self) -> Problem:
         """The pairwise view, over all states."""
         ...
 
-    def exact(self, kept: Kept) -> Problem:
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states of every variable would be, no table made."""
+        ...
+
+    def exact(self, live: Live) -> Problem:
         """Return the problem over some states of every variable, in a store of its own."""
         ...
 
-    def restricted(self, kept: Kept) -> Model:
+    def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
         ...
 
@@ -97,16 +131,31 @@ class Dense:
         self._problem = problem
         self.sizes, self.scale = problem.sizes, 1
         self.scopes = [scope for scope, _ in problem.terms]
+
+    @cached_property
+    def colours(self) -> list[int]:
+        """A colour per variable: those of one colour look alike."""
+        return colours(self.sizes, self._problem.terms, ALIKE_ROUNDS)
+
+    @cached_property
+    def relaxed(self) -> Problem:
+        """The pairwise view, over all states."""
         pairwise = all(len(scope) <= 2 for scope in self.scopes)
-        self.relaxed = problem if pairwise else compacted(relax(problem))
+        return self._problem if pairwise else compacted(relax(self._problem))
 
-    def exact(self, kept: Kept) -> Problem:
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states would be."""
+        keys = ((number, *(live[v] for v in scope)) for scope, number in self._problem.terms)
+        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+
+    def exact(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        return compacted(simplified(restricted(self._problem, some(kept, self.sizes))))
+        some_of = some(live, self.sizes)
+        return compacted(simplified(restricted(self._problem, some_of))) if some_of else self._problem
 
-    def restricted(self, kept: Kept) -> Model:
+    def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
-        return Dense(self.exact(kept))
+        return Dense(self.exact(live))
 
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return nothing."""
@@ -140,17 +189,28 @@ class Fetches:
         self._some: dict[tuple[int, tuple[int, ...]], Domain] = {}
         self._points = Tables()
 
-    def exact(self, kept: Kept) -> Problem:
+    @cached_property
+    def colours(self) -> list[int]:
+        """A colour per variable: those of one colour look alike."""
+        return colours(self.sizes, self.relaxed.terms, ALIKE_ROUNDS)
+
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states would be."""
+        domains = self._domains_of(live)
+        keys = ((one.cost, one.weight, *(id(domains[v]) for v in one.scope)) for one in self._coarse.factors)
+        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+
+    def exact(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        alone = compacted(restricted(self._alone, some(kept, self.sizes)))
-        shared = build(self._shared, self._domains_of(kept), alone.tables, self._objective)
+        alone = compacted(restricted(self._alone, some(live, self.sizes)))
+        shared = build(self._shared, self._domains_of(live), alone.tables, self._objective)
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return compacted(simplified(both))
 
-    def restricted(self, kept: Kept) -> Model:
+    def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
-        return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(kept), self._objective)
+        return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
 
     def slacks(self, most_bytes: int) -> list[Slack]:
         """Return what shared fetches cost beyond the pairwise view, if that takes no more bytes.
@@ -238,8 +298,8 @@ class Fetches:
         domains = self._domains_of([(state,) for state in states])
         return self._alone.value(states) + build(self._shared, domains, self._points, self._objective).constant
 
-    def _domains_of(self, kept: Kept) -> list[Domain]:
-        return [self._taken(domain, states) for domain, states in zip(self._domains, kept, strict=True)]
+    def _domains_of(self, live: Live) -> list[Domain]:
+        return [self._taken(domain, states) for domain, states in zip(self._domains, live, strict=True)]
 
     def _taken(self, domain: Domain, states: tuple[int, ...]) -> Domain:
         if len(states) == len(domain.states):
@@ -275,6 +335,6 @@ def single_precision(table: Table) -> NDArray[np.float32]:
     return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
 
 
-def some(kept: Kept, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def some(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return the variables that keep only some of their states, with these."""
-    return {v: states for v, (states, size) in enumerate(zip(kept, sizes, strict=True)) if len(states) < size}
+    return {v: states for v, (states, size) in enumerate(zip(live, sizes, strict=True)) if len(states) < size}

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table
-from planner.search.minsum.bounds import Bound, Floats
-from planner.search.minsum.colours import colours
-from planner.search.minsum.problem import Problem
+from planner.search.solver.isomorphism import colours
+from planner.search.solver.messages import Floats, Messages
+from planner.search.solver.problem import Problem
 
 BLOCK_ENTRIES = 1 << 16
 
@@ -45,13 +45,13 @@ class _Alike:
 
 
 class Sharing:
-    """Slacks that give to the pairs of a bound; the bound's problem must be `with_pairs` of them."""
+    """Slacks that give to the pairs of messages; their problem must be `with_pairs` of them."""
 
-    def __init__(self, bound: Bound, slacks: Sequence[Slack]) -> None:
-        self._bound = bound
-        _, terms = bound.parts()
+    def __init__(self, messages: Messages, slacks: Sequence[Slack]) -> None:
+        self._messages = messages
+        _, terms = messages.parts()
         at = {scope: f for f, (scope, _) in enumerate(terms)}
-        colour = colours(bound.problem.sizes, bound.problem.terms, ROUNDS)
+        colour = colours(messages.problem.sizes, messages.problem.terms, ROUNDS)
         alike: dict[object, list[Slack]] = defaultdict(list)
         for slack in slacks:
             alike[id(slack.table), *(colour[v] for v in slack.scope)].append(slack)
@@ -73,13 +73,13 @@ class Sharing:
             left = [self._mean_left(pairs) - given for pairs, given in zip(kind.pairs, kind.given, strict=True)]
             gifts = gifts_of(kind.table.transpose(0, *(1 + node for node in order)), [left[node] for node in order])
             for node, gift in zip(order, gifts, strict=True):
-                self._bound.add(kind.pairs[node], gift - kind.given[node])
+                self._messages.add(kind.pairs[node], gift - kind.given[node])
                 kind.given[node] = gift
 
     def _mean_left(self, pairs: Sequence[int]) -> Floats:
-        total = self._bound.left(pairs[0]).astype(np.float64)
+        total = self._messages.left(pairs[0]).astype(np.float64)
         for f in pairs[1:]:
-            total += self._bound.left(f)
+            total += self._messages.left(f)
         return total / len(pairs)
 
 

@@ -1,4 +1,4 @@
-"""Dead-end elimination (Goldstein): drop a state if another is at least as good whatever its neighbours do.
+"""Dominated states (dead-end elimination, Goldstein 1994): drop a state if another is at least as good in any case.
 
 State t of a variable goes if some t' has sum over terms of max over the other variables of (cost(t') - cost(t)) <= 0.
 An optimum remains: replacing t by t' never costs more.
@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.minsum.problem import Problem, around, by_variable, restricted, simplified
+from planner.search.solver.problem import Problem, around, by_variable, restricted, simplified
 
 EXACT_COMPARISONS = 1 << 24
 CACHE_BYTES = 1 << 29
 
-Kept = list[tuple[int, ...]]
 
-
-class DeadEnds:
+class Dominance:
     """Prunes problems over one store of tables; equal surroundings are compared once."""
 
     def __init__(self, tables: Tables) -> None:
@@ -29,19 +27,17 @@ class DeadEnds:
         self._losses: dict[tuple[int, int], Table] = {}
         self._cached_bytes = 0
 
-    def prune(self, problem: Problem, *, break_ties: bool = True) -> tuple[Problem, Kept]:
+    def prune(self, problem: Problem) -> tuple[Problem, list[tuple[int, ...]]]:
         """Return the problem without dead ends, and the states kept per variable, to a fixpoint.
 
-        Of states that are equally good whatever the neighbours do, `break_ties` keeps the first only.
+        Of states that are equally good whatever the neighbours do, the first is kept.
         """
-        kept: Kept = [tuple(range(size)) for size in problem.sizes]
+        kept = [tuple(range(size)) for size in problem.sizes]
         waiting = set(range(len(problem.sizes)))
         while waiting:
             terms_of = by_variable(problem.terms, len(problem.sizes))
             found = {
-                v: states
-                for v in sorted(waiting)
-                if (states := self._surviving(problem, v, terms_of[v], break_ties)) is not None
+                v: states for v in sorted(waiting) if (states := self._surviving(problem, v, terms_of[v])) is not None
             }
             waiting = {u for v in found for term in terms_of[v] for u in problem.terms[term][0]}
             if found:
@@ -50,20 +46,18 @@ class DeadEnds:
                     kept[v] = tuple(kept[v][state] for state in states)
         return problem, kept
 
-    def _surviving(
-        self, problem: Problem, v: int, positions: Sequence[int], break_ties: bool
-    ) -> tuple[int, ...] | None:
+    def _surviving(self, problem: Problem, v: int, positions: Sequence[int]) -> tuple[int, ...] | None:
         """Return the states of a variable that are no dead ends, or None if all are alive."""
         size = problem.sizes[v]
         if size == 1:
             return None
         _, shape = around(v, [problem.terms[position] for position in positions])
-        key = (size, break_ties, tuple((number, scope.index(0)) for number, scope in shape))
+        key = (size, tuple((number, scope.index(0)) for number, scope in shape))
         if key not in self._survivors:
             loss = np.zeros((size, size), dtype=np.int64)
             for number, scope in shape:
                 loss += self._loss(number, scope)
-            self._survivors[key] = tuple(np.flatnonzero(~dead_ends(loss, break_ties=break_ties)).tolist())
+            self._survivors[key] = tuple(np.flatnonzero(~dominated(loss)).tolist())
         states = self._survivors[key]
         return None if len(states) == size else states
 
@@ -113,9 +107,7 @@ def largest_differences(rows: Table) -> Table:
     return found
 
 
-def dead_ends(loss: Table, *, break_ties: bool = True) -> NDArray[np.bool_]:
+def dominated(loss: Table) -> NDArray[np.bool_]:
     """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
-    dead = loss < 0
-    if break_ties:
-        dead |= (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
+    dead = (loss < 0) | (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
     return np.asarray(dead.any(axis=1))

@@ -1,8 +1,9 @@
-"""Elimination orders for problems whose parts look alike: what looks alike goes together and is worked out once.
+"""Isomorphic parts of a problem are worked out once: colours, components merged, elimination in lockstep.
 
-In a deep network the same layer occurs many times. A greedy order follows single variables, whose surroundings soon
-differ from layer to layer; here all variables with equal surroundings are eliminated one after the other, each by the
-table that was made for the first of them.
+In a deep network the same layer occurs many times. Components that are isomorphic have equal best states; variables
+that look alike keep the same states; and an elimination takes all variables with equal surroundings one after the
+other, each by the table that was made for the first of them, where a greedy order would follow single variables, whose
+surroundings soon differ from layer to layer.
 """
 
 from __future__ import annotations
@@ -10,44 +11,76 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict
-from math import inf, prod
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
 
+from planner.search.coarse.repeats import repeats
 from planner.search.costs.tables import Scope, Shape, Term
-from planner.search.minsum.elimination import Order
-from planner.search.minsum.problem import Problem, around, by_variable
-
-TRIES = 32
-"""So many orders are looked for at most."""
-
-TRYING_PART = 0.2
-"""Looking for them may take this part of the work of the best."""
-
-TRY_OPERATIONS = 5e4
-"""Looking for one order takes as long as so many operations for each variable."""
+from planner.search.solver.elimination import Order
+from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Problem, around, by_variable, simplified
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
-"""All but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
-
-GAIN = 8.0
-"""How many times less work than the first another order may be hoped to take."""
+"""Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
 
 Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
-def lockstep_order(problem: Problem, most_operations: float = inf, tries: int = TRIES) -> Order:
+def colours(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
+    """Return a colour per variable: equal for equal kinds with equal terms around, as far as `rounds` terms away.
+
+    Colour refinement (Weisfeiler and Leman 1968), stopped early: the layers in the middle of a deep network look alike
+    though each is at another distance from its ends.
+    """
+    terms_of = by_variable(terms, len(kinds))
+    found = _numbered(kinds)
+    for _ in range(rounds):
+        near = [
+            sorted((terms[f][1], terms[f][0].index(v), tuple(found[u] for u in terms[f][0])) for f in mine)
+            for v, mine in enumerate(terms_of)
+        ]
+        found = _numbered([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
+    return found
+
+
+def _numbered(values: Sequence[Hashable]) -> list[int]:
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def merged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
+    """Return the problem with one of each group of isomorphic components, and what leads back from its choices."""
+    found = repeats(problem.sizes, problem.terms)
+    place = {v: i for i, v in enumerate(found.kept)}
+    terms = tuple(
+        (tuple(place[v] for v in scope), problem.tables.weighted_sum(((number, times),)) if times > 1 else number)
+        for (scope, number), times in zip(problem.terms, found.times, strict=True)
+        if times
+    )
+    sizes = tuple(problem.sizes[v] for v in found.kept)
+
+    def expand(states: Sequence[int]) -> list[int]:
+        return [states[place[v]] for v in found.stands_for]
+
+    return simplified(Problem(problem.tables, sizes, terms, problem.constant)), expand
+
+
+def lockstep_order(
+    sizes: Sequence[int], terms: Sequence[Term], most_operations: float, tuning: Tuning, orders: int | None = None
+) -> Order:
     """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
 
     Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
     Others are not looked for if the first takes far more than `most_operations`, nor longer than is worthwhile.
     """
-    chance = random.Random(0)
-    best = _Lockstep(problem, 0.0, chance).order(most_operations * (GAIN if tries > 1 else 1))
+    chance, tries = random.Random(0), tuning.orders if orders is None else orders
+    best = _Lockstep(sizes, terms, 0.0, chance).order(most_operations * (tuning.hoped_gain if tries > 1 else 1))
     if best.complete:
         for number in range(1, tries):
-            if number * len(problem.sizes) * TRY_OPERATIONS > TRYING_PART * best.operations:
+            if number * len(sizes) * tuning.ordering_operations > tuning.ordering_part * best.operations:
                 break
-            found = _Lockstep(problem, SPREADS[number % len(SPREADS)], chance).order(best.operations)
+            found = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).order(best.operations)
             if found.complete and found.operations < best.operations:
                 best = found
     return best
@@ -56,9 +89,9 @@ def lockstep_order(problem: Problem, most_operations: float = inf, tries: int = 
 class _Lockstep:
     """A dry run of an elimination: which variables there are of which kind."""
 
-    def __init__(self, problem: Problem, spread: float, chance: random.Random) -> None:
-        self._sizes = problem.sizes
-        self._terms: list[Term] = list(problem.terms)
+    def __init__(self, sizes: Sequence[int], terms: Sequence[Term], spread: float, chance: random.Random) -> None:
+        self._sizes = sizes
+        self._terms = list(terms)
         self._live = [set(positions) for positions in by_variable(self._terms, len(self._sizes))]
         self._spread, self._chance = spread, chance
         self._found: dict[int, tuple[Kind, Scope]] = {}

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Term
-from planner.search.minsum.problem import Problem, around, by_variable, neighbours
-
-ITEM_BYTES = 8
+from planner.search.solver.problem import Problem, around, by_variable, neighbours
 
 KEPT_BYTES = 4
 """Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
@@ -47,6 +45,9 @@ class Order:
     def fits(self, memory_bytes: int, operations: float) -> bool:
         """Whether the tables and the work stay within limits."""
         return self.complete and self.entries * KEPT_BYTES <= memory_bytes and self.operations <= operations
+
+
+NOTHING_ELIMINATED = Order((), 0, 0.0, 0.0, 0.0, complete=True)
 
 
 def greedy_order(
@@ -234,28 +235,3 @@ def solve(problem: Problem, order: Order | None = None) -> list[int]:
     if order is None:
         order = order_of(problem)
     return eliminate(problem, order.variables).complete({})
-
-
-@dataclass(frozen=True, slots=True)
-class Contracted:
-    """A problem with its cheap variables eliminated and the others, `kept`, renumbered."""
-
-    elimination: Elimination
-    problem: Problem
-    kept: tuple[int, ...]
-
-    def expand(self, states: Sequence[int]) -> list[int]:
-        """Return a state for every variable of the original problem, the best given those of the kept."""
-        return self.elimination.complete(dict(zip(self.kept, states, strict=True)))
-
-
-def contract(problem: Problem, order: Order) -> Contracted:
-    """Eliminate the variables of an order, which need not be complete."""
-    elimination = eliminate(problem, order.variables)
-    left = elimination.remaining
-    gone = set(order.variables)
-    kept = tuple(v for v in range(len(problem.sizes)) if v not in gone)
-    place = {v: i for i, v in enumerate(kept)}
-    terms = tuple((tuple(place[v] for v in scope), number) for scope, number in left.terms)
-    renumbered = Problem(problem.tables, tuple(problem.sizes[v] for v in kept), terms, left.constant)
-    return Contracted(elimination, renumbered, kept)

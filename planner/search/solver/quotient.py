@@ -1,4 +1,4 @@
-"""Problems over groups of states: a term costs the least of what it costs over the groups' members.
+"""The quotient of a problem by groups of states: a term costs the least of what it costs over the groups' members.
 
 Tables over all states are made one after the other, and only what they come to over groups is kept.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.minsum.problem import Problem, simplified
-from planner.search.minsum.relaxation import absorbed
+from planner.search.solver.problem import Problem, simplified
+from planner.search.solver.relaxation import absorbed
 
 LARGE_ENTRIES = 1 << 18
 """Larger tables are not copied to be brought in order."""
@@ -45,7 +45,7 @@ def constant_term(cost: int) -> Lazy:
     return Lazy((), None, partial(np.array, cost))
 
 
-class Merged:
+class Quotient:
     """A problem over groups of states, in order of who stands for them.
 
     In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand

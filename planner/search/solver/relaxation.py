@@ -15,7 +15,7 @@ from math import comb, lcm
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost, Read
 from planner.search.costs.tables import Scope, Tables, Term
-from planner.search.minsum.problem import Problem, simplified
+from planner.search.solver.problem import Problem, simplified
 
 Key = tuple[Scope, Cost]
 
