@@ -15,8 +15,8 @@ from typing import Any
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Placement, Shard
-from planner.layout.conversions import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
 from planner.layout.inference import inferences
+from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
 from results.experiment import read_data, table, write_data, write_in_readme
 
 HERE = Path(__file__).parent

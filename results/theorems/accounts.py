@@ -16,8 +16,8 @@ from math import prod
 import numpy as np
 
 from planner.layout import REPLICATE, Shard, digits, part, signatures
-from planner.layout.closed import FetchStep, StoreStep, fetched, moved
 from planner.plan import Plan
+from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 
 ITEM = 4
 

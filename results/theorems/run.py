@@ -10,11 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import drawings
-import models
-import statements
-
 from results.experiment import table, write_data, write_in_readme
+from results.theorems import drawings, models, statements
 
 HERE = Path(__file__).parent
 

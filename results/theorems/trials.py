@@ -9,17 +9,13 @@ from itertools import permutations
 from math import prod
 from random import Random
 
-import accounts
-import alignment
-import draws
-import leveldp
 import numpy as np
-import recursions
 
 from planner.graph import Graph, GraphBuilder
 from planner.layout import Layout, Region, Shard, Signature, digits, format_layout, owned_by_all, signatures
 from planner.plan import Plan
 from planner.search import Space
+from results.theorems import accounts, alignment, draws, leveldp, recursions
 
 Ways = tuple[int, ...]
 SEVERAL: tuple[Ways, ...] = ((2, 2), (2, 2, 2), (3, 2))

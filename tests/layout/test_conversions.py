@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Shard, parse_layout
-from planner.layout.conversions import ATOMS, SEND, closed, conversions, convert, direct, every_layout
 from planner.layout.inference import inferences, linear_sets
+from results.conversions.chains import ATOMS, SEND, closed, conversions, convert, direct, every_layout
 from tests.search.oracle import digit_table, workers
 
 FOLDER = Path(__file__).parents[2] / "results" / "conversions"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tdl.catalog import catalog
-from tdl.coverage.operators import (
+from results.operator_coverage.tables.operators import (
     layout,
     matrix,
     opaque,
@@ -22,6 +21,7 @@ from tdl.coverage.operators import (
     spatial,
     windows,
 )
+from tdl.catalog import catalog
 from tdl.errors import TDLError
 from tdl.operator import Operator
 

@@ -6,7 +6,7 @@ names the dimensions that it has.
 
 from __future__ import annotations
 
-from tdl.coverage.entry import described, each, left_out, table
+from results.operator_coverage.tables.entry import described, each, left_out, table
 
 SELECTED = "an index read from a tensor, as a selection by value"
 GENERATOR = "same distribution; the numbers are a function of seed, step and global index"

@@ -11,11 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import schemes
-
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, search
 from results.experiment import table, write_data, write_in_readme
+from results.soybean_example import schemes
 
 HERE = Path(__file__).parent
 SCHEMES = ("data", "model", "hybrid")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tdl.coverage.composition import Composition, composition
+from results.operator_coverage.tables.composition import Composition, composition
 from tdl.expr import Call, Coordinate, Element, Expr, OpaqueElement, walk
 from tdl.operator import Description
 

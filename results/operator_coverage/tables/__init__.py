@@ -1,13 +1,13 @@
 """Which operators of other frameworks are described: tables of their names, with compositions of ours or reasons."""
 
-from tdl.coverage.aten import ATEN
-from tdl.coverage.composition import Application, Composition, composition
-from tdl.coverage.entry import KINDS, Entry, counts
-from tdl.coverage.mxnet import FORWARD, IMPERATIVE, PLUGINS
-from tdl.coverage.mxnet_backward import BACKWARD
-from tdl.coverage.mxnet_names import ALIASES, TENSOR_FOLDER
-from tdl.coverage.onnx import CLASSICAL, DEFAULT, PREVIEW
-from tdl.coverage.operators import OPERATORS, operator
+from results.operator_coverage.tables.aten import ATEN
+from results.operator_coverage.tables.composition import Application, Composition, composition
+from results.operator_coverage.tables.entry import KINDS, Entry, counts
+from results.operator_coverage.tables.mxnet import FORWARD, IMPERATIVE, PLUGINS
+from results.operator_coverage.tables.mxnet_backward import BACKWARD
+from results.operator_coverage.tables.mxnet_names import ALIASES, TENSOR_FOLDER
+from results.operator_coverage.tables.onnx import CLASSICAL, DEFAULT, PREVIEW
+from results.operator_coverage.tables.operators import OPERATORS, operator
 
 CATALOGS = {
     "MXNet 0.11.0": {

@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from lines import description_lines
 
 import tdl
 from executor.kernels import KERNELS
@@ -20,7 +19,8 @@ from executor.verify_cases_base import Draw
 from planner.graph import Graph
 from planner.graph.rules import RULES
 from planner.models import ModelOptions, build
-from tdl.coverage import CATALOGS, OPERATORS, TENSOR_FOLDER, Entry, counts, operator
+from results.operator_coverage.lines import description_lines
+from results.operator_coverage.tables import CATALOGS, OPERATORS, TENSOR_FOLDER, Entry, counts, operator
 from tdl.operator import Description
 
 VERIFIED_CASES = 2

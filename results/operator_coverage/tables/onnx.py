@@ -7,8 +7,8 @@ Operators that ONNX itself defines as functions of others are described directly
 
 from __future__ import annotations
 
-from tdl.coverage.aten import ATEN
-from tdl.coverage.entry import Entry, described, each, left_out, table
+from results.operator_coverage.tables.aten import ATEN
+from results.operator_coverage.tables.entry import Entry, described, each, left_out, table
 
 SELECTED = "an index read from a tensor, as a selection by value"
 GENERATOR = "same distribution; the numbers are a function of seed, step and global index"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tdl.coverage import ALIASES, KINDS
+from results.operator_coverage.tables import ALIASES, KINDS
 
 Facts = dict[str, Any]
 

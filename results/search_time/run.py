@@ -16,10 +16,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import picture
-
 from planner.search import Ties
 from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.search_time import picture
 
 HERE = Path(__file__).parent
 MODELS = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}

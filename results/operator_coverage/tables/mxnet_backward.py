@@ -5,7 +5,7 @@ The last statement of an entry is one of the gradients, those before it are the 
 
 from __future__ import annotations
 
-from tdl.coverage.entry import described, each, left_out, table
+from results.operator_coverage.tables.entry import described, each, left_out, table
 
 UNARY = (
     each(

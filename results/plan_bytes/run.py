@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import picture
-
 from planner.search import SEARCHERS
 from planner.search.alternatives import IMPLIED
 from planner.search.options import PLACEMENTS
 from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.plan_bytes import picture
 
 HERE = Path(__file__).parent
 WORKERS = (2, 3, 4, 6, 8, 16)

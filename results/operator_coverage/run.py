@@ -16,12 +16,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # the figures of verification are those of the tests
 
-import facts  # noqa: E402
-import pages  # noqa: E402
-import picture  # noqa: E402
-from verification import verification  # noqa: E402
-
-from results.experiment import machine  # noqa: E402
+from results.experiment import machine
+from results.operator_coverage import facts, pages, picture
+from results.operator_coverage.verification import verification
 
 
 def timings() -> dict[str, Any]:

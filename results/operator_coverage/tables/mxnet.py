@@ -7,7 +7,7 @@ of an entry are an example of what the operator takes.
 
 from __future__ import annotations
 
-from tdl.coverage.entry import described, each, left_out, table
+from results.operator_coverage.tables.entry import described, each, left_out, table
 
 PASSED = "the values pass unchanged; what is special is the gradient, the dtype or the device"
 SELECTED = "an index read from a tensor, as a selection by value"

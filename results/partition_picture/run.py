@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import found
-
 from results.experiment import table, write_data, write_in_readme
+from results.partition_picture import found
 
 HERE = Path(__file__).parent
 BATCH, CHANNEL, OUT, IN, SPACE = "#3b6fb5", "#e08a2c", "#3f9b57", "#8e5bb0", "#999999"
