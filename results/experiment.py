@@ -49,10 +49,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def filled(readme: Path, **blocks: str) -> str:
-    """Return the file's text with every block put between `<!-- NAME: written by run.py -->` and `<!-- end of NAME -->`."""
+    """Return the file's text with every block put between `<!-- NAME: generated -->` and `<!-- end of NAME -->`."""
     text = readme.read_text()
     for name, content in blocks.items():
-        start, end = f"<!-- {name}: written by run.py -->\n", f"<!-- end of {name} -->"
+        start, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->"
         if text.count(start) != 1 or text.count(end) != 1:
             raise ValueError(f"{readme}: expected one place for {name!r}: {start.strip()} ... {end}")
         before, rest = text.split(start)

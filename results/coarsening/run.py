@@ -1,6 +1,6 @@
 """What each rule of coarsening costs in bytes and saves in time, for 8 workers.
 
-    python results/coarsening/run.py [MODEL...]
+    python -m results.coarsening.run [MODEL...]
 
 writes data.json and the tables in README.md; every search runs in a process of its own (measure.py). With models named,
 only theirs are made anew.
@@ -17,7 +17,7 @@ from planner.graph import Graph
 from planner.models import ModelOptions, build
 from planner.search import Ties
 from planner.search.coarse.coarsen import coarsen
-from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -59,7 +59,7 @@ def measured(model: str) -> list[dict[str, Any]]:
         for name in ("recursive", "joint") if model in JOINT else ("recursive",):
             for called, rules in tried.items():
                 run = in_process_within(
-                    WITHIN, HERE / "measure.py", model, str(batch), placements, name, ",".join(rules)
+                    WITHIN, "results.coarsening.measure", model, str(batch), placements, name, ",".join(rules)
                 )
                 asked = {"model": model, "placements": placements, "search": name, "rules": rules}
                 found.append(asked | {"rules_called": called} | run)
@@ -86,16 +86,21 @@ def _cells(one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     return [*sizes, f"{one['seconds']:.2f}", f"{one['bytes'] / 1e9:.3f}{gap}", change]
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its table."""
+    columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
+    measured_on = f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}."
+    rules = table(columns, rows(data["searches"]))
+    return {"README.md": filled(HERE / "README.md", rules=rules, machine=measured_on)}
+
+
 def main(models: list[str]) -> None:
     """Measure, and write the data and the README's tables."""
     kept = [one for one in read_data(HERE)["searches"] if one["model"] not in models] if models else []
     new = [one for model in models or MODELS for one in measured(model)]
     found = sorted(kept + new, key=lambda one: list(MODELS).index(one["model"]))
-    write_data(HERE, {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found})
-    columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
-    text = table(columns, rows(found))
-    write_in_readme(HERE, rules=text, machine=f"Measured on: {machine()}. A process may take {WITHIN}.")
-    print(text)
+    data = {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found}
+    publish(HERE, data, pages)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,13 +17,17 @@ from executor.kernels import KERNELS
 from executor.verify import Options, check_operator
 from executor.verify_cases import CASES
 from executor.verify_cases_base import Draw
+from planner.errors import GraphError
 from planner.graph import Graph
+from planner.graph.infer import INTEGER_OPERANDS, check_dtypes
 from planner.graph.rules import RULES
 from planner.models import ModelOptions, build
 from results.operator_coverage.lines import description_lines
-from results.operator_coverage.tables import CATALOGS, OPERATORS, TENSOR_FOLDER, Entry, counts, operator
+from results.operator_coverage.tables import CATALOGS, OPERATORS, TENSOR_FOLDER, Composition, Entry, counts, operator
 from tdl.operator import Description
 
+CATALOG_FOLDER = Path(tdl.__file__).parent / "catalog"
+TABLES_FOLDER = Path(__file__).parent / "tables" / "operators"
 VERIFIED_CASES = 2
 REPEATS = 7
 
@@ -56,9 +61,25 @@ def entry_facts(entry: Entry, operators: dict[str, dict[str, Any]]) -> dict[str,
         row["note"] = entry.note
     row["strategies"] = [strategies(found) for found in entry.composition.descriptions()]
     parts = [operators[name] for name in entry.composition.parts]
+    row["graph"] = all(part["catalog"] for part in parts) and fits_a_graph(entry.composition)
     for fact in ("kernel", "gradient", "verified"):
         row[fact] = [sum(part[fact] for part in parts), len(parts)]
     return row
+
+
+def fits_a_graph(found: Composition) -> bool:
+    """Whether whole numbers go only where a training graph takes them, and numbers only where it takes those."""
+    dtypes: dict[str, str] = {}
+    for application, description in zip(found.applications, found.descriptions(), strict=True):
+        for name, operand in zip(application.inputs, description.operands, strict=True):
+            dtypes.setdefault(name, "int32" if operand in INTEGER_OPERANDS else "float32")
+        given = [dtypes[name] for name in application.inputs]
+        try:
+            check_dtypes(description.operands, given)
+        except GraphError:
+            return False
+        dtypes |= zip(application.outputs, description.output_dtypes(given), strict=False)
+    return True
 
 
 def strategies(found: Description) -> dict[str, Any]:
@@ -84,8 +105,8 @@ def coverage() -> dict[str, Any]:
             for catalog, groups in CATALOGS.items()
         },
         "lines": {
-            "with a kernel": histogram(description_lines("catalog", tdl.catalog)),
-            "without a kernel": histogram(description_lines("coverage/operators", OPERATORS)),
+            "with a kernel": histogram(description_lines(CATALOG_FOLDER, tdl.catalog)),
+            "without a kernel": histogram(description_lines(TABLES_FOLDER, OPERATORS)),
         },
         "descriptions": {model: remembered(model) for model in MODELS},
         "tensor folder": counts(CATALOGS["MXNet 0.11.0"]["operators"][name] for name in sorted(TENSOR_FOLDER)),

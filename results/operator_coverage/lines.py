@@ -6,16 +6,14 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import tdl
-
 TABLES = {"UNARY", "BINARY", "SCALAR", "MASKS", "BITS", "LOSSES"}
 """Tables whose rows are descriptions: a row makes an operator and, where it has slopes, the operator's backward."""
 
 
-def description_lines(folder: str, operators: Iterable[str]) -> dict[str, int]:
-    """Lines of the descriptions in a folder of `tdl`, by operator."""
+def description_lines(folder: Path, operators: Iterable[str]) -> dict[str, int]:
+    """Lines of the descriptions in a folder, by operator."""
     found: dict[str, int] = {}
-    for path in sorted((Path(tdl.__file__).parent / folder).glob("*.py")):
+    for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text())
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         found |= {node.name.rstrip("_"): _span(node) for node in functions if node.decorator_list}

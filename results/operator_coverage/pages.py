@@ -10,6 +10,10 @@ from results.operator_coverage.tables import ALIASES, KINDS
 Facts = dict[str, Any]
 
 PAGES = {"MXNet 0.11.0": "mxnet.md", "ONNX 1.23": "onnx.md", "core ATen 2.11": "aten.md"}
+COLUMNS = (
+    *("operator", "described", "class", "strategies"),
+    *("in a graph", "kernel", "gradient", "verified", "composition, or why not"),
+)
 SOURCES = {
     "MXNet 0.11.0": "the registrations in the sources of Apache MXNet, tag 0.11.0",
     "ONNX 1.23": "`onnx.defs` of the onnx package, opset 28",
@@ -24,7 +28,7 @@ def summary(facts: Facts) -> str:
     imperative, timings = mxnet["imperative functions"], facts["timings"]
     return f"""# Which operators of other frameworks are described
 
-Every operator of three catalogs is in a table of [`tdl/coverage`](../../tdl/coverage): with a composition of
+Every operator of three catalogs is in one of the [tables](tables): with a composition of
 described operators, which is traced, analysed and evaluated, or with the reason why there is none. Everything below is
 made by `python -m results operator-coverage` from those tables; all but the seconds is the same on every machine, and
 a test compares it with what the code finds now.
@@ -32,16 +36,17 @@ a test compares it with what the code finds now.
 {count_table(facts)}
 ![coverage](coverage.svg)
 
-*Described directly* is one description; *from parts* is several in a row, as a graph has them. An operator's class is
-computed from its parts: *opaque* if one calls a function that the analysis does not look into, *element-wise* if all
-are, *output reduction* if one may be split along a reduced index, else *other*. *Kernel*, *gradient* and *verified*
-count the operators of which every part has a kernel, a gradient rule, and passes `operators check`. (Softmax and
+*Described directly* is one description; *from parts* is several in a row. *In a graph* counts the operators whose parts
+a training graph takes as its nodes: all are in the catalog, and whole numbers go only where a graph takes them. An
+operator's class is computed from its parts: *opaque* if one calls a function that the analysis does not look into,
+*element-wise* if all are, *output reduction* if one may be split along a reduced index, else *other*. *Kernel*,
+*gradient* and *verified* count the operators of which every part has a kernel, a gradient rule, and passes `operators check`. (Softmax and
 normalisations are differentiated whole, by the rule of their last part; those of their parts that have no rule need
 none, but are counted as without one.) Descriptions without a kernel are not thereby unchecked: tests compare every
 composition here that is not random with NumPy, SciPy or PyTorch (gradients with central differences), and
 [every strategy](#verification) of every description with the unsplit result.
 
-The rows are in {", ".join(f"[{catalog}]({page})" for catalog, page in PAGES.items())}; the data is in `coverage.json`.
+The rows are in {", ".join(f"[{catalog}]({page})" for catalog, page in PAGES.items())}; the data is in `data.json`.
 The names are from
 
 {chr(10).join(f"- {source};" for source in SOURCES.values())[:-1]}.
@@ -218,14 +223,15 @@ def _timing(found: Facts) -> str:
 def count_table(facts: Facts) -> str:
     """Counts of every group of every catalog."""
     heads = ("operators", "described", "directly", "from parts", *KINDS)
-    lines = [f"| | {' | '.join(heads)} | kernel | gradient | verified |", "|---" * (len(heads) + 4) + "|"]
+    lines = [f"| | {' | '.join(heads)} | in a graph | kernel | gradient | verified |", "|---" * (len(heads) + 5) + "|"]
     for catalog, groups in facts["catalogs"].items():
         for group, rows in groups.items():
             found = facts["counts"][catalog][group]
             every = [
                 sum(_complete(row.get(fact)) for row in rows.values()) for fact in ("kernel", "gradient", "verified")
             ]
-            cells = [*(found[head] for head in heads), *every]
+            carried = sum(row.get("graph", False) for row in rows.values())
+            cells = [*(found[head] for head in heads), carried, *every]
             lines.append(f"| {catalog}, {group} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
@@ -255,20 +261,18 @@ def page(facts: Facts, catalog: str) -> str:
     for group, rows in facts["catalogs"][catalog].items():
         told = Counter(row["described"] for row in rows.values())
         lines += [f"## {group}: {told['directly']} directly, {told['from parts']} from parts, {told['no']} not", ""]
-        lines += [
-            "| operator | described | class | strategies | kernel | gradient | verified | composition, or why not |"
-        ]
-        lines += ["|---" * 8 + "|"]
+        lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [_line(name, row) for name, row in rows.items()] + [""]
     return "\n".join(lines)
 
 
 def _line(name: str, row: Facts) -> str:
     if row["described"] == "no":
-        return f"| `{name}` | no | | | | | | {row['reason']} |"
+        return f"| `{name}` | no | | | | | | | {row['reason']} |"
     found = "<br>".join(_strategies(one, several=len(row["strategies"]) > 1) for one in row["strategies"])
     text = "`" + row["composition"].replace("; ", "`<br>`") + "`" + (f"<br>{row['note']}" if "note" in row else "")
-    cells = [found, *(_share(row[fact]) for fact in ("kernel", "gradient", "verified")), text]
+    facts = ["yes" if row["graph"] else "-", *(_share(row[fact]) for fact in ("kernel", "gradient", "verified"))]
+    cells = [found, *facts, text]
     return f"| `{name}` | {row['described']} | {row['class']} | {' | '.join(cells)} |"
 
 

@@ -1,24 +1,22 @@
 """Which operators of MXNet 0.11, ONNX and core ATen are described, and what is known of each.
 
-    python results/operator-coverage/run.py
+    python -m results operator-coverage
 
-writes coverage.json, coverage.svg, README.md and one table per catalog, all beside this file. It takes minutes, most of
-them for the figures of verification.
+writes data.json, coverage.svg, README.md and one table per catalog, all beside this file. It takes minutes, most of
+them for the figures of verification; `python -m results.operator_coverage.run --facts` makes all else.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))  # the figures of verification are those of the tests
+from results.experiment import Pages, in_process, machine, publish, read_data
+from results.operator_coverage import facts, picture
+from results.operator_coverage import pages as tables_of
 
-from results.experiment import machine
-from results.operator_coverage import facts, pages, picture
-from results.operator_coverage.verification import verification
+HERE = Path(__file__).parent
 
 
 def timings() -> dict[str, Any]:
@@ -30,14 +28,21 @@ def timings() -> dict[str, Any]:
     return {"machine": machine(), "repeats": facts.REPEATS, **seconds}
 
 
-def main() -> None:
-    found = facts.coverage() | {"timings": timings(), "verification": verification()}
-    (HERE / "coverage.json").write_text(json.dumps(found, indent=1) + "\n")
-    (HERE / "coverage.svg").write_text(picture.picture(found["counts"]))
-    (HERE / "README.md").write_text(pages.summary(found))
-    for catalog, name in pages.PAGES.items():
-        (HERE / name).write_text(pages.page(found, catalog))
+def pages(found: Any) -> Pages:
+    """Return the summary, the tables of the catalogs, and the picture."""
+    tables = {name: tables_of.page(found, catalog) for catalog, name in tables_of.PAGES.items()}
+    return {"README.md": tables_of.summary(found), "coverage.svg": picture.picture(found["counts"]), **tables}
+
+
+def main(arguments: list[str]) -> None:
+    """Find the facts; with `--facts` keep what takes minutes, seconds and verification's figures, as it was."""
+    if arguments == ["--facts"]:
+        known = read_data(HERE)
+        slow = {name: known[name] for name in ("timings", "verification")}
+    else:
+        slow = {"timings": timings(), "verification": in_process("results.operator_coverage.verification")}
+    publish(HERE, facts.coverage() | slow, pages)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

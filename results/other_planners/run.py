@@ -1,13 +1,12 @@
 """What two other planners find on the same models, beside what this one finds, for 8 workers.
 
-    python results/other-planners/run.py
+    python -m results other-planners
 
 writes data.json and the tables in README.md; the others' figures are in published.json.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from planner.graph import Graph
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, search
-from results.experiment import machine, table, write_data, write_in_readme
+from results.experiment import Pages, filled, machine, publish, read_published, table
 
 HERE = Path(__file__).parent
 WORKERS, WAYS, ITEM_BYTES = 8, (2, 2, 2), 4
@@ -23,7 +22,7 @@ NAMES = ("recursive", "joint")
 TOFU_SEARCHES = [(placements, name) for placements in ("S", "S,R") for name in NAMES]
 ALPA_SEARCHES = [(placements, name) for placements in ("S", "S,R", "S,R,P") for name in NAMES]
 
-TOFU_OPTIONS = {
+TOFU_OPTIONS: dict[str, dict[str, Any]] = {
     "mlp-4-8192": {"first_input_gradient": True},
     "wresnet-152-10": {"batch_norm": False},
     "rnn-10-4k": {"input_width": 4096},
@@ -60,60 +59,65 @@ def beside_alpa(published: dict[str, Any]) -> dict[str, Any]:
 
 
 def tofu_table(rows: list[dict[str, Any]]) -> str:
-    """Elements moved by all workers."""
-    columns = [
-        "model",
-        "prototype",
-        "its seconds",
-        *(f"{placements} {name}" for placements, name in TOFU_SEARCHES),
-        "seconds",
-    ]
+    """Elements moved by all workers: a line per search."""
+    columns = ["model", "prototype", "its seconds", "placements", "search", "elements", "difference", "gap", "seconds"]
     return table(
         columns,
         [
             [
-                f"`{row['model']}`, batch {row['batch']}",
-                f"{row['elements']:,}",
-                row["seconds"],
-                *(f"{run['bytes'] // ITEM_BYTES:,} ({run['ratio'] - 1:+.1%})" for run in row["found"]),
-                " / ".join(f"{run['seconds']:.2f}" for run in row["found"]),
+                *_of(row, f"{row['elements']:,}", row["seconds"]),
+                *(run["placements"], run["search"]),
+                *(f"{run['bytes'] // ITEM_BYTES:,}", f"{run['ratio'] - 1:+.1%}", gap(run), f"{run['seconds']:.2f}"),
             ]
             for row in rows
+            for run in row["found"]
         ],
     )
 
 
 def alpa_table(rows: list[dict[str, Any]]) -> str:
-    """Megabytes of each device."""
-    columns = [
-        "model",
-        "Alpa, MB",
-        "its seconds",
-        *(f"{placements} {name}" for placements, name in ALPA_SEARCHES),
-        "seconds",
-    ]
+    """Megabytes of each device: a line per search."""
+    columns = ["model", "Alpa, MB", "its seconds", "placements", "search", "MB", "difference", "gap", "seconds"]
     return table(
         columns,
         [
             [
-                f"`{row['model']}`, batch {row['batch']}",
-                row["megabytes"],
-                "{}-{}".format(*row["seconds"]),
-                *(f"{run['bytes'] / WORKERS / 1e6:.6f}" for run in row["found"]),
-                " / ".join(f"{run['seconds']:.2f}" for run in row["found"]),
+                *_of(row, row["megabytes"], "{}-{}".format(*row["seconds"])),
+                *(run["placements"], run["search"], f"{megabytes(run):.6f}"),
+                *(f"{megabytes(run) / row['megabytes'] - 1:+.1%}", gap(run), f"{run['seconds']:.2f}"),
             ]
             for row in rows
+            for run in row["found"]
         ],
     )
 
 
+def _of(row: dict[str, Any], *theirs: object) -> list[object]:
+    return [f"`{row['model']}`, batch {row['batch']}", *theirs]
+
+
+def megabytes(run: dict[str, Any]) -> float:
+    """Return what each device moves, the mean over devices."""
+    moved: int = run["bytes"]
+    return moved / WORKERS / 1e6
+
+
+def gap(run: dict[str, Any]) -> str:
+    """Say how far a plan may be above the least of its space, where the search knows that."""
+    return "" if run["gap"] is None else f"{run['gap']:.2%}" if run["gap"] else "exact"
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables."""
+    tables = {"tofu": tofu_table(data["tofu"]), "alpa": alpa_table(data["alpa"])}
+    return {"README.md": filled(HERE / "README.md", machine=data["machine"], **tables)}
+
+
 def main() -> None:
-    published = json.loads((HERE / "published.json").read_text())
+    published = read_published(HERE)
     tofu = [beside_tofu(row) for row in published["tofu"]["rows"]]
     alpa = [beside_alpa(row) for row in published["alpa"]["rows"]]
-    write_data(HERE, {"machine": machine(), "ways": WAYS, "tofu": tofu, "alpa": alpa})
-    write_in_readme(HERE, tofu=tofu_table(tofu), alpa=alpa_table(alpa), machine=machine())
-    print(tofu_table(tofu), alpa_table(alpa), sep="\n\n")
+    publish(HERE, {"machine": machine(), "ways": WAYS, "tofu": tofu, "alpa": alpa}, pages)
 
 
 if __name__ == "__main__":

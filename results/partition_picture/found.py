@@ -54,7 +54,8 @@ def blocks(every: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def moved(made: Plan) -> dict[str, dict[str, float]]:
     """Return the gigabytes that move in each stage: weights and their gradients, activations and theirs, the rest."""
-    graph, total = made.graph, defaultdict(lambda: {"weights": 0.0, "activations": 0.0})
+    graph = made.graph
+    total: dict[str, dict[str, float]] = defaultdict(lambda: {"weights": 0.0, "activations": 0.0})
     for tensor, exchange in Traffic(made).exchanges():
         stage = re.match(r"stem|stage\d", tensor)
         kind = "weights" if re.search(r"\.w(\.|$)|\.b(\.|$)", tensor) else "activations"

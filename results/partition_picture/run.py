@@ -1,6 +1,6 @@
 """Tofu's Figure 11: how the recursion splits WResNet-152-10 over 8 workers, drawn block by block.
 
-    python results/partition-picture/run.py
+    python -m results partition-picture
 
 writes data.json, partition.svg and the table in README.md, all beside this file.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from results.experiment import table, write_data, write_in_readme
+from results.experiment import Pages, filled, publish, table
 from results.partition_picture import found
 
 HERE = Path(__file__).parent
@@ -112,15 +112,17 @@ def rendered(moved: dict[str, dict[str, float]]) -> str:
     )
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its table, and the picture."""
+    readme = filled(HERE / "README.md", moved=rendered(data["gigabytes"]))
+    return {"README.md": readme, "partition.svg": picture(data["blocks"])}
+
+
 def main() -> None:
     """Plan, draw, and write the files."""
     plan = found.plan()
     blocks = found.blocks(found.convolutions(plan))
-    moved = found.moved(plan)
-    write_data(HERE, {"bytes": plan.total_bytes, "blocks": blocks, "gigabytes": moved})
-    (HERE / "partition.svg").write_text(picture(blocks))
-    write_in_readme(HERE, moved=rendered(moved))
-    print(f"{plan.total_bytes} bytes", rendered(moved), sep="\n\n")
+    publish(HERE, {"bytes": plan.total_bytes, "blocks": blocks, "gigabytes": found.moved(plan)}, pages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One model's searches by one searcher, in a process of its own: `measure.py MODEL OPTIONS SEARCHER SECONDS CASES`.
+"""One model's searches by one searcher, in a process of its own: MODEL OPTIONS SEARCHER SECONDS CASES.
 
 OPTIONS and CASES are JSON: the model's options, and [workers, placements] of every search. SECONDS of CPU, and no more,
 go into each.

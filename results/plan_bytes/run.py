@@ -1,6 +1,6 @@
 """Bytes of every search and every placement set, for every family of models and several numbers of workers.
 
-    python results/plan-bytes/run.py [MODEL...]
+    python -m results.plan_bytes.run [MODEL...]
 
 writes data.json, ratios.svg and the tables in README.md; a model's searches by one searcher run in a process of their
 own (measure.py), each for a limited time. With models named, only theirs are made anew.
@@ -16,7 +16,7 @@ from typing import Any
 from planner.search import SEARCHERS
 from planner.search.alternatives import IMPLIED
 from planner.search.options import PLACEMENTS
-from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
 from results.plan_bytes import picture
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def searches_of(model: str) -> list[Row]:
     for search in SEARCHES:
         wanted = cases(search)
         how = (model, json.dumps(MODELS[model]), search, str(SECONDS), json.dumps(wanted))
-        found = in_process_within(Within(2 * SECONDS * len(wanted)), HERE / "measure.py", *how)
+        found = in_process_within(Within(2 * SECONDS * len(wanted)), "results.plan_bytes.measure", *how)
         if isinstance(found, dict):
             found = [{"search": search, "workers": w, "placements": p, **found} for w, p in wanted]
         rows.extend(found)
@@ -171,14 +171,14 @@ def ratios(plans: Plans, placements: str) -> dict[str, dict[str, float]]:
     }
 
 
-def written(kept: Plans) -> None:
-    """Write the data, the picture and the README's tables of the models searched so far."""
-    plans = {model: kept[model] for model in MODELS if model in kept}
-    write_data(HERE, {"machine": machine(), "limit_s": SECONDS, "models": MODELS, "plans": plans})
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    plans = data["plans"]
     tables = {f"searches_{p.replace(',', '')}": searches_table(plans, p) for p in ("S", "S,R")}
     tables |= {"workers": workers_table(plans), "beaten": beaten_table(plans)}
-    write_in_readme(HERE, machine=f"Measured on: {machine()}. A search may take {SECONDS:g} s.", **tables)
-    (HERE / "ratios.svg").write_text(picture.dots(ratios(plans, "S,R"), EXACT, TITLE))
+    measured_on = f"Measured on: {data['machine']}. A search may take {data['limit_s']:g} s."
+    readme = filled(HERE / "README.md", machine=measured_on, **tables)
+    return {"README.md": readme, "ratios.svg": picture.dots(ratios(plans, "S,R"), EXACT, TITLE)}
 
 
 def main(models: list[str]) -> None:
@@ -186,7 +186,8 @@ def main(models: list[str]) -> None:
     kept = read_data(HERE)["plans"] if models else {}
     for model in models or MODELS:
         kept[model] = searches_of(model)
-        written(kept)
+        plans = {known: kept[known] for known in MODELS if known in kept}
+        publish(HERE, {"machine": machine(), "limit_s": SECONDS, "models": MODELS, "plans": plans}, pages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS SEARCH RULES`.
+"""One search in a process of its own: MODEL BATCH WAYS PLACEMENTS SEARCH RULES.
 
 RULES are the rules of coarsening that apply, or `default`.
 """

@@ -1,6 +1,6 @@
 """How long the searches take, and how much memory, beside what others report (Tofu's Table 1).
 
-    python results/search-time/run.py [MODEL...]
+    python -m results.search_time.run [MODEL...]
 
 writes data.json, seconds.svg and the tables in README.md; every search runs in a process of its own (measure.py). With
 models named, only theirs are measured anew.
@@ -8,7 +8,6 @@ models named, only theirs are measured anew.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from planner.search import Ties
-from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.experiment import (
+    Pages,
+    Within,
+    filled,
+    gap,
+    in_process_within,
+    machine,
+    publish,
+    read_data,
+    read_published,
+    table,
+)
 from results.search_time import picture
 
 HERE = Path(__file__).parent
@@ -67,22 +77,14 @@ def measured(model: str, case: Row) -> Row:
     ways = ",".join(["2"] * STEPS[case["workers"]])
     ties = rules(case["graph"], case["placements"])
     how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ties)
-    found = in_process_within(WITHIN, HERE / "measure.py", *how)
+    found = in_process_within(WITHIN, "results.search_time.measure", *how)
     for _ in range(1, TRIES):
         if found.get("seconds", QUICK_S) < QUICK_S:
-            again = in_process_within(WITHIN, HERE / "measure.py", *how)
+            again = in_process_within(WITHIN, "results.search_time.measure", *how)
             found = min(found, again, key=lambda one: one.get("cpu_seconds", math.inf))
     row = {"model": model, "batch": MODELS[model], **case, **found}
     print(row, flush=True)
     return row
-
-
-def gap(row: Row) -> str:
-    """Write how far the bytes may be above the least of the space."""
-    if not row["lower_bound"]:
-        return "" if row["lower_bound"] is None else "no bound"
-    above = row["plan_bytes"] / row["lower_bound"] - 1
-    return f"{above:.2%}" if above else "exact"
 
 
 def times_table(rows: list[Row]) -> str:
@@ -96,7 +98,7 @@ def times_table(rows: list[Row]) -> str:
             f"{row['seconds']:.2f}",
             f"{row['memory_bytes'] / 1e6:,.0f} MB",
             f"{row['plan_bytes'] / 1e9:.3f}" + ("" if row["winner"] == row["search"] else f" ({row['winner']})"),
-            gap(row),
+            gap(row["lower_bound"], row["plan_bytes"]),
         ]
 
     columns = ["model", "workers", "placements", "graph", "search", "CPU s", "wall s", "memory", "GB moved", "gap"]
@@ -129,23 +131,29 @@ def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
     )
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    published, rows = read_published(HERE), [row for found in data["rows"].values() for row in found]
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
+        table_1=beside_tofu(rows, published),
+        others=table(
+            ["planner", "graph", "seconds"],
+            [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]],
+        ),
+        searches=times_table(rows),
+    )
+    return {"README.md": readme, "seconds.svg": picture.bars(rows)}
+
+
 def main(models: list[str]) -> None:
     """Measure, and write the data, the picture and the README's tables."""
-    published = json.loads((HERE / "published.json").read_text())
     kept = read_data(HERE)["rows"] if models and (HERE / "data.json").exists() else {}
     for model in models or MODELS:
         kept[model] = [measured(model, case) for case in cases()]
-    rows = [row for model in MODELS for row in kept.get(model, [])]
-    write_data(HERE, {"machine": machine(), "within": asdict(WITHIN), "rows": kept})
-    (HERE / "seconds.svg").write_text(picture.bars(rows))
-    others = [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]]
-    write_in_readme(
-        HERE,
-        machine=f"Measured on: {machine()}. A process may take {WITHIN}.",
-        table_1=beside_tofu(rows, published),
-        others=table(["planner", "graph", "seconds"], others),
-        searches=times_table(rows),
-    )
+    rows = {model: kept[model] for model in MODELS if model in kept}
+    publish(HERE, {"machine": machine(), "within": asdict(WITHIN), "rows": rows}, pages)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
 """SoyBean's example of five layers on 16 workers: its own accounting, exact counts, and what the planner finds.
 
-    python results/soybean-example/run.py
+    python -m results soybean-example
 
 writes data.json, bytes.svg and the tables in README.md, all beside this file.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, search
-from results.experiment import table, write_data, write_in_readme
+from results.experiment import Pages, filled, publish, read_published, table
 from results.soybean_example import schemes
 
 HERE = Path(__file__).parent
@@ -142,17 +141,19 @@ def picture(rows: list[tuple[str, float, str]], hybrid: float) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
+    of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
+    readme = filled(HERE / "README.md", accounts=accounts_table(accounts, published), plans=plans_table(plans))
+    return {"README.md": readme, "bytes.svg": picture(bars(of_first, plans), published["megabytes"]["hybrid"])}
+
+
 def main() -> None:
     """Count, plan, and write the files."""
-    published = json.loads((HERE / "published.json").read_text())
-    both = examples(published)
+    both = examples(read_published(HERE))
     accounts = [row for one in both for row in accounts_of(one)]
-    plans = plans_of(both[0])
-    write_data(HERE, {"accounts": accounts, "plans": plans})
-    of_first = [row for row in accounts if row["batch"] == both[0].batch]
-    (HERE / "bytes.svg").write_text(picture(bars(of_first, plans), published["megabytes"]["hybrid"]))
-    write_in_readme(HERE, accounts=accounts_table(accounts, published), plans=plans_table(plans))
-    print(accounts_table(accounts, published), plans_table(plans), sep="\n\n")
+    publish(HERE, {"accounts": accounts, "plans": plans_of(both[0])}, pages)
 
 
 if __name__ == "__main__":

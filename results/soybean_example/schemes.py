@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from planner.layout import REPLICATE, Shard
+from planner.layout import REPLICATE, Placement, Shard
 from planner.plan import Plan
 from results.theorems import accounts, draws
 
 ITEM = 4
 
-DATA = {"w": (REPLICATE, ""), "x": (Shard(0), "i"), "g": (Shard(0), "i"), "dw": (REPLICATE, "k")}
-MODEL = {"w": (Shard(0), ""), "x": (Shard(1), "k"), "g": (REPLICATE, "j"), "dw": (Shard(0), "i")}
+Tiling = dict[str, tuple[Placement, str]]
+
+DATA: Tiling = {
+    "w": (REPLICATE, ""),
+    "x": (Shard(0), "i"),
+    "g": (Shard(0), "i"),
+    "dw": (REPLICATE, "k"),
+}
+MODEL: Tiling = {
+    "w": (Shard(0), ""),
+    "x": (Shard(1), "k"),
+    "g": (REPLICATE, "j"),
+    "dw": (Shard(0), "i"),
+}
 """T_data and T_model of Section 4.1: where a kind of tensor is, and by which variable its product is computed.
 
 Gradients of weights are kept as the weights are. To the letter T_model would replicate them, as it does "otherwise".

@@ -1,18 +1,18 @@
 """Tofu's Table 2 from the zoo: weight, gradient and history of 21 models, beside the published figures.
 
-    python results/table-2/run.py
+    python -m results table-2
 
 writes data.json, table.svg and the table in README.md, all beside this file.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 from planner.graph import Graph
 from planner.models import ModelOptions, build
-from results.experiment import table, write_data, write_in_readme
+from results.experiment import Pages, filled, publish, read_published, table
 
 HERE = Path(__file__).parent
 GIB, GB = 2**30, 10**9
@@ -46,8 +46,7 @@ def cell(name: str, published: float) -> dict[str, object]:
 
 def cells() -> list[dict[str, object]]:
     """All cells, in the order of published.json."""
-    published = json.loads((HERE / "published.json").read_text())
-    return [cell(name, figure) for name, figure in published["cells"].items()]
+    return [cell(name, figure) for name, figure in read_published(HERE)["cells"].items()]
 
 
 def rendered(rows: list[dict[str, object]]) -> str:
@@ -92,14 +91,11 @@ def picture(rows: list[dict[str, object]]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def main() -> None:
-    """Write the data, the picture and the README's table."""
-    rows = cells()
-    write_data(HERE, {"cells": rows})
-    (HERE / "table.svg").write_text(picture(rows))
-    write_in_readme(HERE, table=rendered(rows))
-    print(rendered(rows))
+def pages(data: Any) -> Pages:
+    """Return the README with its table, and the picture."""
+    rows = data["cells"]
+    return {"README.md": filled(HERE / "README.md", table=rendered(rows)), "table.svg": picture(rows)}
 
 
 if __name__ == "__main__":
-    main()
+    publish(HERE, {"cells": cells()}, pages)

@@ -40,7 +40,7 @@ CREATION = each("empty empty_strided", FILLED, "any values will do") | {
     "full_like": described(FILLED, "only the operand's shape is used"),
     "fill": described(FILLED, "only the operand's shape is used"),
     "scalar_tensor": described("filled(value=1.0, rank=0)"),
-    "arange": described('i = arange(extents={"i": 6}); s = scale(i, factor=0.5); add_scalar(s, value=1.0)'),
+    "arange": described('arange(start=1, step=2, extents={"i": 6})', "whole numbers"),
     "rand": described('rand(step[0], rank=2, extents={"i0": 3, "i1": 4})', GENERATOR),
     "randn": described('randn(step[0], rank=2, extents={"i0": 3, "i1": 4})', GENERATOR),
     "randperm": described(
@@ -145,7 +145,7 @@ INDEXING = {
     "masked_scatter": described(
         'p = cumsum(mask[1], dim=0, extents={"i0": 5}); '
         "q = add_scalar(p, value=-1); t = index_select(source[1], q, dim=0); where(mask, t, x[1])",
-        "of vectors: the place that is read is a sum over the mask",
+        "of vectors: the place that is read is a sum over the mask, which no graph takes for indices",
     ),
     "grid_sampler_2d": described(
         "bilinear_sampler(x[4], grid[4], size=(4, 5))", "corners aligned, zeros outside: a sum over all pixels"
