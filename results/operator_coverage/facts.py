@@ -69,10 +69,8 @@ def entry_facts(entry: Entry, operators: dict[str, dict[str, Any]]) -> dict[str,
 
 def fits_a_graph(found: Composition) -> bool:
     """Whether whole numbers go only where a training graph takes them, and numbers only where it takes those."""
-    dtypes: dict[str, str] = {}
+    dtypes = operand_dtypes(found)
     for application, description in zip(found.applications, found.descriptions(), strict=True):
-        for name, operand in zip(application.inputs, description.operands, strict=True):
-            dtypes.setdefault(name, "int32" if operand in INTEGER_OPERANDS else "float32")
         given = [dtypes[name] for name in application.inputs]
         try:
             check_dtypes(description.operands, given)
@@ -80,6 +78,15 @@ def fits_a_graph(found: Composition) -> bool:
             return False
         dtypes |= zip(application.outputs, description.output_dtypes(given), strict=False)
     return True
+
+
+def operand_dtypes(found: Composition) -> dict[str, str]:
+    """Return what a graph would give for each operand: what its first reader takes."""
+    dtypes: dict[str, str] = {}
+    for application, description in zip(found.applications, found.descriptions(), strict=True):
+        for name, operand in zip(application.inputs, description.operands, strict=True):
+            dtypes.setdefault(name, "int32" if operand in INTEGER_OPERANDS else "float32")
+    return {name: dtypes[name] for name in found.operands}
 
 
 def strategies(found: Description) -> dict[str, Any]:
