@@ -12,7 +12,7 @@ from results.plan_bytes.run import beaten
 
 HERE = Path(__file__).parent
 SEVERAL = ("S", "S,R")
-GIGABYTE = 10**9
+GIGABYTE, WORKERS = 10**9, 8
 LEAST_CHANGE = 0.0005
 
 Row = dict[str, Any]
@@ -27,9 +27,8 @@ def recursion(data: Any) -> str:
 
     searches = "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
     seconds = [one["wall_seconds"] for one in data["commands"]]
-    tofu = ", ".join(
-        f"{one['model']} {one['recursion']}" for one in read_published(HERE / "search_time")["tofu"]["rows"]
-    )
+    published = read_published(HERE / "search_time")["tofu"]["rows"]
+    tofu = ", ".join(f"{one['model']} {one['recursion']}" for one in published)
     return f"{searches} (Tofu, `S`: {tofu}); the command `plan` {min(seconds):.1f} to {max(seconds):.1f} s"
 
 
@@ -54,7 +53,7 @@ def joint(data: Any, graph: str) -> str:
         return f"{one['model']} {one['cpu_seconds']:.1f} s{much} ({gap(one['lower_bound'], one['plan_bytes'])})"
 
     def listed(placements: str) -> str:
-        asked = {"workers": 8, "placements": placements, "graph": graph, "search": "joint"}
+        asked = {"workers": WORKERS, "placements": placements, "graph": graph, "search": "joint"}
         return ", ".join(cell(one) for rows in data["rows"].values() for one in rows if asked.items() <= one.items())
 
     return "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
@@ -84,7 +83,7 @@ def alpa(data: Any) -> str:
     def ratio(one: Row, placements: str) -> float:
         best: int = min(run["bytes"] for run in one["found"] if run["placements"] == placements)
         alone: float = one["megabytes"]
-        return best / prod(data["ways"]) / (alone * 1e6)
+        return best / (WORKERS * alone * 1e6)
 
     def listed(placements: str) -> str:
         return ", ".join(f"{one['model']} {change(ratio(one, placements))}" for one in data["alpa"])
@@ -122,8 +121,9 @@ def operators(data: Any) -> str:
     killed, made = (sum(one[which] for one in verified["mutants"].values()) for which in (0, 1))
     return (
         f"{with_kernel['operators']} in the catalog, each strategy split on "
-        f"{with_kernel['fewest shapes of a strategy']} shapes; {killed:,} of {made:,} mutants found; of {aten['operators']} core ATen operators {aten['described']} "
-        f"are described, {sum(row.get('graph', False) for row in rows)} in a training graph"
+        f"{with_kernel['fewest shapes of a strategy']} shapes; {killed:,} of {made:,} mutants found; of "
+        f"{aten['operators']} core ATen operators {aten['described']} are described, "
+        f"{sum(row.get('graph', False) for row in rows)} in a training graph"
     )
 
 
