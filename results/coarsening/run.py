@@ -73,6 +73,26 @@ def rows(found: list[dict[str, Any]]) -> list[list[object]]:
     return [[f"`{one['model']}`", *_of(one)[1:], one["rules_called"], *_cells(one, whole[_of(one)])] for one in found]
 
 
+def without(found: list[dict[str, Any]]) -> list[list[object]]:
+    """Say of every rule and placement set what doing without it changes."""
+    whole = {_of(one): one for one in found if one["rules_called"] == "all" and "over" not in one}
+    pairs = [(one, whole[_of(one)]) for one in found if "over" not in one and _of(one) in whole]
+    lines: list[list[object]] = []
+    for name in (*(f"{WITHOUT}{rule}" for rule in RULES), "none"):
+        for placements in ("S", "S,R"):
+            alike = [pair for pair in pairs if pair[0]["rules_called"] == name and pair[0]["placements"] == placements]
+            if alike:
+                lines.append([name, placements, *_changes(alike)])
+    return lines
+
+
+def _changes(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    change = [one["bytes"] / whole["bytes"] - 1 for one, whole in pairs]
+    times = [one["seconds"] / whole["seconds"] for one, whole in pairs if one["search"] == "recursive"]
+    bytes_ = f"{min(change):+.2%} to {max(change):+.2%}" if any(change) else "the same"
+    return [bytes_, f"{min(times):.1f} to {max(times):.1f}"]
+
+
 def _of(one: dict[str, Any]) -> tuple[str, str, str]:
     return one["model"], one["placements"], one["search"]
 
@@ -91,7 +111,8 @@ def pages(data: Any) -> Pages:
     columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
     measured_on = f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}."
     rules = table(columns, rows(data["searches"]))
-    return {"README.md": filled(HERE / "README.md", rules=rules, machine=measured_on)}
+    summary = table(["rules", "placements", "bytes", "times as long"], without(data["searches"]))
+    return {"README.md": filled(HERE / "README.md", rules=rules, without=summary, machine=measured_on)}
 
 
 def main(models: list[str]) -> None:

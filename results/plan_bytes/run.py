@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,39 @@ def beaten_table(plans: Plans) -> str:
     return table(["model", "workers", "placements", "search", "GB", "recursive, GB", "difference"], lines)
 
 
+def says(plans: Plans) -> str:
+    """Say what the tables show."""
+    above = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, DEFAULT, p)]
+    unreduced = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, "icml18", p)]
+    lines = [
+        f"For {SHOWN} workers the recursion moves at most {max(above) - 1:.1%} more than the best (`S` and `S,R`); not "
+        f"reducing outputs (`icml18`) costs a factor of {min(unreduced):.1f} to {max(unreduced):.1f}.",
+        *(
+            f"`{more}` against `{fewer}`, bytes of the best plan found, {workers} workers: {_changes(plans, workers, fewer, more)}."
+            for workers in (SHOWN, WORKERS[-1])
+            for fewer, more in pairwise(PLACEMENTS)
+        ),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def compared(plans: Plans, workers: int, unit: str, search: str | None, placements: str) -> list[dict[str, Any]]:
+    """Return, per model, a search's bytes (None: the best known) over the best known for the placements of the unit."""
+    found = []
+    for model, rows in plans.items():
+        space = by_search(rows, workers, placements)
+        row = least(space) if search is None else space[search]
+        if "bytes" in row:
+            best = least(by_search(rows, workers, unit))
+            found.append({"model": model, "ratio": row["bytes"] / best["bytes"]})
+    return found
+
+
+def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
+    ratios = sorted((one["ratio"], one["model"]) for one in compared(plans, workers, fewer, None, more))
+    return " to ".join(f"{ratio - 1:+.1%} ({model})" for ratio, model in (ratios[-1], ratios[0]))
+
+
 def ratios(plans: Plans, placements: str) -> dict[str, dict[str, float]]:
     """Return every model's bytes by searcher over the least, for the number of workers shown."""
     found = {model: by_search(rows, SHOWN, placements) for model, rows in plans.items()}
@@ -175,7 +209,7 @@ def pages(data: Any) -> Pages:
     """Return the README with its tables, and the picture."""
     plans = data["plans"]
     tables = {f"searches_{p.replace(',', '')}": searches_table(plans, p) for p in ("S", "S,R")}
-    tables |= {"workers": workers_table(plans), "beaten": beaten_table(plans)}
+    tables |= {"workers": workers_table(plans), "beaten": beaten_table(plans), "says": says(plans)}
     measured_on = f"Measured on: {data['machine']}. A search may take {data['limit_s']:g} s."
     readme = filled(HERE / "README.md", machine=measured_on, **tables)
     return {"README.md": readme, "ratios.svg": picture.dots(ratios(plans, "S,R"), EXACT, TITLE)}

@@ -67,6 +67,21 @@ def rendered(rows: list[dict[str, object]]) -> str:
     )
 
 
+def says(rows: list[dict[str, Any]]) -> str:
+    """Say how well the figures agree."""
+    close = sorted((row for row in rows), key=lambda row: abs(row["error"]))
+    outlier, rest = close[-1], close[:-1]
+    decimal = [row["error_if_decimal"] for row in rest]
+    differing = [row for row in rest if row["three_times_rounded"] != row["published"]]
+    names = ", ".join(f"`{row['model']}`" for row in differing)
+    return f"""- The source writes GB and means GiB: taken as 10^9 bytes, all cells but one are {-max(decimal):.0%} to
+  {-min(decimal):.0%} too small.
+- {len(rest)} of the {len(rows)} cells are within {abs(rest[-1]["error"]):.1%}. **`{outlier["model"]}` does not fit**:
+  it is printed as {outlier["published"]}, the model says {outlier["gib"]:.1f}.
+- The last column is the published figure to the digit in {len(rows) - len(differing) - 1} cells; beside
+  `{outlier["model"]}`, {names} differ."""
+
+
 def picture(rows: list[dict[str, object]]) -> str:
     """Draw the errors as horizontal bars, in SVG."""
     height, middle, scale = 18, 330, 1500
@@ -94,7 +109,7 @@ def picture(rows: list[dict[str, object]]) -> str:
 def pages(data: Any) -> Pages:
     """Return the README with its table, and the picture."""
     rows = data["cells"]
-    return {"README.md": filled(HERE / "README.md", table=rendered(rows)), "table.svg": picture(rows)}
+    return {"README.md": filled(HERE / "README.md", table=rendered(rows), says=says(rows)), "table.svg": picture(rows)}
 
 
 if __name__ == "__main__":

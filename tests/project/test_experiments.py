@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from results import __main__ as command
 from results import figures
 from results.experiment import ROOT, read_data
+
+FIGURE = re.compile(r"(\d[\d,.]*)\s?(?:%|[GM]i?B|s|seconds|minutes|hours|times)(?!\w)")
+PUBLISHED = "".join(path.read_text() for path in (ROOT / "results").glob("*/published.json"))
 
 
 def test_there_are_experiments():
@@ -25,6 +29,20 @@ def test_pages_are_made_from_the_data(name):
     assert {path.name for path in folder.iterdir() if path.suffix in {".md", ".svg"}} == pages.keys()
     for file, content in pages.items():
         assert (folder / file).read_text() == content, f"{file}: run python -m results --pages {name}"
+
+
+@pytest.mark.parametrize("name", sorted({*command.EXPERIMENTS} - {"operator_coverage"}))
+def test_what_is_written_by_hand_holds_no_measured_figure(name):
+    """`operator_coverage` has no page that is written by hand."""
+    text = (ROOT / "results" / name / "README.md").read_text()
+    by_hand = re.sub(r"<!-- ([\w-]+): generated -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
+    assert by_hand != text
+    assert [figure for figure in FIGURE.findall(by_hand) if not re.search(rf"\b{figure}\b", PUBLISHED)] == []
+
+
+def test_a_measured_figure_is_found():
+    assert FIGURE.findall("takes 1.5 s and 40% of 3 GB, 4 times") == ["1.5", "40", "3", "4"]
+    assert FIGURE.findall("8 workers, 4 steps, Table 1") == []
 
 
 def test_the_figures_of_the_readme():
