@@ -15,8 +15,8 @@ from typing import Any
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Placement, Shard
-from planner.layout.inference import inferences
 from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
+from results.conversions.inference import inferences
 from results.experiment import Pages, filled, publish, table
 
 HERE = Path(__file__).parent

@@ -171,7 +171,8 @@ def says(plans: Plans) -> str:
         f"For {SHOWN} workers the recursion moves at most {max(above) - 1:.1%} more than the best (`S` and `S,R`); not "
         f"reducing outputs (`icml18`) costs a factor of {min(unreduced):.1f} to {max(unreduced):.1f}.",
         *(
-            f"`{more}` against `{fewer}`, bytes of the best plan found, {workers} workers: {_changes(plans, workers, fewer, more)}."
+            f"`{more}` against `{fewer}`, bytes of the best plan found, {workers} workers: "
+            f"{_changes(plans, workers, fewer, more)}."
             for workers in (SHOWN, WORKERS[-1])
             for fewer, more in pairwise(PLACEMENTS)
         ),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Shard, parse_layout
-from planner.layout.inference import inferences, linear_sets
+from planner.layout.linear import linear_sets
 from results.conversions import run
 from results.conversions.chains import ATOMS, SEND, closed, conversions, convert, direct, every_layout
+from results.conversions.inference import inferences
 from results.experiment import read_data, read_published
 from tests.search.oracle import digit_table, workers
 

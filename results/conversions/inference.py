@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
 
 import tdl
 from planner.layout.geometry import EVERYWHERE, TERMS
+from planner.layout.linear import linear_sets
 from planner.layout.placement import PARTIAL, REPLICATE, Placement, Shard
-
-FEW_OPERANDS = 6
-"""Up to so many operands every set of them is tried; of more, each alone and all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +22,6 @@ class Inference:
     choice: str
     operands: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
-
-
-def linear_sets(description: tdl.Description) -> tuple[frozenset[int], ...]:
-    """Return the sets of operands (positions) in which, taken together, every result is linear; small ones first."""
-    everything = range(len(description.operands))
-    sizes: Iterable[int] = dict.fromkeys((1, len(everything)))
-    if len(everything) <= FEW_OPERANDS:
-        sizes = range(1, len(everything) + 1)
-    candidates = (frozenset(chosen) for size in sizes for chosen in combinations(everything, size))
-    return tuple(chosen for chosen in candidates if description.linear(chosen))
 
 
 def inferences(description: tdl.Description) -> tuple[Inference, ...]:
