@@ -55,8 +55,3 @@ def test_descriptions_are_remembered_whatever_the_shapes(committed):
     for own in found.values():
         assert own["descriptions"] <= own["signatures"] < own["nodes"]
         assert set(own["new"]) <= counted
-
-
-def test_analysis_of_the_whole_catalog_is_fast():
-    assert facts.cold_seconds(facts.catalog_applications()) < 1
-    assert facts.cold_seconds(facts.table_applications()) < 5

@@ -238,7 +238,7 @@ def test_the_data_is_what_the_script_makes(written):
     assert written == json.loads(json.dumps(run.data()))
 
 
-def test_what_the_readme_says(written):
+def test_formulas_are_what_is_counted(written):
     for row in written["conversions"]:
         for where in ("same", "disjoint", "fewer"):
             cell = row[where]
@@ -248,6 +248,3 @@ def test_what_the_readme_says(written):
                 assert cell["bytes"] <= cell["published_bytes"]
     steps = written["two_steps"]
     assert steps["at_once_moves_more_than_composed"] == 0
-    assert (steps["of_them_without_becoming_partial"], steps["without_becoming_partial"]) == (4, 169)
-    assert (steps["step_by_step_moves_more_than_composed"], steps["composed_moves_more_than_at_once"]) == (35, 78)
-    assert (written["uneven"]["elements"], round(written["uneven"]["formula"], 1)) == (46, 46.7)
