@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
+from results.other_planners import run as other_planners
 from results.plan_bytes.run import beaten
 
 HERE = Path(__file__).parent
@@ -64,31 +65,31 @@ def change(ratio: float) -> str:
     return f"{ratio - 1:+.1%}" if abs(ratio - 1) >= LEAST_CHANGE else "the same"
 
 
+def beside(rows: list[Row], placements: str, ratio: Callable[[Row, Row], float]) -> str:
+    """Say of every model how the best plan compares with the other planner's, and how far from the least it may be."""
+    best = [
+        (row, min((run for run in row["found"] if run["placements"] == placements), key=lambda run: int(run["bytes"])))
+        for row in rows
+    ]
+    return ", ".join(f"{row['model']} {change(ratio(row, run))} ({other_planners.gap(run, row)})" for row, run in best)
+
+
 def prototype(data: Any) -> str:
     """Say by how much the best plans are below the prototype's."""
 
-    def listed(placements: str) -> str:
-        ratios = (
-            (one["model"], min(run["ratio"] for run in one["found"] if run["placements"] == placements))
-            for one in data["tofu"]
-        )
-        return ", ".join(f"{model} {change(ratio)}" for model, ratio in ratios)
+    def ratio(_row: Row, run: Row) -> float:
+        return float(run["ratio"])
 
-    return "elements moved: " + "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
+    return "elements moved: " + "; ".join(f"`{one}`: {beside(data['tofu'], one, ratio)}" for one in SEVERAL)
 
 
 def alpa(data: Any) -> str:
     """Say by how much the best plans are below those of Alpa's integer program."""
 
-    def ratio(one: Row, placements: str) -> float:
-        best: int = min(run["bytes"] for run in one["found"] if run["placements"] == placements)
-        alone: float = one["megabytes"]
-        return best / (WORKERS * alone * 1e6)
+    def ratio(row: Row, run: Row) -> float:
+        return other_planners.megabytes(run) / float(row["megabytes"])
 
-    def listed(placements: str) -> str:
-        return ", ".join(f"{one['model']} {change(ratio(one, placements))}" for one in data["alpa"])
-
-    return "bytes per device: " + "; ".join(f"`{placements}`: {listed(placements)}" for placements in ("S,R", "S,R,P"))
+    return "bytes per device: " + "; ".join(f"`{one}`: {beside(data['alpa'], one, ratio)}" for one in ("S,R", "S,R,P"))
 
 
 def alternatives(data: Any) -> str:

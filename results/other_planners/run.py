@@ -67,7 +67,12 @@ def tofu_table(rows: list[dict[str, Any]]) -> str:
             [
                 *_of(row, f"{row['elements']:,}", row["seconds"]),
                 *(run["placements"], run["search"]),
-                *(f"{run['bytes'] // ITEM_BYTES:,}", f"{run['ratio'] - 1:+.1%}", gap(run), f"{run['seconds']:.2f}"),
+                *(
+                    f"{run['bytes'] // ITEM_BYTES:,}",
+                    f"{run['ratio'] - 1:+.1%}",
+                    gap(run, row),
+                    f"{run['seconds']:.2f}",
+                ),
             ]
             for row in rows
             for run in row["found"]
@@ -84,7 +89,7 @@ def alpa_table(rows: list[dict[str, Any]]) -> str:
             [
                 *_of(row, row["megabytes"], "{}-{}".format(*row["seconds"])),
                 *(run["placements"], run["search"], f"{megabytes(run):.6f}"),
-                *(f"{megabytes(run) / row['megabytes'] - 1:+.1%}", gap(run), f"{run['seconds']:.2f}"),
+                *(f"{megabytes(run) / row['megabytes'] - 1:+.1%}", gap(run, row), f"{run['seconds']:.2f}"),
             ]
             for row in rows
             for run in row["found"]
@@ -102,9 +107,11 @@ def megabytes(run: dict[str, Any]) -> float:
     return moved / WORKERS / 1e6
 
 
-def gap(run: dict[str, Any]) -> str:
-    """Say how far a plan may be above the least of its space, where the search knows that."""
-    return "" if run["gap"] is None else f"{run['gap']:.2%}" if run["gap"] else "exact"
+def gap(run: dict[str, Any], row: dict[str, Any]) -> str:
+    """Say how far a plan may be above the least of its placements, by the bound that `joint` knows."""
+    (joint,) = (one for one in row["found"] if (one["search"], one["placements"]) == ("joint", run["placements"]))
+    above = run["bytes"] * (1 + joint["gap"]) / joint["bytes"] - 1
+    return f"{above:.2%}" if above else "exact"
 
 
 def pages(data: Any) -> Pages:
