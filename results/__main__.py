@@ -27,7 +27,10 @@ def measure(name: str) -> int:
     """Run an experiment in a process of its own; return its exit status."""
     started = time.perf_counter()
     status = subprocess.run([sys.executable, "-m", f"results.{name}.run"], check=False, cwd=ROOT).returncode
-    print(f"{name}: failed with exit status {status}" if status else f"{name}: {time.perf_counter() - started:.0f} s")
+    if status:
+        print(f"{name}: failed with exit status {status}", file=sys.stderr)
+    else:
+        print(f"{name}: {time.perf_counter() - started:.0f} s")
     return status
 
 
