@@ -25,7 +25,7 @@ from planner.layout import (
     production,
     store,
 )
-from planner.layout.inference import linear_sets
+from planner.layout.linear import linear_sets
 from planner.models import ModelOptions, build
 from planner.plan import Plan, check_plan, single_worker
 from planner.program.lower import lower
