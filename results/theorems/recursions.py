@@ -18,8 +18,9 @@ from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import Layouts, Strategies, choices_at, placements_at
 from planner.search.costs.tables import Tables
 from planner.search.joint import over
-from planner.search.minsum.problem import Problem
-from planner.search.minsum.solver import minimise
+from planner.search.solver.minimise import minimise
+from planner.search.solver.model import Dense
+from planner.search.solver.problem import Problem
 
 State = tuple[Any, ...]
 """What a variable is given at every step: placements or choices of a strategy."""
@@ -79,7 +80,8 @@ def best_in_its_own_account(space: Space) -> int:
         order = sorted(factor.scope)
         number = tables.arranged(tables.intern(first + copies * second), tuple(map(order.index, factor.scope)))
         terms.append((tuple(order), number))
-    return minimise(Problem(tables, tuple(map(len, pairs)), tuple(terms)), LIMITS).value
+    problem = Problem(tables, tuple(map(len, pairs)), tuple(terms))
+    return minimise(Dense(problem), LIMITS).value
 
 
 def equal_chop(choice: list[State], space: Space) -> bool:

@@ -13,12 +13,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.costs.tables import Table
 from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import eliminate, solve
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Limits
-from planner.search.solver.model import Model
+from planner.search.solver.model import Live, Model
 from planner.search.solver.quotient import Quotient, Representatives, lazy
 
 
@@ -34,20 +35,18 @@ def over_groups(model: Model, known: Known, limits: Limits, representatives: Rep
     if not terms:
         return known
     everything = [range(size) for size in model.sizes]
-    return _quotient(model, known, limits, Quotient(terms, representatives), everything, model.scale)
+    return _solved(model, known, limits, Quotient(terms, representatives, everything, model.scale))
 
 
 def over_halves(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
     live = known.live_alike(model.colours)
     halves = [_halved(states, of) for of, states in zip(representatives, live, strict=True)]
-    return _quotient(model, known, limits, Quotient(lazy(model.exact(live)), halves), live, 1)
+    return _solved(model, known, limits, Quotient(lazy(model.exact(live)), halves, live))
 
 
-def _quotient(
-    model: Model, known: Known, limits: Limits, quotient: Quotient, live: Sequence[Sequence[int]], scale: int
-) -> Known:
-    """Return what a quotient of some states says, whose costs are at most `scale` times the model's."""
+def _solved(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
+    """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
     problem, alive = Dominance(quotient.tables).prune(quotient.least)
@@ -56,13 +55,12 @@ def _quotient(
         return known
 
     def offered(known: Known, alive: Sequence[Sequence[int]], chosen: Sequence[int]) -> Known:
-        standing = quotient.standing_for([of[at] for of, at in zip(alive, chosen, strict=True)])
-        return known.offered(model, [of[at] for of, at in zip(live, standing, strict=True)])
+        return known.offered(model, quotient.standing_for([of[at] for of, at in zip(alive, chosen, strict=True)]))
 
     elimination = eliminate(problem, order.variables, whole=True)
     states = elimination.complete({})
     least = problem.value(states)
-    known = offered(known.raised(-(-least // scale)), alive, states)
+    known = offered(known.raised(-(-least // quotient.scale)), alive, states)
     if known.gap > tuning.close:
         standing, others = Dominance(quotient.tables).prune(quotient.standing)
         order = lockstep_order(standing.sizes, standing.terms, limits.operations, tuning)
@@ -70,19 +68,17 @@ def _quotient(
             known = offered(known, others, solve(standing, order))
     if known.is_proved:
         return known
-    found = elimination.marginals(least, known.cost * scale, tuning.near_choices)
-    return known if found is None else known.bounded(live, _of_states(quotient, alive, found, least, scale))
+    found = elimination.marginals(least, known.cost * quotient.scale, tuning.near_choices)
+    return known if found is None else known.bounded(quotient.live, _of_states(quotient, alive, found, least))
 
 
-def _of_states(
-    quotient: Quotient, alive: Sequence[Sequence[int]], found: Sequence[NDArray[np.int64]], least: int, scale: int
-) -> list[NDArray[np.int64]]:
+def _of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
     """Return, per variable and state, a lower bound on the cost of every choice with it; `found` is of live groups."""
     bounds = []
     for v, (groups, marginals) in enumerate(zip(alive, found, strict=True)):
         costs = np.full(quotient.least.sizes[v], least)
         costs[list(groups)] = marginals
-        bounds.append(-(-costs[quotient.groups_of(v)] // scale))
+        bounds.append(-(-costs[quotient.groups_of(v)] // quotient.scale))
     return bounds
 
 

@@ -10,12 +10,7 @@ NO_BOUND = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The numbers that the search is tuned by. None changes what is proved, only how soon; results/joint_stages.
-
-    `without` names stages to do without, to measure what they buy.
-    """
-
-    without: frozenset[str] = frozenset()
+    """The numbers that the search is tuned by: none makes a bound or a plan wrong, each decides how soon they come."""
 
     small_operations: float = 1e6
     """Additions for which a problem is solved as it is: simplifying it takes longer."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
 from planner.search.solver.coarse_to_fine import over_groups, over_halves
@@ -24,7 +23,6 @@ from planner.search.solver.neighbourhood import improved
 from planner.search.solver.quotient import Representatives
 from planner.search.solver.slacks import Sharing, with_pairs
 
-QUICK_OPERATIONS = Tuning().quick_operations
 CHECKED_SWEEPS = 5
 SLACKS_PART = 3
 """What shared fetches add is found if their tables take no more than this part of the memory allowed."""
@@ -76,11 +74,10 @@ def minimise(
     starts = iter(()) if starts is None else starts
     task = Task(model, limits, time.process_time() + limits.seconds, starts, representatives)
     known = Known.of(model, next(starts, (0,) * len(model.sizes)))
-    for name, stage in STAGES:
+    for stage in STAGES.values():
         if known.is_proved or task.is_late:
             break
-        if name not in limits.tuning.without:
-            known = stage(task, known)
+        known = stage(task, known)
     return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
 
 
@@ -93,6 +90,11 @@ def solve_live(task: Task, known: Known, operations: float = inf) -> Known:
         return known
     found = optimum(model.exact(live), limits, most)
     return known if found is None else known.solved(model, _chosen(live, found.states), found.order)
+
+
+def solve_quickly(task: Task, known: Known) -> Known:
+    """Solve over the live states where that takes about a second."""
+    return solve_live(task, known, task.limits.tuning.quick_operations)
 
 
 def solve_groups(task: Task, known: Known) -> Known:
@@ -118,7 +120,7 @@ def bound_by_messages(task: Task, known: Known) -> Known:
     _sweep(task, messages, tuning.sweeps)
     known = _read_off(model, known, messages, live, part.scale)
     slacks = [] if known.is_proved or task.is_late else part.slacks(limits.memory_bytes // SLACKS_PART)
-    if slacks and SHARING not in tuning.without:
+    if slacks:
         whole = Messages(with_pairs(part.relaxed, slacks))
         whole.resume(messages.messages())
         _share(task, whole, Sharing(whole, slacks), known.cost * part.scale)
@@ -138,21 +140,19 @@ def search_neighbourhoods(task: Task, known: Known) -> Known:
     return improved(task.model, known, task.limits, task.deadline)
 
 
-SHARING = "sharing"
-
-STAGES: tuple[tuple[str, Callable[[Task, Known], Known]], ...] = (
-    ("whole at once", partial(solve_live, operations=QUICK_OPERATIONS)),
-    ("groups", solve_groups),
-    ("whole after groups", partial(solve_live, operations=QUICK_OPERATIONS)),
-    ("halves", divide_groups),
-    ("whole after halves", solve_live),
-    ("messages", bound_by_messages),
-    ("whole after messages", solve_live),
-    ("other starts", take_starts),
-    ("neighbourhoods", search_neighbourhoods),
-    ("whole at last", solve_live),
-)
-"""The stages in turn, by name."""
+STAGES: dict[str, Callable[[Task, Known], Known]] = {
+    "whole at once": solve_quickly,
+    "groups": solve_groups,
+    "whole after groups": solve_quickly,
+    "halves": divide_groups,
+    "whole after halves": solve_live,
+    "messages": bound_by_messages,
+    "whole after messages": solve_live,
+    "other starts": take_starts,
+    "neighbourhoods": search_neighbourhoods,
+    "whole at last": solve_live,
+}
+"""The stages, in turn."""
 
 
 def _may_fit(outline: Outline, operations: float, tuning: Tuning) -> bool:

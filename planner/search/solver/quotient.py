@@ -49,10 +49,14 @@ class Quotient:
     """A problem over groups of states, in order of who stands for them.
 
     In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
-    for their groups; both are of one store of `tables`.
+    for their groups; both are of one store of `tables`. `live` are the states of every variable that are grouped, by
+    their numbers in the model; costs count `scale` times.
     """
 
-    def __init__(self, terms: Sequence[Lazy], representatives: Representatives) -> None:
+    def __init__(
+        self, terms: Sequence[Lazy], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
+    ) -> None:
+        self.live, self.scale = live, scale
         self._groups = [_Groups.of(of) for of in representatives]
         self.tables = Tables()
         keys: dict[Hashable, int] = {}
@@ -80,8 +84,8 @@ class Quotient:
             yield tuple(sorted(term.scope)), *made[key]
 
     def standing_for(self, chosen: Sequence[int]) -> list[int]:
-        """Return the states that stand for the groups chosen."""
-        return [int(one.standing[group]) for one, group in zip(self._groups, chosen, strict=True)]
+        """Return the states, by their numbers in the model, that stand for the groups chosen."""
+        return [of[int(one.standing[group])] for of, one, group in zip(self.live, self._groups, chosen, strict=True)]
 
     def groups_of(self, v: int) -> NDArray[np.intp]:
         """Return the group of every state of a variable."""
