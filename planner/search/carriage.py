@@ -1,9 +1,9 @@
 """Which results may stay partial, and which nodes carry their terms on (placements S,R,P).
 
 A result may stay partial at a step where every node that makes it can sum there, and where some reader can carry its
-terms on: a node that is linear in the operands through which it reads it, taken together with others that may be
-partial as well. Inputs, weights and optimizer state, what updates them, and metrics are never partial; nor are results
-that every reader would have to add up.
+terms on (a node that is linear in the operands through which it reads it, taken together with others that may be
+partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are never
+partial; nor are results that every reader would have to add up, which had better be added up once.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def _at(
             v
             for v in left
             if all(maker in summing or maker in carried for maker in flow.makers.get(v, ()))
-            and any(operands <= chosen for v_, operands in flow.through.get(v, ()) for chosen in carried.get(v_, ()))
+            and (
+                v not in flow.through
+                or any(operands <= chosen for node, operands in flow.through[v] for chosen in carried.get(node, ()))
+            )
         )
         if kept == left:
             return left, carried

@@ -167,3 +167,27 @@ def training_graphs(draw, most_layers=3):
     loss = b.apply("sum", x, name="loss", dims=(0, 1))
     optimizer = Optimizer(draw(st.sampled_from(["none", "sgd", "momentum"])))
     return training_graph(b, {"loss": loss}, optimizer)
+
+
+@st.composite
+def loose_ends(draw):
+    """A forward graph of one to three operators, of which nobody need read what they make."""
+    b = GraphBuilder()
+    found = [b.input("x", (draw(st.integers(2, 4)), draw(st.integers(2, 6))))]
+    for number in range(draw(st.integers(1, 3))):
+        x, name = draw(st.sampled_from(found)), f"{number}"
+        kind = draw(st.sampled_from(["mm", "sum", "relu", "mul", "slice"]))
+        if kind == "mm" and len(b.shape(x)) == 2:
+            weight = b.weight(f"w{number}", (b.shape(x)[1], draw(st.integers(1, 4))), Init("uniform", 1.0))
+            found.append(b.apply("mm", x, weight, name=name))
+        elif kind == "sum" and b.shape(x):
+            found.append(b.apply("sum", x, name=name, dims=(draw(st.integers(0, len(b.shape(x)) - 1)),)))
+        elif kind == "slice" and b.shape(x):
+            found.append(b.apply("slice", x, name=name, dim=0, skip=b.shape(x)[0] // 2))
+        elif kind == "mul":
+            found.append(
+                b.apply("mul", x, draw(st.sampled_from([y for y in found if b.shape(y) == b.shape(x)])), name=name)
+            )
+        else:
+            found.append(b.apply("relu", x, name=name))
+    return b.finish({}, {})
