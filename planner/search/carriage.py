@@ -21,7 +21,7 @@ from planner.layout.inference import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Objective, Priced, factor_domains
+from planner.search.objectives.objective import Extended, Priced, factor_domains
 
 Operands = frozenset[int]
 
@@ -136,24 +136,13 @@ MOST_PENALTIES = 1 << 56
 
 
 @dataclass(frozen=True, slots=True)
-class Feasible:
+class Feasible(Extended):
     """Another objective, in which every pair that does not go together costs more than a plan that is known.
 
     So no such pair is in a best plan; sums of all of them stay within 64 bits (see `above`).
     """
 
-    objective: Objective
     penalty: int
-
-    @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        return self.objective.name
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether any operator may be computed by all workers at a step."""
-        return self.objective.everywhere
 
     def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the penalties."""

@@ -14,7 +14,7 @@ from math import prod
 
 import tdl
 from planner.search.coarse.coarsen import CoarseGraph
-from planner.search.costs.cost import Cost, Read
+from planner.search.costs.cost import Cost, FetchCost
 from planner.search.minsum.elimination import ITEM_BYTES
 from planner.search.minsum.limits import Limits
 from planner.search.minsum.relaxation import is_shared, relaxed_fetches
@@ -65,7 +65,7 @@ def _without_strides(coarse: CoarseGraph) -> CoarseGraph:
 
 
 def _strided(cost: Cost) -> bool:
-    if not isinstance(cost, Read):
+    if not isinstance(cost, FetchCost):
         return False
     indices = (index for needs in cost.nodes for need in needs for reach in need for index in reach.indices)
     return any(isinstance(index, tdl.Affine) and not _is_dense(index) for index in indices)

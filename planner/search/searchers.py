@@ -23,7 +23,7 @@ SEARCHERS: dict[str, Searcher] = {
 FREE = ("recursive", "joint")
 """The searchers that choose from all plans of a space; the others are alternatives, which choose from some."""
 
-PARTIAL = ("recursive", "joint")
+WITH_PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}

@@ -1,12 +1,14 @@
 """Hypothesis strategies: operators with shapes, candidate states, small training graphs."""
 
+from itertools import product
+
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import signatures
-from planner.search.costs.domains import all_layouts, choices_at
+from planner.search.costs.domains import choices_at, placements_at
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)])
 EXTENT = st.integers(1, 9)
@@ -136,8 +138,16 @@ def some_strategies(draw, node, ways):
     return tuple(dict.fromkeys(one() for _ in range(3)))
 
 
+def all_layouts(shape, ways):
+    return tuple(product(*(placements_at(shape, ways, step, replicate=True) for step in range(len(ways)))))
+
+
+def all_strategies(node, ways):
+    return tuple(product(*(choices_at(node, ways, step, replicate=True) for step in range(len(ways)))))
+
+
 def some_layouts(draw, shape, ways):
-    options = all_layouts(shape, ways, replicate=True)
+    options = all_layouts(shape, ways)
     return tuple(draw(st.lists(st.sampled_from(options), min_size=1, max_size=4, unique=True)))
 
 

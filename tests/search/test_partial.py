@@ -33,7 +33,7 @@ from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.carriage import INFEASIBLE, Carriage, above
 from planner.search.coarse.coarsen import TensorVariable
-from planner.search.costs.cost import Read, Write
+from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import carried, carrying, choices_at, layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
 from tests.cross.loopback import Loopback
@@ -104,7 +104,7 @@ def test_fetch_of_a_partial_tensor(data):
     shape = node.shapes[operand]
     strategies = strategies_with_terms(data.draw, node, ways)
     layouts = layouts_with_terms(data.draw, shape, ways)
-    read = Read(shape, ((operand_need(node, operand),),), ((operand,),))
+    read = FetchCost(shape, ((operand_need(node, operand),),), ((operand,),))
     table, across = read.table([strategies], layouts), crossed(read, [strategies], layouts)
     flags = read.infeasible([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
@@ -128,7 +128,7 @@ def test_readers_share_what_they_fetch_alike(data):
     layouts = layouts_with_terms(data.draw, shape, ways)
     groups = [tuple(n for n in numbers if bits >> n & 1) for bits in range(1, 1 << len(nodes))]
     reads = [
-        (group, Read(shape, tuple((operand_need(nodes[n], 0),) for n in group), tuple((0,) for _ in group)))
+        (group, FetchCost(shape, tuple((operand_need(nodes[n], 0),) for n in group), tuple((0,) for _ in group)))
         for group in groups
     ]
     tables = [(group, read.table([strategies[n] for n in group], layouts)) for group, read in reads]
@@ -157,7 +157,7 @@ def test_store_as_a_partial_tensor(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     strategies = strategies_with_terms(data.draw, node, ways)
     layouts = layouts_with_terms(data.draw, node.outputs[0], ways)
-    write = Write(node, 0)
+    write = StoreCost(node, 0)
     table, across = write.table([strategies], layouts), crossed(write, [strategies], layouts)
     flags = write.infeasible([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
