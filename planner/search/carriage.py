@@ -1,9 +1,9 @@
 """Which results may stay partial, and which nodes carry their terms on (placements S,R,P).
 
 A result may stay partial at a step where every node that makes it can sum there, and where some reader can carry its
-terms on: a node that is linear in the operands through which it reads it, taken together with others that may be
-partial as well. Inputs, weights and optimizer state, what updates them, and metrics are never partial; nor are results
-that every reader would have to add up.
+terms on (a node that is linear in the operands through which it reads it, taken together with others that may be
+partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are never
+partial; nor are results that every reader would have to add up, which had better be added up once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Objective, Priced, factor_domains
+from planner.search.objectives.objective import Extended, Priced, factor_domains
 
 Operands = frozenset[int]
 
@@ -111,7 +111,10 @@ def _at(
             v
             for v in left
             if all(maker in summing or maker in carried for maker in flow.makers.get(v, ()))
-            and any(operands <= chosen for v_, operands in flow.through.get(v, ()) for chosen in carried.get(v_, ()))
+            and (
+                v not in flow.through
+                or any(operands <= chosen for node, operands in flow.through[v] for chosen in carried.get(node, ()))
+            )
         )
         if kept == left:
             return left, carried
@@ -133,24 +136,13 @@ MOST_PENALTIES = 1 << 56
 
 
 @dataclass(frozen=True, slots=True)
-class Feasible:
+class Feasible(Extended):
     """Another objective, in which every pair that does not go together costs more than a plan that is known.
 
     So no such pair is in a best plan; sums of all of them stay within 64 bits (see `above`).
     """
 
-    objective: Objective
     penalty: int
-
-    @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        return self.objective.name
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether any operator may be computed by all workers at a step."""
-        return self.objective.everywhere
 
     def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the penalties."""

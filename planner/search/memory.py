@@ -17,7 +17,7 @@ from planner.layout import Shard
 from planner.plan import Plan
 from planner.program.lower import arena_sizes
 from planner.search.carriage import MOST_PENALTIES
-from planner.search.objectives.storage import Stored, least_stored, resident
+from planner.search.objectives.storage import PricedStorage, least_stored, resident
 from planner.search.space import Outcome, Space, State
 
 UNITS = {
@@ -88,7 +88,7 @@ class _Search:
     items: Mapping[int, int] = field(init=False)
     sizes: dict[tuple[State, ...], int] = field(default_factory=dict)
     best: tuple[str, Outcome] | None = None
-    fitting: Stored | None = None
+    fitting: PricedStorage | None = None
     searches: int = 0
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class _Search:
         return least_stored(items, domains, self.space.tables)
 
     def _split(self, v: int) -> State:
-        options = [self.space.options(v, step) for step in range(len(self.space.ways))]
+        options = self.space.options_by_step(v)
         return tuple(next((one for one in some if isinstance(one, Shard)), some[0]) for some in options)
 
     def price_all(self, cheapest: int) -> None:
@@ -128,7 +128,7 @@ class _Search:
         if self.floor() > self.limit:  # nothing fits, but the error says by how little
             price = highest
         for _ in range(MOST_SEARCHES):
-            priced = Stored(self.space.objective, self.space.coarse, shift, price, self.items)
+            priced = PricedStorage(self.space.objective, self.space.coarse, shift, price, self.items)
             if self._fits_at(priced):
                 high, self.fitting = price, replace(priced, price=min(highest, SURELY * price))
             elif price == highest:
@@ -162,7 +162,7 @@ class _Search:
         in_range = most.bit_length() - 4 - cheapest.bit_length()
         return max(0, min(FINENESS, in_range, highest.bit_length() - HIGH.bit_length())), highest
 
-    def _fits_at(self, objective: Stored) -> bool:
+    def _fits_at(self, objective: PricedStorage) -> bool:
         """Search at these prices; say whether what is found fits."""
         self.searches += 1
         found = self.searcher(replace(self.space, objective=objective))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from planner.errors import PlanError
 from planner.search import alternatives
 from planner.search.coarse.coarsen import Coarsenings, Ties
-from planner.search.searchers import PARTIAL, SEARCHERS
+from planner.search.searchers import SEARCHERS, WITH_PARTIAL
 from planner.search.solver.limits import Limits
 from topologies import Machine
 
@@ -81,8 +81,10 @@ def placements_of(options: SearchOptions) -> str:
     wanted = {part.strip() for part in options.placements.split(",")}
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
-    if "P" in wanted and options.name not in PARTIAL:
-        raise PlanError(f"expected a searcher among {', '.join(PARTIAL)} for placements S,R,P, found {options.name!r}")
+    if "P" in wanted and options.name not in WITH_PARTIAL:
+        raise PlanError(
+            f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.name!r}"
+        )
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:

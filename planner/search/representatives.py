@@ -17,7 +17,7 @@ import tdl
 from planner.layout import Placement, Shard
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
-from planner.search.costs.cost import Agreed, Cost, Read
+from planner.search.costs.cost import Agreed, Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
 from planner.search.costs.needs import Need, output_reach
@@ -72,9 +72,9 @@ def _indexed(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
 
 
 def _needs(cost: Cost) -> Iterable[Need]:
-    if isinstance(cost, Read):
+    if isinstance(cost, FetchCost):
         return cost.nodes[0]
-    write = cost.write if isinstance(cost, Agreed) else cost
+    write = cost.store if isinstance(cost, Agreed) else cost
     return (output_reach(write.signature, write.output),)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.search import alternatives, ilp, joint, recursive
+from planner.search import alternatives, joint, recursive
 from planner.search.space import Searcher, Space
 
 SEARCHERS: dict[str, Searcher] = {
     "recursive": recursive.recursive,
     "joint": joint.joint,
-    "ilp": ilp.ilp,
     "allrow": alternatives.allrow,
     "spartan": alternatives.spartan,
     "equalchop": alternatives.equalchop,
@@ -21,10 +20,10 @@ SEARCHERS: dict[str, Searcher] = {
     "one-weird-trick": alternatives.one_weird_trick,
 }
 
-FREE = ("recursive", "joint", "ilp")
+FREE = ("recursive", "joint")
 """The searchers that choose from all plans of a space; the others are alternatives, which choose from some."""
 
-PARTIAL = ("recursive", "joint")
+WITH_PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
 HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}

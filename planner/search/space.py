@@ -13,8 +13,6 @@ from planner.search.carriage import INFEASIBLE, Carriage, Feasible, above
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,
-    all_layouts,
-    all_strategies,
     carried,
     carrying,
     choices_at,
@@ -62,21 +60,18 @@ class Space:
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
-        if self.carriage is not None:
-            return tuple(product(*(self.options(v, step) for step in range(len(self.ways)))))
-        variable = self.coarse.variables[v]
-        if isinstance(variable, TensorVariable):
-            return all_layouts(variable.shape, self.ways, replicate=self.replicate)
-        return all_strategies(
-            variable.signature, self.ways, replicate=self.replicate, everywhere=self.objective.everywhere
-        )
+        return tuple(product(*self.options_by_step(v)))
 
     @property
     def is_small(self) -> bool:
         """Whether all variables together have few states, nothing partial."""
-        whole, steps = self.without_partial(), range(len(self.ways))
-        states = (prod(len(whole.options(v, step)) for step in steps) for v in range(len(self.coarse.variables)))
+        whole = self.without_partial()
+        states = (prod(map(len, whole.options_by_step(v))) for v in range(len(self.coarse.variables)))
         return sum(states) <= SMALL_STATES
+
+    def options_by_step(self, v: int) -> list[tuple[Placement, ...] | tuple[str, ...]]:
+        """Return what a variable's state may have at every step."""
+        return [self.options(v, step) for step in range(len(self.ways))]
 
     def options(self, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
         """Return what a variable's state may have at a step."""

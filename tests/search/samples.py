@@ -1,12 +1,14 @@
 """Hypothesis strategies: operators with shapes, candidate states, small training graphs."""
 
+from itertools import product
+
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import signatures
-from planner.search.costs.domains import all_layouts, choices_at
+from planner.search.costs.domains import choices_at, placements_at
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)])
 EXTENT = st.integers(1, 9)
@@ -136,8 +138,16 @@ def some_strategies(draw, node, ways):
     return tuple(dict.fromkeys(one() for _ in range(3)))
 
 
+def all_layouts(shape, ways):
+    return tuple(product(*(placements_at(shape, ways, step, replicate=True) for step in range(len(ways)))))
+
+
+def all_strategies(node, ways):
+    return tuple(product(*(choices_at(node, ways, step, replicate=True) for step in range(len(ways)))))
+
+
 def some_layouts(draw, shape, ways):
-    options = all_layouts(shape, ways, replicate=True)
+    options = all_layouts(shape, ways)
     return tuple(draw(st.lists(st.sampled_from(options), min_size=1, max_size=4, unique=True)))
 
 
@@ -167,3 +177,27 @@ def training_graphs(draw, most_layers=3):
     loss = b.apply("sum", x, name="loss", dims=(0, 1))
     optimizer = Optimizer(draw(st.sampled_from(["none", "sgd", "momentum"])))
     return training_graph(b, {"loss": loss}, optimizer)
+
+
+@st.composite
+def loose_ends(draw):
+    """A forward graph of one to three operators, of which nobody need read what they make."""
+    b = GraphBuilder()
+    found = [b.input("x", (draw(st.integers(2, 4)), draw(st.integers(2, 6))))]
+    for number in range(draw(st.integers(1, 3))):
+        x, name = draw(st.sampled_from(found)), f"{number}"
+        kind = draw(st.sampled_from(["mm", "sum", "relu", "mul", "slice"]))
+        if kind == "mm" and len(b.shape(x)) == 2:
+            weight = b.weight(f"w{number}", (b.shape(x)[1], draw(st.integers(1, 4))), Init("uniform", 1.0))
+            found.append(b.apply("mm", x, weight, name=name))
+        elif kind == "sum" and b.shape(x):
+            found.append(b.apply("sum", x, name=name, dims=(draw(st.integers(0, len(b.shape(x)) - 1)),)))
+        elif kind == "slice" and b.shape(x):
+            found.append(b.apply("slice", x, name=name, dim=0, skip=b.shape(x)[0] // 2))
+        elif kind == "mul":
+            found.append(
+                b.apply("mul", x, draw(st.sampled_from([y for y in found if b.shape(y) == b.shape(x)])), name=name)
+            )
+        else:
+            found.append(b.apply("relu", x, name=name))
+    return b.finish({}, {})

@@ -5,14 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from planner.graph import GraphBuilder, Init
+from planner.graph import GraphBuilder, Init, parts
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
 from planner.models import ModelOptions, build
+from planner.plan import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import TensorVariable
+from planner.search.searchers import FREE
 from planner.search.space import Space
 from tests.search.brute import least_bytes
 from tests.search.graphs import random_graph
@@ -60,6 +62,29 @@ def test_parallelism_implies_replication_and_says_so(name):
 @pytest.mark.parametrize("name", sorted(set(SEARCHERS) - set(IMPLIED)))
 def test_the_others_keep_to_what_is_asked_for(name):
     assert search(random_graph(0), SearchOptions((2,), name, "S")).search["placements"] == "S"
+
+
+def reshaped(b):
+    """(4, 4) to (4, 1, 4): a dimension that no variable counts through."""
+    x = b.apply("relu", b.input("x", (4, 4)), name="act")
+    return parts.reshape(b, x, (4, 1, 4), "wide")
+
+
+def normalised(b):
+    """A group norm of one group."""
+    x = b.apply("mm", b.input("x", (4, 6)), b.weight("w", (6, 6), Init("uniform", 1.0)), name="fc")
+    x = parts.reshape(b, x, (4, 6, 1), "image")
+    return parts.group_norm(b, x, *(b.weight(name, (6,), Init("uniform", 1.0)) for name in ("scale", "shift")), 1, "y")
+
+
+@pytest.mark.parametrize("name", ["recursive", "joint", *sorted(set(SEARCHERS) - set(FREE))])
+@pytest.mark.parametrize("make", [reshaped, normalised])
+def test_an_extent_of_one_has_no_digits(make, name):
+    b = GraphBuilder()
+    x = make(b)
+    loss = b.apply("sum", x, name="loss", dims=tuple(range(len(b.shape(x)))))
+    graph = training_graph(b, {"loss": loss}, Optimizer("sgd"))
+    check_plan(search(graph, SearchOptions((2, 2), name, "S,R")))
 
 
 # SoyBean's example, Sec 2.2: five layers of 300 x 300, batch 400, 16 workers. The text multiplies by k where k - 1

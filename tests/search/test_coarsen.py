@@ -13,7 +13,7 @@ from planner.graph import GraphBuilder
 from planner.models import ModelOptions, build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
-from planner.search.costs.cost import Agreed, Read
+from planner.search.costs.cost import Agreed, FetchCost
 from planner.search.options import FEW_VARIABLES, default_ties
 from tests.search.graphs import random_graph
 
@@ -161,10 +161,10 @@ def told(factor):
     """What a factor says; signatures, which are one object per graph and node, by what they say."""
 
     def of(cost):
-        if isinstance(cost, Read):
+        if isinstance(cost, FetchCost):
             return cost
         if isinstance(cost, Agreed):
-            return of(cost.write), cost.stores
+            return of(cost.store), cost.stores
         return cost.signature.op, cost.signature.attributes, cost.signature.shapes, cost.output
 
     return factor.scope, of(factor.cost), factor.weight, factor.count

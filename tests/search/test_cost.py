@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from planner.graph import GraphBuilder
 from planner.layout import REPLICATE, Shard, signatures
 from planner.search.costs import volumes
-from planner.search.costs.cost import Read, Write
-from planner.search.costs.domains import all_layouts, all_strategies, layouts_of, strategies_of
+from planner.search.costs.cost import FetchCost, StoreCost
+from planner.search.costs.domains import layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
 from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 from tests.search import oracle
 from tests.search.samples import (
     WAYS,
+    all_layouts,
+    all_strategies,
     product_signature,
     readers_of_one_tensor,
     signature,
@@ -34,7 +36,7 @@ def test_fetch_of_one_operand(data):
     shape = node.shapes[operand]
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
-    table = Read(shape, ((operand_need(node, operand),),)).table([strategies], layouts)
+    table = FetchCost(shape, ((operand_need(node, operand),),)).table([strategies], layouts)
     expected = [
         [oracle.fetched(shape, [(node, operand, s)], layout, ways) for layout in layouts.states]
         for s in strategies.states
@@ -50,7 +52,7 @@ def test_one_tensor_through_two_operands_is_one_need(data):
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
     needs = tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1)))
-    table = Read(shape, (needs,)).table([strategies], layouts)
+    table = FetchCost(shape, (needs,)).table([strategies], layouts)
     expected = [
         [oracle.fetched(shape, [(node, 0, s), (node, 1, s)], layout, ways) for layout in layouts.states]
         for s in strategies.states
@@ -70,7 +72,7 @@ def test_fetch_shared_by_a_backward_group(data):
     numbers = range(len(nodes))
     for states in product(*(range(len(domain.states)) for domain in strategies)):
         total = sum(
-            Read(shape, tuple(needs[n] for n in group)).table([strategies[n] for n in group], layouts)[
+            FetchCost(shape, tuple(needs[n] for n in group)).table([strategies[n] for n in group], layouts)[
                 tuple(states[n] for n in group)
             ]
             for size in range(1, len(nodes) + 1)
@@ -87,7 +89,7 @@ def test_store(data):
     shape = node.outputs[0]
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
-    table = Write(node, 0).table([strategies], layouts)
+    table = StoreCost(node, 0).table([strategies], layouts)
     expected = [[oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states]
     assert table.tolist() == expected
 
@@ -101,7 +103,7 @@ def test_closed_forms_where_extents_divide(data):
     (shape, _), stored = node.shapes, node.outputs[0]
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
-    read = Read(shape, ((operand_need(node, 0),),)).table([strategies], layouts)
+    read = FetchCost(shape, ((operand_need(node, 0),),)).table([strategies], layouts)
     for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
         steps = [
             FetchStep(
@@ -111,7 +113,7 @@ def test_closed_forms_where_extents_divide(data):
         ]
         assert read[s, at] == fetched(math.prod(shape), steps)
     layouts = layouts_of(stored, ways, some_layouts(data.draw, stored, ways))
-    write = Write(node, 0).table([strategies], layouts)
+    write = StoreCost(node, 0).table([strategies], layouts)
     for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
         steps = [
             StoreStep(
@@ -132,13 +134,13 @@ def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
     b, ways = GraphBuilder(), (2, 2)
     b.apply("mm", b.input("a", (rows, 1 << 14)), b.input("b", (8, 1 << 14)), name="node", transpose_b=True)
     node = signatures(b.finish({}, {}))["node"]
-    strategies = strategies_of(node, ways, all_strategies(node, ways, replicate=True))
-    layouts = layouts_of(node.shapes[0], ways, all_layouts(node.shapes[0], ways, replicate=True))
+    strategies = strategies_of(node, ways, all_strategies(node, ways))
+    layouts = layouts_of(node.shapes[0], ways, all_layouts(node.shapes[0], ways))
     found, bits = {}, set()
     for large in (0, math.inf):
         monkeypatch.setattr(volumes, "LARGE_ELEMENTS", large)
         for nodes in (1, 2):
-            read = Read(node.shapes[0], ((operand_need(node, 0),),) * nodes)
+            read = FetchCost(node.shapes[0], ((operand_need(node, 0),),) * nodes)
             table = read.table([strategies] * nodes, layouts)
             crossings = [(sign, part.tolist()) for sign, part in read.crossings([strategies] * nodes, layouts).parts]
             found.setdefault(nodes, []).append((table.tolist(), crossings))

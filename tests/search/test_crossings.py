@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
-from planner.search.costs.cost import Read, Write
+from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
 from results.conversions.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
@@ -62,7 +62,7 @@ def test_fetch_of_one_operand(data):
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
     check(
-        Read(shape, ((operand_need(node, operand),),)),
+        FetchCost(shape, ((operand_need(node, operand),),)),
         [strategies],
         layouts,
         lambda chosen, layout: fetches(shape, [needed(node, operand, chosen[0], ways)], layout, ways),
@@ -77,7 +77,7 @@ def test_two_fetches_of_one_node(data):
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
     check(
-        Read(shape, (tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1))),)),
+        FetchCost(shape, (tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1))),)),
         [strategies],
         layouts,
         lambda chosen, layout: fetches(shape, [needed(node, n, chosen[0], ways) for n in (0, 1)], layout, ways),
@@ -97,7 +97,7 @@ def test_fetches_shared_by_a_backward_group(data):
     groups = [group for size in numbers for group in combinations(numbers, size + 1)]
     terms = []
     for group in groups:
-        cost = Read(shape, tuple((operand_need(nodes[n], 0),) for n in group))
+        cost = FetchCost(shape, tuple((operand_need(nodes[n], 0),) for n in group))
         crossings = cost.crossings([strategies[n] for n in group], layouts)
         terms.append([(sign, crossings.spread(part)) for sign, part in crossings.parts])
     for states in product(*(range(len(domain.states)) for domain in strategies)):
@@ -124,7 +124,7 @@ def test_store(data):
     def hops(chosen, layout):
         return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
 
-    check(Write(node, 0), [strategies], layouts, hops)
+    check(StoreCost(node, 0), [strategies], layouts, hops)
 
 
 @given(st.data())
@@ -136,7 +136,7 @@ def test_closed_forms_where_extents_divide(data):
     strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
     for shape, read in ((node.shapes[0], True), (node.outputs[0], False)):
         layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
-        cost = Read(shape, ((operand_need(node, 0),),)) if read else Write(node, 0)
+        cost = FetchCost(shape, ((operand_need(node, 0),),)) if read else StoreCost(node, 0)
         crossings = cost.crossings([strategies], layouts)
         levels = crossings.spread(crossings.levels())
         dims = {"i": Shard(0), "k": Shard(1)} if read else {"i": Shard(0), "j": Shard(1)}

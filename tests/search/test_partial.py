@@ -1,6 +1,7 @@
 """Partial sums in the search: tables = exchanges, what goes together = what a plan may hold, the best = brute force."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,14 +31,14 @@ from planner.models import ModelOptions, build
 from planner.plan import Plan, check_plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
-from planner.search.carriage import INFEASIBLE, above
+from planner.search.carriage import INFEASIBLE, Carriage, above
 from planner.search.coarse.coarsen import TensorVariable
-from planner.search.costs.cost import Read, Write
+from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import carried, carrying, choices_at, layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
-from tests.search.samples import WAYS, readers_of_one_tensor, signature, squares, training_graphs
+from tests.search.samples import WAYS, loose_ends, readers_of_one_tensor, signature, squares, training_graphs
 
 UNTIED = Ties(elementwise=False, updates=False)
 
@@ -103,7 +104,7 @@ def test_fetch_of_a_partial_tensor(data):
     shape = node.shapes[operand]
     strategies = strategies_with_terms(data.draw, node, ways)
     layouts = layouts_with_terms(data.draw, shape, ways)
-    read = Read(shape, ((operand_need(node, operand),),), ((operand,),))
+    read = FetchCost(shape, ((operand_need(node, operand),),), ((operand,),))
     table, across = read.table([strategies], layouts), crossed(read, [strategies], layouts)
     flags = read.infeasible([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
@@ -127,7 +128,7 @@ def test_readers_share_what_they_fetch_alike(data):
     layouts = layouts_with_terms(data.draw, shape, ways)
     groups = [tuple(n for n in numbers if bits >> n & 1) for bits in range(1, 1 << len(nodes))]
     reads = [
-        (group, Read(shape, tuple((operand_need(nodes[n], 0),) for n in group), tuple((0,) for _ in group)))
+        (group, FetchCost(shape, tuple((operand_need(nodes[n], 0),) for n in group), tuple((0,) for _ in group)))
         for group in groups
     ]
     tables = [(group, read.table([strategies[n] for n in group], layouts)) for group, read in reads]
@@ -156,7 +157,7 @@ def test_store_as_a_partial_tensor(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     strategies = strategies_with_terms(data.draw, node, ways)
     layouts = layouts_with_terms(data.draw, node.outputs[0], ways)
-    write = Write(node, 0)
+    write = StoreCost(node, 0)
     table, across = write.table([strategies], layouts), crossed(write, [strategies], layouts)
     flags = write.infeasible([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
@@ -221,6 +222,37 @@ def test_joint_is_the_best_of_all(graph, ways, tied):
     recursive = SEARCHERS["recursive"](space, options.limits)
     without = SEARCHERS["recursive"](space.without_partial(), options.limits)
     assert least <= recursive.bytes <= without.bytes
+
+
+def anything_partial(space):
+    """The space in which every result that nothing but nodes looks at may be partial, and all terms be carried."""
+    coarse, nodes, tensors = space.coarse, {}, set()
+    shown = {*coarse.graph.updates, *coarse.graph.updates.values(), *coarse.graph.metrics.values()}
+    for node in coarse.graph.nodes:
+        nodes[coarse.variable_of["node", node.name]] = linear_sets(coarse.signatures[node.name].description)
+        tensors.update(coarse.variable_of["tensor", name] for name in node.outputs if name not in shown)
+    steps = len(space.ways)
+    return replace(space, carriage=Carriage((frozenset(tensors),) * steps, (nodes,) * steps))
+
+
+@given(loose_ends(), st.sampled_from([(2,), (3,), (2, 2)]))
+@settings(max_examples=60, deadline=None)
+def test_no_plan_is_below_what_joint_proves(graph, ways):
+    """Results without a reader among them: kept partial, they cost nothing."""
+    space = space_of(graph, SearchOptions(ways, "joint", "S,R,P", UNTIED))
+    least = least_bytes(anything_partial(space))
+    assume(least is not None)
+    found = SEARCHERS["joint"](space, Limits())
+    assert found.bytes == found.lower_bound == least
+
+
+def test_what_nobody_reads_stays_partial():
+    b = GraphBuilder()
+    b.apply("sum", b.input("x", (8,)), name="unread", dims=(0,))
+    plan = search(b.finish({}, {}), SearchOptions((2, 4), "joint", "S,R,P"))
+    check_plan(plan)
+    assert plan.total_bytes == plan.search["lower_bound"] == 0
+    assert PARTIAL in plan.layouts["unread"]
 
 
 TINY = {

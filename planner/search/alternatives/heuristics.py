@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.layout import EVERYWHERE, PARTIAL, Shard
-from planner.search.alternatives.restriction import Alternatives, options_by_step, restricted
+from planner.search.alternatives.restriction import Alternatives, keeping_to
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -15,12 +15,12 @@ def allrow(space: Space, limits: Limits) -> Outcome:
     """Split every tensor along its first dimension that can be split; operators as is cheapest (AllRow-Greedy)."""
 
     def rule(v: int) -> Alternatives:
-        steps = options_by_step(space, v)
+        steps = space.options_by_step(v)
         if isinstance(space.coarse.variables[v], TensorVariable):
             return [[_first_dimension(options) for options in steps]]
         return [steps]
 
-    return restricted(space, rule, limits)
+    return keeping_to(space, rule, limits)
 
 
 def _first_dimension(options: Sequence[object]) -> Sequence[object]:
@@ -35,10 +35,10 @@ def equalchop(space: Space, limits: Limits) -> Outcome:
     """
 
     def rule(v: int) -> Alternatives:
-        steps = options_by_step(space, v)
+        steps = space.options_by_step(v)
         return [[[option]] * len(steps) for option in dict.fromkeys(option for step in steps for option in step)]
 
-    return restricted(space, rule, limits)
+    return keeping_to(space, rule, limits)
 
 
 def icml18(space: Space, limits: Limits) -> Outcome:
@@ -51,9 +51,9 @@ def icml18(space: Space, limits: Limits) -> Outcome:
     """
 
     def rule(v: int) -> Alternatives:
-        variable, steps = space.coarse.variables[v], options_by_step(space, v)
+        variable, steps = space.coarse.variables[v], space.options_by_step(v)
         if isinstance(variable, TensorVariable):
             return [[[option for option in options if option != PARTIAL] for options in steps]]
         return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]
 
-    return restricted(space, rule, limits)
+    return keeping_to(space, rule, limits)

@@ -119,9 +119,7 @@ def _places(node: Node, signature: Signature) -> Iterator[Place]:
 
 
 def _plain(index: tdl.Index) -> str | None:
-    """Return the variable that the index is, or by whose leading digits it is made up."""
-    if isinstance(index, tdl.Affine) and index.is_plain:
-        return index.variables[0]
-    if isinstance(index, tdl.Digits):
-        return index.variables[0]
+    """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
+    if index.is_plain or isinstance(index, tdl.Digits):
+        return next(iter(index.variables), None)
     return None

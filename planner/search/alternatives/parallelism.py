@@ -22,7 +22,7 @@ from planner.search.alternatives.labels import (
     model_labels,
     weight_variables,
 )
-from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, restricted
+from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, keeping_to
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -35,7 +35,7 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     run everywhere do what is cheapest.
     """
     styles, steps = _styles(space.coarse), len(space.ways)
-    return restricted(space, lambda v: _at_all(styles.data(v), steps), limits)
+    return keeping_to(space, lambda v: _at_all(styles.data(v), steps), limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -46,7 +46,7 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     everywhere. Which of these is for the solver to choose.
     """
     styles, steps = _styles(space.coarse), len(space.ways)
-    return restricted(space, lambda v: _at_all(styles.model(v), steps), limits)
+    return keeping_to(space, lambda v: _at_all(styles.model(v), steps), limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -59,7 +59,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     styles, steps = _styles(space.coarse), len(space.ways)
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
-        found[_groups(space.ways, across)] = restricted(space, styles.composed(across, steps), limits)
+        found[_groups(space.ways, across)] = keeping_to(space, styles.composed(across, steps), limits)
     groups = min(found, key=lambda name: found[name].cost)
     bounds = [outcome.lower_bound for outcome in found.values()]
     lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
@@ -75,7 +75,7 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     network without convolutions is model parallel.
     """
     styles, steps = _styles(space.coarse), len(space.ways)
-    return restricted(space, lambda v: _at_all(styles.by_layer(v), steps), limits)
+    return keeping_to(space, lambda v: _at_all(styles.by_layer(v), steps), limits)
 
 
 def _at_all(alternatives: Iterable[Wanted], steps: int) -> Alternatives:

@@ -26,7 +26,7 @@ DIRECT_ENTRIES = 1 << 12
 """Where no table has more entries, all are made at once: bounding and pruning first would take longer than it saves."""
 
 
-def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
+def keeping_to(space: Space, rule: Rule, limits: Limits) -> Outcome:
     """Return the best plan in which every variable keeps to one of its alternatives."""
     candidates = [_kept(space, v, rule(v)) for v in range(len(space.coarse.variables))]
     scopes = (set(factor.scope) for factor in space.coarse.factors)
@@ -38,8 +38,8 @@ def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
     """Return the states that keep to one of the alternatives, of those that can be kept at most steps."""
-    steps = options_by_step(space, v)
-    possible = [
+    steps: list[Sequence[object]] = [*space.options_by_step(v)]
+    possible: list[list[Sequence[object]]] = [
         [[option for option in options if option in at] for options, at in zip(steps, wanted, strict=True)]
         for wanted in alternatives
     ]
@@ -47,8 +47,3 @@ def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
     best = [kept for kept in possible if sum(map(bool, kept)) == most] or [steps]
     choices = ([at or options for at, options in zip(kept, steps, strict=True)] for kept in best)
     return list(dict.fromkeys(state for kept in choices for state in product(*kept)))
-
-
-def options_by_step(space: Space, v: int) -> list[list[object]]:
-    """Return what a variable can choose at every step."""
-    return [list(space.options(v, step)) for step in range(len(space.ways))]

@@ -8,7 +8,7 @@ from itertools import combinations
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import Graph
 from planner.layout import Signature
-from planner.search.costs.cost import Agreed, Cost, Read, Write
+from planner.search.costs.cost import Agreed, Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, operand_need
 
 Charge = tuple[tuple[str, ...], str, Cost]
@@ -30,11 +30,11 @@ def charges(
         signature = found[node.name]
         if node.name in certain:
             first = certain[node.name][0]
-            yield (first,), node.outputs[0], Write(found[first], 0)
+            yield (first,), node.outputs[0], StoreCost(found[first], 0)
             continue
         if node.name in may_differ:
             agreeing = may_differ[node.name]
-            stored_alone = Write(found[agreeing[0]], 0)
+            stored_alone = StoreCost(found[agreeing[0]], 0)
             yield agreeing, node.outputs[0], Agreed(stored_alone, len(node.inputs) - 1)
         for tensor in dict.fromkeys(node.inputs):
             operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
@@ -45,7 +45,7 @@ def charges(
                 groups.setdefault((node.forward, tensor), {})[node.name] = reader
         if node.name not in summands:
             for output, tensor in enumerate(node.outputs):
-                yield (node.name,), tensor, Write(signature, output)
+                yield (node.name,), tensor, StoreCost(signature, output)
     for (_, tensor), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
@@ -56,6 +56,6 @@ Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
 """A node's needs of a tensor, and the operands through which it reads it where those matter."""
 
 
-def _read(shape: tuple[int, ...], readers: Sequence[Reader]) -> Read:
+def _read(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:
     operands = tuple(positions for _, positions in readers if positions is not None)
-    return Read(shape, tuple(needs for needs, _ in readers), operands)
+    return FetchCost(shape, tuple(needs for needs, _ in readers), operands)

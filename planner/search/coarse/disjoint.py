@@ -23,9 +23,9 @@ class DisjointSets(Generic[T]):
 
     def tie(self, members: Iterable[T]) -> None:
         """Make the members' sets one."""
-        first, *others = map(self.find, members)
-        for other in others:
-            self._parent[self.find(other)] = self.find(first)
+        found = list(map(self.find, members))
+        for other in found[1:]:
+            self._parent[self.find(other)] = self.find(found[0])
 
     def numbered(self) -> dict[T, int]:
         """Return the number of every member's set, in order of first members."""

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-Scope = tuple[int, ...]
+from planner.search.coarse.disjoint import DisjointSets
+from planner.search.costs.tables import Term
 
 HUB_NEIGHBOURS = 24
 
@@ -29,7 +30,7 @@ class Repeats:
         return tuple(v for v, u in enumerate(self.stands_for) if u == v)
 
 
-def repeats(kinds: Sequence[Hashable], terms: Sequence[tuple[Scope, int]]) -> Repeats:
+def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
     """Return what repeats among variables of given kinds and terms of given scopes and numbers.
 
     Only variables of equal kind can stand for each other, and only terms of equal number.
@@ -58,7 +59,7 @@ def repeats(kinds: Sequence[Hashable], terms: Sequence[tuple[Scope, int]]) -> Re
     return Repeats(tuple(stands_for), tuple(times))
 
 
-def _hubs(count: int, terms: Sequence[tuple[Scope, int]]) -> set[int]:
+def _hubs(count: int, terms: Sequence[Term]) -> set[int]:
     neighbours: list[set[int]] = [set() for _ in range(count)]
     for scope, _ in terms:
         for v in scope:
@@ -66,26 +67,17 @@ def _hubs(count: int, terms: Sequence[tuple[Scope, int]]) -> set[int]:
     return {v for v, around in enumerate(neighbours) if len(around) > HUB_NEIGHBOURS}
 
 
-def _owners(count: int, terms: Sequence[tuple[Scope, int]], hubs: set[int]) -> list[int]:
+def _owners(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
     """Return every variable's component."""
-    owner = list(range(count))
-
-    def find(v: int) -> int:
-        while owner[v] != v:
-            owner[v] = owner[owner[v]]
-            v = owner[v]
-        return v
-
+    components = DisjointSets(range(count))
     for scope, _ in terms:
-        inside = [find(v) for v in scope if v not in hubs]
-        for v in inside[1:]:
-            owner[find(v)] = find(inside[0])
-    return [find(v) for v in range(count)]
+        components.tie(v for v in scope if v not in hubs)
+    return [components.find(v) for v in range(count)]
 
 
 def _alike(
     kinds: Sequence[Hashable],
-    terms: Sequence[tuple[Scope, int]],
+    terms: Sequence[Term],
     members: Mapping[int, list[int]],
     mine: Mapping[int, list[int]],
 ) -> Iterator[list[int]]:

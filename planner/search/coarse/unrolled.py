@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
 from planner.graph.ir import Graph, Node
 from planner.layout import Signature
+from planner.search.coarse.disjoint import DisjointSets
 
 Cell = Hashable
 SHARED = ("weight", "state")
@@ -120,7 +122,7 @@ class _Families:
             for number in members.values():
                 for name in self._nodes[number].outputs:
                     feeds[family].update(self._family[n] for n, _ in self._readers[name] if n in self._family)
-        parts = list(_parts(len(self._members), feeds))
+        parts = _parts(len(self._members), feeds)
         return sorted(family for part in parts if _has_cycle(part, feeds) for family in part)
 
     def _behind(self, family: int) -> Iterator[dict[int, int]]:
@@ -139,32 +141,20 @@ class _Families:
                 yield nodes
 
 
-def _parts(count: int, feeds: Mapping[int, set[int]]) -> Iterator[list[int]]:
-    """Yield the connected parts of a graph, ignoring directions."""
-    beside: list[set[int]] = [set(feeds.get(v, ())) for v in range(count)]
+def _parts(count: int, feeds: Mapping[int, set[int]]) -> list[list[int]]:
+    """Return the connected parts of a graph, ignoring directions."""
+    connected = DisjointSets(range(count))
+    for v, fed in feeds.items():
+        connected.tie((v, *fed))
+    parts: dict[int, list[int]] = defaultdict(list)
     for v in range(count):
-        for u in feeds.get(v, ()):
-            beside[u].add(v)
-    left = set(range(count))
-    while left:
-        part = [min(left)]
-        left.discard(part[0])
-        for v in part:
-            new = beside[v] & left
-            left -= new
-            part.extend(sorted(new))
-        yield part
+        parts[connected.find(v)].append(v)
+    return list(parts.values())
 
 
 def _has_cycle(part: Sequence[int], feeds: Mapping[int, set[int]]) -> bool:
-    fed = dict.fromkeys(part, 0)
-    for v in part:
-        for u in feeds.get(v, ()):
-            fed[u] += 1
-    ready = [v for v in part if not fed[v]]
-    for v in ready:
-        for u in feeds.get(v, ()):
-            fed[u] -= 1
-            if not fed[u]:
-                ready.append(u)
-    return len(ready) < len(part)
+    try:
+        TopologicalSorter({v: feeds.get(v, ()) for v in part}).prepare()
+    except CycleError:
+        return True
+    return False

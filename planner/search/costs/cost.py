@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.layout import Signature
 from planner.search.costs.counts import product_of_ways
-from planner.search.costs.crossings import Across, Crossings, alike
+from planner.search.costs.crossings import Across, Crossings, share_fetches
 from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.landing import moved_to_store, store_crossings
 from planner.search.costs.needs import Need
@@ -28,7 +28,7 @@ from planner.search.costs.volumes import Volumes, not_owned
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class FetchCost:
     """One fetch of a tensor: per node, its operands' distinct needs of it.
 
     For one node, the cost of its fetch. For several nodes of a backward group, what fetching the union saves or adds
@@ -51,7 +51,7 @@ class Read:
         for chosen in product(*(list(_subsets(needs)) for needs in self.nodes)):
             more = sum(len(needs) - 1 for needs in chosen)
             total += sign * (-1) ** more * not_owned(chosen, strategies, layouts, terms)
-        return total if carried is None else np.where(alike(carried, layouts), total, 0)
+        return total if carried is None else np.where(share_fetches(carried, layouts), total, 0)
 
     def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
         """Return 1 where a node carries terms of a tensor that is not partial then, or of others but not of it.
@@ -90,7 +90,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class StoreCost:
     """One output on its way from where it is computed to where it is stored."""
 
     signature: Signature
@@ -119,12 +119,12 @@ class Write:
 class Agreed:
     """What alike nodes save that have one strategy, where their results add up: so many stores of one output."""
 
-    write: Write
+    store: StoreCost
     stores: int
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy of each node..., layout]."""
-        found = self.write.table(strategies[:1], layouts)
+        found = self.store.table(strategies[:1], layouts)
         return -self.stores * _agree(strategies) * _widened(found, len(strategies))
 
     def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
@@ -132,7 +132,7 @@ class Agreed:
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every store by itself."""
-        found, agree = self.write.crossings(strategies[:1], layouts), _agree(strategies)
+        found, agree = self.store.crossings(strategies[:1], layouts), _agree(strategies)
         parts = tuple((-sign, _widened(found.spread(part), len(strategies)) * agree) for sign, part in found.parts)
         return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
 
@@ -152,7 +152,7 @@ def _widened(found: Table, nodes: int) -> Table:
     return found.reshape(*found.shape[:-1], *(1,) * (nodes - 1), found.shape[-1])
 
 
-Cost = Read | Write | Agreed
+Cost = FetchCost | StoreCost | Agreed
 
 
 def _subsets(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:

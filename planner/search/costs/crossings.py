@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.search.costs.counts import leading, product_of_ways
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Need, need_classes, terms_of
+from planner.search.costs.needs import Need, demands, need_classes
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import within
 
@@ -69,8 +69,8 @@ class Across:
             kept = [axis.masks[:, -1] for axis in classes]
             after = ~leading(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
             self._terms_read = product_of_ways(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
-            self._together = alike(kept, layouts).astype(np.int64)
-        self._terms = [terms_of(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
+            self._together = share_fetches(kept, layouts).astype(np.int64)
+        self._terms = [demands(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
         groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
         columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
@@ -107,7 +107,7 @@ class Across:
         return np.asarray(had[:-1] - had[1:])
 
 
-def alike(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
+def share_fetches(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
     """Return where all nodes carry the same terms and so share a fetch, [strategy or class of each node..., layout]."""
     last = carried[-1][:, None]
     together = np.ones((1,) * (len(carried) + 1), dtype=bool)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
-from itertools import product
 from math import prod
 from typing import TypeVar
 
@@ -89,7 +88,7 @@ class Strategies:
 
 Domain = Layouts | Strategies
 
-Chosen = TypeVar("Chosen", Placement, str)
+Option = TypeVar("Option", Placement, str)
 
 
 @cache
@@ -122,9 +121,9 @@ def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Str
     return _STRATEGIES[key]
 
 
-def _masks(states: Sequence[Sequence[Chosen]]) -> dict[Chosen, Masks]:
+def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
     """Return, per placement or choice that occurs, [state]: the steps at which it does."""
-    numbers: dict[Chosen, int] = {}
+    numbers: dict[Option, int] = {}
     chosen = np.array([[numbers.setdefault(one, len(numbers)) for one in state] for state in states], dtype=np.int64)
     steps = 1 << np.arange(chosen.shape[1])
     return {option: (chosen == number) @ steps for option, number in numbers.items()}
@@ -179,21 +178,6 @@ def choices_at(
     if not split or everywhere or (replicate and signature.description.is_elementwise):
         return (*split, EVERYWHERE)
     return split
-
-
-def all_layouts(shape: tuple[int, ...], ways: tuple[int, ...], *, replicate: bool) -> tuple[Layout, ...]:
-    """Return every candidate layout over all steps."""
-    return tuple(product(*(placements_at(shape, ways, step, replicate=replicate) for step in range(len(ways)))))
-
-
-def all_strategies(
-    signature: Signature, ways: tuple[int, ...], *, replicate: bool, everywhere: bool = False
-) -> tuple[Strategy, ...]:
-    """Return every candidate strategy over all steps."""
-    steps = range(len(ways))
-    return tuple(
-        product(*(choices_at(signature, ways, step, replicate=replicate, everywhere=everywhere) for step in steps))
-    )
 
 
 @cache

@@ -10,7 +10,7 @@ from planner.layout import EVERYWHERE, Signature
 from planner.search.costs.counts import first_alike, held, leading, product_of_ways
 from planner.search.costs.crossings import Crossings
 from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
-from planner.search.costs.needs import Classes, Need, classes_of, output_reach, terms_of
+from planner.search.costs.needs import Classes, Need, classes_of, demands, output_reach
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import blocks, joint_counts, over_workers, without_workers
 
@@ -77,7 +77,7 @@ def _shares(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table
     reducing, same = masks[:, -2, None], masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
-    for dim, axis in enumerate(terms_of((landing,), masks[:, :-2])):
+    for dim, axis in enumerate(demands((landing,), masks[:, :-2])):
         (numbers,), counts = joint_counts([axis], ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])

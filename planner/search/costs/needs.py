@@ -68,13 +68,13 @@ def need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence
     return classes_of([*map(strategies.mask, names), *more], len(strategies.states))
 
 
-Term = tuple[tuple[Reach, tuple[int, ...]], ...]
+Demand = tuple[tuple[Reach, tuple[int, ...]], ...]
 """What a class of strategies reaches of one dimension: per need, the Reach and each of its variables' mask."""
 
 
-def terms_of(needs: tuple[Need, ...], masks: Table) -> list[list[Term]]:
+def demands(needs: tuple[Need, ...], masks: Table) -> list[list[Demand]]:
     """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
-    found: list[list[Term]] = [[] for _ in needs[0]]
+    found: list[list[Demand]] = [[] for _ in needs[0]]
     for chosen in masks.tolist():
         at = iter(chosen)
         per_need = [[(dimension, tuple(next(at) for _ in dimension.variables)) for dimension in need] for need in needs]

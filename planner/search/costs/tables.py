@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Table = NDArray[np.int64]
-Stored = Table | NDArray[np.uint32]
+Packed = Table | NDArray[np.uint32]
 """A table as it is stored: a large one in 32 bits where its numbers fit."""
 
-AnyTable = TypeVar("AnyTable", bound=Stored)
+AnyTable = TypeVar("AnyTable", bound=Packed)
 Scope = tuple[int, ...]
 Term = tuple[Scope, int]
 Shape = tuple[tuple[int, Scope], ...]
@@ -33,7 +33,7 @@ SPLIT_ELEMENTS = 1 << 22
 CHECKED_STATES = 4
 
 LARGE_ELEMENTS = 1 << 16
-"""From so many on a table is stored in 32 bits where its numbers fit."""
+"""From so many on an array is in 32 bits where its numbers fit."""
 
 
 class Tables:
@@ -43,7 +43,7 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self._arrays: list[Stored] = []
+        self._arrays: list[Packed] = []
         self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._computed: dict[object, tuple[int, ...]] = {}
         self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
@@ -65,12 +65,12 @@ class Tables:
 
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
-        stored = _stored(np.asarray(array, dtype=np.int64, order="C"))
-        key = (stored.shape, sha256(stored.data).digest())
+        packed = _packed(np.asarray(array, dtype=np.int64, order="C"))
+        key = (packed.shape, sha256(packed.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
-            stored.flags.writeable = False
-            self._arrays.append(stored)
+            packed.flags.writeable = False
+            self._arrays.append(packed)
         return number
 
     def remember(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
@@ -170,13 +170,13 @@ class Tables:
         return total
 
 
-def _stored(array: Table) -> Stored:
+def _packed(array: Table) -> Packed:
     if array.size < LARGE_ELEMENTS or array.min() < 0 or array.max() > np.iinfo(np.uint32).max:
         return array
     return array.astype(np.uint32)
 
 
-def _wide(array: Stored) -> Table:
+def _wide(array: Packed) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
@@ -206,7 +206,7 @@ def _add_up(views: Sequence[Table]) -> Table:
     return total
 
 
-def _blockwise_minimum(views: Sequence[Stored], sizes: tuple[int, ...]) -> Table:
+def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table:
     """Return the minimum over axis 0 of the sum of views, block by block of the result so that a block stays in cache.
 
     The leading axes of the result are gone through one index at a time, the trailing ones at once.
@@ -243,7 +243,7 @@ class _Block:
 class _Part:
     """One view's blocks."""
 
-    def __init__(self, view: Stored, split: int) -> None:
+    def __init__(self, view: Packed, split: int) -> None:
         self._view = view
         self._sizes = view.shape[1:split]
         self._met_again = 1 in self._sizes

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from planner.search.costs.counts import Counts, common
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Need, Term, need_classes, terms_of
-from planner.search.costs.tables import Table
-
-LARGE_ELEMENTS = 1 << 16
+from planner.search.costs.needs import Demand, Need, demands, need_classes
+from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 Volumes = NDArray[np.int32] | Table
 """Large arrays are in 32 bits where what all workers could reach fits: they are as fast as memory is."""
@@ -39,7 +37,7 @@ def not_owned(
         again = np.int64(0) if times is None else (times - 1) * prod(layouts.ways)
         return np.broadcast_to(again, shape)
     axes = [need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
-    terms = [terms_of(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
+    terms = [demands(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
     whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
     total = within(terms, whole, layouts.ways)
     every = np.ix_(*(classes.of for classes in axes))
@@ -48,7 +46,7 @@ def not_owned(
     return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
 
 
-def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
+def within(axes: Sequence[list[list[Demand]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
     `axes` are [dimension][class]; `masks` is [dimension, holding].
@@ -76,14 +74,14 @@ def within(axes: Sequence[list[list[Term]]], masks: Table, ways: tuple[int, ...]
     return found
 
 
-def joint_counts(axes: Sequence[list[Term]], ways: tuple[int, ...]) -> tuple[list[NDArray[np.intp]], Counts]:
+def joint_counts(axes: Sequence[list[Demand]], ways: tuple[int, ...]) -> tuple[list[NDArray[np.intp]], Counts]:
     """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
 
     The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
     """
     inverses, distinct = [], []
     for axis in axes:
-        numbers: dict[Term, int] = {}
+        numbers: dict[Demand, int] = {}
         inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
         distinct.append(list(numbers))
     tables = [common(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]

@@ -44,6 +44,23 @@ class Objective(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Extended:
+    """Another objective with something added to it."""
+
+    objective: Objective
+
+    @property
+    def name(self) -> str:
+        """What `--objective` calls it."""
+        return self.objective.name
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether any operator may be computed by all workers at a step."""
+        return self.objective.everywhere
+
+
 @dataclass(frozen=True, slots=True)
 class Bytes:
     """Bytes that move in one iteration, summed over workers."""

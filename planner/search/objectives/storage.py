@@ -14,7 +14,7 @@ from planner.graph.ir import ITEM_BYTES
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Objective, Priced
+from planner.search.objectives.objective import Extended, Priced
 
 
 def resident(coarse: CoarseGraph) -> Mapping[int, int]:
@@ -66,27 +66,16 @@ def _spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class PricedStorage(Extended):
     """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker.
 
     `items` are bytes per element by variable of `coarse`; graphs with more ties are priced alike.
     """
 
-    objective: Objective
     coarse: CoarseGraph
     shift: int
     price: int
     items: Mapping[int, int]
-
-    @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        return self.objective.name
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether any operator may be computed by all workers at a step."""
-        return self.objective.everywhere
 
     def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the price of what is stored."""

@@ -13,7 +13,7 @@ from itertools import combinations
 from math import comb, lcm
 
 from planner.search.coarse.coarsen import CoarseGraph, Factor
-from planner.search.costs.cost import Cost, Read
+from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.tables import Scope, Tables, Term
 from planner.search.solver.problem import Problem, simplified
 
@@ -73,7 +73,7 @@ def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
     shared = sorted((key for key in weights if is_shared(key[0])), key=lambda key: -len(key[0]))
-    if not all(isinstance(cost, Read) for _, cost in shared):
+    if not all(isinstance(cost, FetchCost) for _, cost in shared):
         return None
     scale = lcm(*((len(scope) - 1) * (len(scope) - 2) for scope, _ in shared))
     scaled: Counter[Key] = Counter()
@@ -102,11 +102,11 @@ def is_shared(scope: Scope) -> bool:
 
 
 def _part(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
-    if not isinstance(cost, Read):
+    if not isinstance(cost, FetchCost):
         raise TypeError("only fetches are shared")
     nodes = tuple(cost.nodes[i] for i in chosen)
     operands = tuple(cost.operands[i] for i in chosen) if cost.operands else ()
-    return (*(scope[i] for i in chosen), scope[-1]), Read(cost.shape, nodes, operands)
+    return (*(scope[i] for i in chosen), scope[-1]), FetchCost(cost.shape, nodes, operands)
 
 
 def relax(problem: Problem) -> Problem:

@@ -1,0 +1,93 @@
+"""The least bytes of coarse graphs of real models as a solver that is not ours finds them, beside `joint`'s.
+
+    python -m results certificate
+
+writes data.json and the tables in README.md. Every search runs in a process of its own (measure.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytoulbar2
+
+from results.experiment import Pages, Within, filled, in_process_within, machine, publish, table
+
+HERE = Path(__file__).parent
+MEASURE = "results.certificate.measure"
+CASES = [
+    ("wresnet-152-10", 8, "S", "tied"),
+    ("wresnet-50-4", 8, "S", "tied"),
+    ("transformer-24-2048", 8, "S", "tied"),
+    ("rnn-10-8k", 64, "S", "tied"),
+    ("transformer-24-2048", 8, "S,R", "tied"),
+    ("rnn-10-8k", 64, "S,R", "tied"),
+    ("wresnet-152-10", 8, "S,R", "tied"),
+    ("wresnet-152-10", 8, "S", "untied"),
+    ("transformer-24-2048", 8, "S", "untied"),
+    ("rnn-10-8k", 64, "S", "untied"),
+]
+"""Models, batches, placements; with all ties, or those of `joint`'s default."""
+
+WITHIN = Within(300.0, 8 << 30)
+
+
+def measured(model: str, batch: int, placements: str, graph: str) -> dict[str, Any]:
+    """Return what both solvers find, each in a process of its own."""
+    case = (model, str(batch), placements, graph)
+    solvers = {
+        name: in_process_within(WITHIN, "results.certificate.measure", *case, name) for name in ("joint", "toulbar2")
+    }
+    row = {"model": model, "batch": batch, "placements": placements, "graph": graph, **solvers}
+    print(row, flush=True)
+    return row
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """Render one graph: its size, its least bytes by either solver, and what these took."""
+    ours, theirs = row["joint"], row["toulbar2"]
+    start = [f"`{row['model']}`", row["placements"], row["graph"], f"{ours['bytes']:,}"]
+    if ours["bound"] != ours["bytes"]:
+        start[-1] += f" (at least {ours['bound']:,})"
+    took = [f"{ours['cpu_seconds']:.1f} s, {ours['memory_bytes'] / 1e6:,.0f} MB"]
+    if "over" in theirs:
+        return [*start, f"over {theirs['over']}", *took, "", ""]
+    theirs_took = f"{theirs['cpu_seconds']:.1f} s, {theirs['memory_bytes'] / 1e6:,.0f} MB"
+    return [*start, f"{theirs['bytes']:,}", *took, theirs_took, f"{theirs['cpu_seconds'] / ours['cpu_seconds']:.1f}"]
+
+
+COLUMNS = [
+    "model",
+    "placements",
+    "graph",
+    "`joint`",
+    "toulbar2",
+    "`joint` took",
+    "toulbar2 took",
+    "times the CPU seconds",
+]
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its table."""
+    at = f"Measured on: {data['machine']}; toulbar2 {data['toulbar2']}. A process may take {Within(**data['within'])}."
+    certificates = table(COLUMNS, map(cells, data["rows"]))
+    return {"README.md": filled(HERE / "README.md", machine=at, certificates=certificates)}
+
+
+def main() -> None:
+    """Measure; write the data and the README's tables. A RuntimeError where toulbar2 contradicts `joint`."""
+    rows = [measured(*case) for case in CASES]
+    data = {"machine": machine(), "toulbar2": pytoulbar2.__version__, "within": asdict(WITHIN), "rows": rows}
+    publish(HERE, data, pages)
+    for row in rows:
+        joint_, theirs = row["joint"], row["toulbar2"]
+        if "over" not in theirs and not joint_["bound"] <= theirs["bytes"] <= joint_["bytes"]:
+            raise RuntimeError(f"{row['model']}, {row['placements']}: toulbar2 contradicts joint")
+
+
+if __name__ == "__main__":
+    main()

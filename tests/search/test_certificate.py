@@ -1,0 +1,66 @@
+"""toulbar2 as an oracle: against enumeration, then against `joint` on a small graph of every model family."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.graph import Graph
+from planner.models import ModelOptions, build
+from planner.models.zoo import ZOO
+from planner.search import SEARCHERS, Limits, SearchOptions, Ties, space_of
+from planner.search.solver.problem import Problem
+from results.certificate.toulbar2 import certified, whole_problem
+from tests.search.test_solver import least, problems
+
+SEQUENCES = {"batch": 4, "sequence": 4, "source_sequence": 3, "vocabulary": 8, "heads": 2}
+SMALL = {
+    "mlp-2-12": {"batch": 6},
+    "cnn-5-4": {"batch": 5, "image": 7, "classes": 3},
+    "wresnet-14-0.0625": {"batch": 4, "image": 16, "classes": 6},
+    "rnn-2-6": {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7},
+    "alexnet": {"batch": 8},
+    "vgg-16": {"batch": 8, "image": 32},
+    "classifier-12": {"batch": 4, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 6},
+    "transformer-2-16": SEQUENCES,
+    "encoder-decoder-1-16": SEQUENCES,
+}
+SPACES = [((2,), None), ((3,), None), ((2, 2), Ties())]
+
+
+@given(problems(), st.sampled_from([1, 4, 10**9]), st.integers(-5, 5))
+@settings(deadline=None, max_examples=60)
+def test_enumeration(problem, unit, shift):
+    tables = problem.tables
+    terms = tuple((scope, tables.intern(tables[number] * unit + shift * unit)) for scope, number in problem.terms)
+    problem = Problem(tables, problem.sizes, terms, problem.constant)
+    found = certified(problem)
+    assert problem.value(found.states) == found.cost == least(problem)
+
+
+def test_every_family_is_there():
+    assert all(any(re.fullmatch(family.pattern, name) for name in SMALL) for family in ZOO.values())
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+@pytest.mark.parametrize("name", SMALL)
+def test_joint_is_exact(name, placements):
+    graph = build(name, ModelOptions(**SMALL[name]))
+    for ways, ties in SPACES:
+        space = space_of(graph, SearchOptions(ways, "joint", placements, ties))
+        found = SEARCHERS["joint"](space, Limits())
+        assert found.lower_bound == found.cost == certified(whole_problem(space)).cost
+
+
+@pytest.mark.parametrize(
+    ("graph", "ways"), [(build("mlp-2-12", ModelOptions(batch=6)), ()), (Graph({}, (), {}, {}), (2,))]
+)
+def test_one_worker_and_nothing_to_choose(graph, ways):
+    assert certified(whole_problem(space_of(graph, SearchOptions(ways)))).cost == 0
+
+
+def test_costs_of_real_size():
+    graph = build("mlp-2-8191", ModelOptions(batch=509, classes=1021))
+    space = space_of(graph, SearchOptions((2,), placements="S,R"))
+    assert SEARCHERS["joint"](space, Limits()).cost == certified(whole_problem(space)).cost > 10**7
