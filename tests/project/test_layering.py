@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "simulator": {"tdl", "topologies", "planner", "simulator"},
     "executor": {"tdl", "topologies", "planner", "executor"},
 }
-SEARCH_FLOORS = ("costs", "coarse", "objectives", "minsum")
+SEARCH_FLOORS = ("costs", "coarse", "objectives", "solver")
 """Packages of `planner.search`, from the ground up; the searchers themselves stand above."""
 
 ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor"}

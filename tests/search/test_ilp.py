@@ -10,7 +10,7 @@ from planner.graph import Graph
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.ilp import MOST_COLUMNS, Program
-from planner.search.minsum.problem import Problem
+from planner.search.solver.problem import Problem
 from tests.search.graphs import random_graph
 from tests.search.test_solver import least, problems
 
