@@ -47,9 +47,9 @@ def test_isomorphic_components_are_solved_once(problem, copies):
 @given(problems())
 @settings(deadline=None)
 def test_what_is_left_of_components_costs_what_all_do(problem):
-    fewer, expand = merged(repeated(problem, 2))
-    whole = repeated(problem, 2)
-    assert all(cost == whole.value(expand(states)) for states, cost in enumerated(fewer).items())
+    many = repeated(problem, 2)
+    fewer, expand = merged(many)
+    assert all(cost == many.value(expand(states)) for states, cost in enumerated(fewer).items())
 
 
 def test_merging_keeps_one_of_each():

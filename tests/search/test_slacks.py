@@ -45,7 +45,9 @@ def shared(found):
 def strengthened(messages, states):
     """The cost of a choice in the pairwise view with what was given to it, times 2**SCALE_BITS."""
     alone, terms = messages.parts()
-    total = (messages.problem.constant << SCALE_BITS) + sum(int(costs[s]) for costs, s in zip(alone, states, strict=True))
+    total = (messages.problem.constant << SCALE_BITS) + sum(
+        int(costs[s]) for costs, s in zip(alone, states, strict=True)
+    )
     return total + sum(
         int(messages.exact_table(f)[tuple(states[v] for v in scope)]) for f, (scope, _) in enumerate(terms)
     )
