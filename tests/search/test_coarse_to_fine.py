@@ -30,9 +30,9 @@ MANY = 1 << 20
 
 
 @st.composite
-def grouped(draw):
+def grouped(draw, fewest=1):
     """A problem, and per variable who stands for each state: members of a group are any states."""
-    problem, groups = draw(problems()), []
+    problem, groups = draw(problems(fewest)), []
     for size in problem.sizes:
         of = np.arange(size)
         for state in range(size):
