@@ -32,8 +32,8 @@ def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
     It is never worse than the recursion, nor, while there is time, than the plan of this search in which all ties apply
-    or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound. Where tables over
-    all steps do not fit, it is the recursion, and nothing is known of the least cost.
+    or, where tensors may be partial, none is. Where tables over all steps do not fit, it is the recursion, and nothing
+    is known of the least cost.
     """
     recursion = recursive(space, limits)
     if not fits(space, limits):
@@ -41,8 +41,7 @@ def joint(space: Space, limits: Limits) -> Outcome:
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
     found = over(space, candidates, limits, _starts(space, limits, recursion.choice))
     best = min(found, recursion, key=lambda one: one.cost)
-    bound = max(0, found.lower_bound or 0)
-    return Outcome(best.choice, best.cost, bound, {**found.details, "recursive_cost": recursion.cost})
+    return Outcome(best.choice, best.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 
 
 def fits(space: Space, limits: Limits) -> bool:

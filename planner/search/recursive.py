@@ -31,7 +31,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         order, total = found.order, found.value
         width, largest = max(width, order.width), max(largest, order.largest_bytes)
-        bound = found.bound if len(space.ways) == 1 else None
+        bound = max(0, found.bound) if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
     outcome = Outcome(tuple(choice), total, bound, details)
     if space.carriage is None:

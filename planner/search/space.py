@@ -134,10 +134,10 @@ class Outcome:
 
     @classmethod
     def of(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
-        """Return what a solution in numbers of states says."""
+        """Return what a solution in numbers of states says; costs are not negative, so that 0 is always a bound."""
         choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
         details = {"width": found.order.width, "largest_table_bytes": found.order.largest_bytes}
-        return cls(choice, found.value, found.bound, details)
+        return cls(choice, found.value, max(0, found.bound), details)
 
     @property
     def bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""From coarse to fine: bounds over groups, least costs with a group, and searches that go this way, against others."""
+"""From coarse to fine: quotients by groups of states, least costs with a state, and searches that go this way."""
 
 from functools import cache
 
@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner.search.minsum import bounded, coarse_to_fine, solver
-from planner.search.minsum import merged as of_merged
-from planner.search.minsum.choices import Choices
-from planner.search.minsum.elimination import distinct, eliminate, order_of, solve
-from planner.search.minsum.merged import Lazy, Merged, lazy
-from planner.search.minsum.model import Dense
-from planner.search.minsum.problem import Problem, compacted
 
 from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
-from planner.search.joint import joint
+from planner.search.joint import joint, over
+from planner.search.recursive import recursive
+from planner.search.solver import minimise as of_minimise
+from planner.search.solver import quotient as of_quotient
+from planner.search.solver.coarse_to_fine import over_groups, over_halves
+from planner.search.solver.elimination import distinct, eliminate, order_of, solve
+from planner.search.solver.known import Known
+from planner.search.solver.limits import Tuning
+from planner.search.solver.model import Dense
+from planner.search.solver.problem import Problem, compacted
+from planner.search.solver.quotient import Lazy, Quotient, lazy
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 
@@ -27,9 +30,9 @@ MANY = 1 << 20
 
 
 @st.composite
-def grouped(draw):
+def grouped(draw, fewest=1):
     """A problem, and per variable who stands for each state: members of a group are any states."""
-    problem, groups = draw(problems()), []
+    problem, groups = draw(problems(fewest)), []
     for size in problem.sizes:
         of = np.arange(size)
         for state in range(size):
@@ -43,14 +46,14 @@ def grouped(draw):
 def test_a_group_costs_no_more_than_its_members(case, large):
     problem, groups = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_merged, "LARGE_ENTRIES", large)
-        merged = Merged(lazy(problem), groups)
-    over = enumerated(merged.least)
+        patch.setattr(of_quotient, "LARGE_ENTRIES", large)
+        quotient = Quotient(lazy(problem), groups, [range(size) for size in problem.sizes])
+    least_over = enumerated(quotient.least)
     for states, cost in enumerated(problem).items():
-        chosen = tuple(int(merged.groups_of(v)[state]) for v, state in enumerate(states))
-        assert over[chosen] <= cost
-    for chosen, cost in enumerated(merged.standing).items():
-        states = merged.standing_for(chosen)
+        chosen = tuple(int(quotient.groups_of(v)[state]) for v, state in enumerate(states))
+        assert least_over[chosen] <= cost
+    for chosen, cost in enumerated(quotient.standing).items():
+        states = quotient.standing_for(chosen)
         assert all(of[state] == state for of, state in zip(groups, states, strict=True))
         assert cost == problem.value(states)
 
@@ -58,8 +61,8 @@ def test_a_group_costs_no_more_than_its_members(case, large):
 def test_equal_tables_that_lie_otherwise():
     table = np.array([[5, 1], [7, 9]])
     terms = [Lazy((0, 1), "table", lambda: table), Lazy((1, 0), "table", lambda: table)]
-    merged = Merged(terms, [np.arange(2)] * 2)
-    assert enumerated(merged.least) == {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 18}
+    quotient = Quotient(terms, [np.arange(2)] * 2, [range(2)] * 2)
+    assert enumerated(quotient.least) == {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 18}
 
 
 def least_with(problem):
@@ -115,60 +118,70 @@ def test_too_many_choices_are_not_gone_through():
     assert elimination.marginals(0, 1, 81) is not None
 
 
-@given(grouped(), st.sampled_from([0, 1e9]), st.sampled_from([0, MANY]), st.booleans())
+def tuned(**numbers):
+    """Limits under which every quotient is worth its time."""
+    return Limits(tuning=Tuning(quotient_part=1, **numbers))
+
+
+def assert_true_of(known, problem):
+    """What is known is true: the bound, unless it is proved that nothing is better, and what a better choice has."""
+    costs = enumerated(problem)
+    assert costs[known.best] == known.cost
+    assert known.is_proved or known.lower <= min(costs.values())
+    assert not known.is_proved or known.cost == min(costs.values())
+    for states, cost in costs.items():
+        if cost < known.cost:
+            for state, live, bounds in zip(states, known.live, known.bounds, strict=True):
+                assert bounds[live.index(state)] <= cost
+
+
+@given(grouped(), st.integers(1, 3), st.sampled_from([0, MANY]), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_bounds_and_choices(case, quick, near, close):
-    """Whole at once, in two first, or with nothing dropped: what is proved is true, and all is where all is tried."""
+def test_what_quotients_say_is_true(case, scale, near, close):
+    """Also of a model whose terms are of a problem that costs so many times as much, or up to `scale` - 1 less."""
     problem, groups = case
+    limits = tuned(near_choices=near, close=0 if close else 1)
+    model = Scaled(problem, scale)
+    known = over_groups(model, Known.of(model, [0] * len(problem.sizes)), limits, groups)
+    assert known.lower == -(-least(Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
+    assert_true_of(known, problem)
+    again = over_halves(model, known, limits, groups)
+    assert again.lower >= known.lower
+    assert_true_of(again, problem)
+
+
+class Scaled(Dense):
+    """A model whose terms cost almost as many times more as it says."""
+
+    def __init__(self, problem, scale):
+        super().__init__(problem)
+        self.scale = scale
+
+    def terms(self, most_entries):
+        tables, problem = of_tables.Tables(), self.exact([range(size) for size in self.sizes])
+        terms = [(scope, tables.intern(self.scale * problem.tables[number])) for scope, number in problem.terms]
+        return lazy(Problem(tables, self.sizes, tuple(terms), self.scale * problem.constant - (self.scale - 1)))
+
+
+@given(grouped())
+@settings(deadline=None)
+def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
+    """Groups of one state each: the quotient is the problem."""
+    problem, _ = case
     model = Dense(problem)
-    choices = Choices(model, Limits())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coarse_to_fine, "PART", 1)
-        patch.setattr(coarse_to_fine, "QUICK_OPERATIONS", quick)
-        patch.setattr(coarse_to_fine, "NEAR_CHOICES", near)
-        patch.setattr(coarse_to_fine, "CLOSE", 0 if close else 1)
-        colours = list(range(len(problem.sizes)))
-        narrowed = coarse_to_fine.coarse_to_fine(model, lambda: groups, colours, choices, Limits())
-    best = least(problem)
-    assert problem.value(choices.best) == choices.cost
-    assert narrowed.lower <= best <= choices.cost
-    assert narrowed.kept or not near or narrowed.lower == choices.cost
-    for states, cost in enumerated(problem).items():
-        if narrowed.kept and cost <= choices.cost:
-            assert all(state in of for state, of in zip(states, narrowed.kept, strict=True))
-    if near:
-        assert narrowed.lower == choices.cost
+    best = min(enumerated(problem), key=problem.value)
+    known = over_groups(model, Known.of(model, best), tuned(), [np.arange(size) for size in problem.sizes])
+    assert known.is_proved
+    assert (known.best, known.lower) == (best, known.cost)
 
 
-@given(grouped(), st.booleans())
-@settings(deadline=None, max_examples=200)
-def test_what_is_left_is_bounded_alone(case, late):
-    """Nothing is solved whole: bounds are sought among the states that are left, if there is time."""
-    problem, groups = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coarse_to_fine, "PART", 1)
-        patch.setattr(coarse_to_fine._CoarseToFine, "_whole", lambda *_: False)
-        patch.setattr(solver.Tightening, "at_once", lambda _: False)
-        limits = Limits(seconds=0 if late else 60)
-        start = (0,) * len(problem.sizes)
-        found = solver.minimise_model(Dense(problem), limits, [start], lambda: groups)
-    assert found.bound <= least(problem) <= found.value == problem.value(found.states) <= problem.value(start)
-    assert late or found.bound == found.value
-
-
-def test_the_best_choice_known_is_left_where_nothing_is_better():
-    """Its bound is its cost."""
-    tables, costs = of_tables.Tables(), ([1, 1, 2], [[2, 0, 2], [3, 0, 2], [1, 3, 0]], [1, 3, 1])
-    numbers = [tables.intern(np.array(cost)) for cost in costs]
-    problem = Problem(tables, (3, 3), tuple(zip([(0,), (0, 1), (1,)], numbers, strict=True)))
-    choices = Choices(Dense(problem), Limits())
-    choices.offer((2, 2))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coarse_to_fine, "PART", 1)
-        patch.setattr(coarse_to_fine._CoarseToFine, "_whole", lambda *_: False)
-        groups = [np.array([0, 0, 2])] * 2
-        narrowed = coarse_to_fine.coarse_to_fine(Dense(problem), lambda: groups, [0, 1], choices, Limits())
-    assert narrowed.kept is None or all(s in of for s, of in zip(choices.best, narrowed.kept, strict=True))
+def test_a_quotient_of_most_states_is_not_worth_its_time():
+    tables = of_tables.Tables()
+    problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
+    known = Known.of(Dense(problem), (0,))
+    groups = [np.array([0, 1, 1])]
+    assert over_groups(Dense(problem), known, Limits(tuning=Tuning(quotient_part=0.6)), groups) is known
+    assert over_groups(Dense(problem), known, Limits(tuning=Tuning(quotient_part=0.7)), groups).is_proved
 
 
 def test_work_stays_within_limits():
@@ -176,54 +189,42 @@ def test_work_stays_within_limits():
     number = tables.intern(np.random.default_rng(0).integers(0, 9, (20, 20)))
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
-    choices = Choices(Dense(problem), Limits(operations=1e4))
     groups = [np.arange(20) // 10 * 10] * 4
-    narrowed = coarse_to_fine.coarse_to_fine(Dense(problem), lambda: groups, range(4), choices, Limits(operations=1e4))
-    assert narrowed.lower < choices.cost
+    known = over_groups(Dense(problem), Known.of(Dense(problem), (0,) * 4), Limits(), groups)
+    assert not known.is_proved
+    again = over_halves(Dense(problem), known, Limits(operations=100), groups)
+    assert (again.best, again.lower, again.live) == (known.best, known.lower, known.live)
+    assert over_halves(Dense(problem), known, Limits(), groups).cost < known.cost
 
 
 @cache
 def exact(seed):
-    """A seed's space, and the least cost in it."""
+    """A seed's space, a plan to begin with, and the least cost."""
     of = space_of(random_graph(seed), SearchOptions((2, 2), placements=PLACEMENTS[seed // 3 % 3]))
     found = joint(of, Limits())
     assert found.lower_bound == found.cost
-    return of, found.cost
+    return of, recursive(of, Limits()).choice, found.cost
 
 
-@pytest.fixture
-def outcomes(monkeypatch):
-    """What the search from coarse to fine returns, each time; nothing else is solved before bounds are tried."""
-    for seed in SEEDS:
-        exact(seed)
-    found = []
-
-    def noted(*args):
-        found.append(coarse_to_fine.coarse_to_fine(*args))
-        return found[-1]
-
-    monkeypatch.setattr(coarse_to_fine, "PART", 1)
-    monkeypatch.setattr(solver, "coarse_to_fine", noted)
-    monkeypatch.setattr(bounded, "EXACT_OPERATIONS", 0)
-    return found
+def coarse_to_fine(space, start, limits, monkeypatch):
+    """The outcome where nothing is solved whole before groups are."""
+    stages = ("groups", "whole after groups", "halves", "whole after halves")
+    monkeypatch.setattr(of_minimise, "STAGES", {name: of_minimise.STAGES[name] for name in stages})
+    return over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, [start])
 
 
-def test_random_graphs(outcomes):
-    for seed in SEEDS:
-        of, least_cost = exact(seed)
-        found = joint(of, Limits())
-        assert found.lower_bound == found.cost == least_cost
-        assert outcomes[-1].lower == least_cost
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_graphs(monkeypatch, seed):
+    of, start, least_cost = exact(seed)
+    found = coarse_to_fine(of, start, tuned(), monkeypatch)
+    assert found.lower_bound == found.cost == of.cost(found.choice) == least_cost
 
 
-def test_layers_that_look_alike_are_proved(outcomes, monkeypatch):
+@pytest.mark.parametrize("quick_operations", [1e9, 0])
+def test_layers_that_look_alike_are_proved(monkeypatch, quick_operations):
     """The second time what is left is divided in two before it is solved whole."""
     graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
-    costs = set()
-    for quick in (1e9, 0):
-        monkeypatch.setattr(coarse_to_fine, "QUICK_OPERATIONS", quick)
-        found = joint(of, Limits())
-        assert outcomes.pop().lower == found.lower_bound == found.cost
-        costs.add(found.cost)
-    assert len(costs) == 1
+    start, least_cost = recursive(of, Limits()).choice, joint(of, Limits()).cost
+    found = coarse_to_fine(of, start, tuned(quick_operations=quick_operations), monkeypatch)
+    assert found.lower_bound == found.cost == least_cost

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.solver.problem import Problem, by_variable, neighbours, simplified
+from planner.search.costs.tables import Scope, Table
+from planner.search.solver.problem import Problem, by_variable, neighbours
 
 Floats = NDArray[np.floating[Any]]
 
@@ -113,14 +113,6 @@ class Messages:
         tables = _added([self._more.get(f) for f in terms], more)
         for f, summed, table in zip(terms, floats, tables, strict=True):
             self._floats[f], self._more[f] = summed, table
-
-    def strengthened(self) -> Problem:
-        """Return the problem with what was added, costs times 2**SCALE_BITS."""
-        tables, problem = Tables(), self.problem
-        number = {id(more): tables.intern(more) for more in self._more.values()}
-        terms = [(scope, tables.intern(problem.tables[of] << SCALE_BITS)) for scope, of in problem.terms]
-        terms += [(self._terms[f][0], number[id(more)]) for f, more in self._more.items()]
-        return simplified(Problem(tables, problem.sizes, tuple(terms), problem.constant << SCALE_BITS))
 
     def exact_table(self, f: int) -> Table:
         """Return a term's table, times 2**SCALE_BITS."""

@@ -112,7 +112,7 @@ def divide_groups(task: Task, known: Known) -> Known:
 
 
 def bound_by_messages(task: Task, known: Known) -> Known:
-    """Pass messages on the pairwise relaxation; let shared fetches add to it; solve it where that is quick."""
+    """Pass messages on the pairwise relaxation; let shared fetches add to it."""
     model, limits, tuning = task.model, task.limits, task.limits.tuning
     live = known.live_alike(model.colours)
     part = model.restricted(live)

@@ -197,7 +197,10 @@ class Fetches:
     def outline(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
         domains = self._domains_of(live)
-        keys = ((one.cost, one.weight, *(id(domains[v]) for v in one.scope)) for one in self._coarse.factors)
+        keys = (
+            (one.cost, one.weight, *((id(domains[v]), scope.index(v)) for v in one.scope))
+            for one, scope in zip(self._coarse.factors, self.scopes, strict=True)
+        )
         return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
 
     def exact(self, live: Live) -> Problem:

@@ -78,13 +78,6 @@ def compacted(problem: Problem) -> Problem:
     return Problem(tables, problem.sizes, terms, problem.constant)
 
 
-def rounded_down(problem: Problem, bits: int) -> Problem:
-    """Return the problem with all costs divided by 2**bits and rounded down."""
-    tables = Tables()
-    terms = tuple((scope, tables.intern(problem.tables[number] >> bits)) for scope, number in problem.terms)
-    return Problem(tables, problem.sizes, terms, problem.constant >> bits)
-
-
 def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     """Return, per variable, the positions in `terms` of those that mention it."""
     found: list[list[int]] = [[] for _ in range(variables)]

@@ -1,30 +1,62 @@
-"""Elimination orders in which what looks alike goes together, and what is kept of variables that look alike."""
+"""What looks alike is worked out once: components, colours, elimination orders in which it goes together."""
 
 from itertools import combinations
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner.search.minsum import lockstep
-from planner.search.minsum.choices import Left
-from planner.search.minsum.colours import colours
-from planner.search.minsum.elimination import order_of, solve
-from planner.search.minsum.lockstep import lockstep_order
-from planner.search.minsum.problem import Problem, around, by_variable
 
 from planner.search.costs.tables import Tables
-from tests.search.test_solver import least, problems, repeated
+from planner.search.solver.elimination import order_of, solve
+from planner.search.solver.isomorphism import colours, lockstep_order, merged
+from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Problem, around, by_variable, simplified
+from tests.search.test_solver import enumerated, least, problems
 
 STATES = 3
+TRYING_IS_FREE = Tuning(ordering_operations=0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _trying_is_free():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lockstep, "TRY_OPERATIONS", 0)
-        yield
+def repeated(problem, copies):
+    """Many copies of a problem that share its variable 0."""
+    count = len(problem.sizes)
+    sizes = (*problem.sizes[:1], *problem.sizes[1:] * copies)
+    terms = [
+        (tuple(v if v == 0 else v + copy * (count - 1) for v in scope), number)
+        for copy in range(copies)
+        for scope, number in problem.terms
+    ]
+    return Problem(problem.tables, sizes, tuple(terms), problem.constant)
+
+
+def in_lockstep(problem, most_operations=inf, orders=None, tuning=TRYING_IS_FREE):
+    return lockstep_order(problem.sizes, problem.terms, most_operations, tuning, orders)
+
+
+@given(problems(), st.integers(13, 30))
+@settings(deadline=None, max_examples=30)
+def test_isomorphic_components_are_solved_once(problem, copies):
+    many = repeated(problem, copies)  # with more neighbours of one state than an array has axes, if not simplified
+    fewer, expand = merged(many)
+    states = solve(fewer)
+    assert many.value(expand(states)) == fewer.value(states) == many.value(solve(simplified(many)))
+
+
+@given(problems())
+@settings(deadline=None)
+def test_what_is_left_of_components_costs_what_all_do(problem):
+    many = repeated(problem, 2)
+    fewer, expand = merged(many)
+    assert all(cost == many.value(expand(states)) for states, cost in enumerated(fewer).items())
+
+
+def test_merging_keeps_one_of_each():
+    tables = Tables()
+    number = tables.intern(np.arange(6, dtype=np.int64).reshape(2, 3) % 4)
+    many = Problem(tables, (2, *[3] * 40), tuple(((0, v), number) for v in range(1, 41)))
+    assert merged(many)[0].sizes == (2, 3)
 
 
 def work(problem, order):
@@ -59,7 +91,7 @@ def chain(length):
 @settings(deadline=None, max_examples=60)
 def test_the_order_is_complete_exact_and_takes_what_it_says(problem, copies, tries):
     many = repeated(problem, copies)
-    order = lockstep_order(many, tries=tries)
+    order = in_lockstep(many, orders=tries)
     assert sorted(order.variables) == list(range(len(many.sizes)))
     assert order.complete
     assert order.operations == work(many, order)
@@ -71,7 +103,7 @@ def test_the_order_is_complete_exact_and_takes_what_it_says(problem, copies, tri
 @pytest.mark.parametrize("length", [64, 256, 1024])
 def test_a_chain_of_equal_layers_takes_its_logarithm(length):
     problem = chain(length)
-    order = lockstep_order(problem, tries=1)
+    order = in_lockstep(problem, orders=1)
     assert order.operations <= STATES**3 * 4 * np.log2(length)
     assert order_of(problem).operations > STATES**2 * (length - 3)
 
@@ -85,36 +117,16 @@ def tangle():
     return Problem(tables, sizes, terms)
 
 
-def test_more_orders_are_looked_for_where_that_is_worthwhile(monkeypatch):
+def test_more_orders_are_looked_for_where_that_is_worthwhile():
     problem = tangle()
-    first, best = lockstep_order(problem, tries=1), lockstep_order(problem)
+    first, best = in_lockstep(problem, orders=1), in_lockstep(problem)
     assert best.operations < 0.8 * first.operations
     assert best.operations == work(problem, best)
-    monkeypatch.setattr(lockstep, "TRY_OPERATIONS", first.operations)
-    assert lockstep_order(problem) == first
+    assert in_lockstep(problem, tuning=Tuning(ordering_operations=first.operations)) == first
 
 
 def test_an_order_that_takes_too_much_is_not_complete():
-    assert not lockstep_order(chain(64), most_operations=1.0).complete
-
-
-def test_what_looks_alike_keeps_the_same_states():
-    problem = chain(6)
-    of = colours(problem.sizes, problem.terms, rounds=1)
-    left = Left(problem.sizes, of)
-    assert of[1] == of[4] != of[0]
-    left.kept = [(0, 1), (1,), (1, 2), (1,), (1, 2), (0,)]
-    assert left.alike() == [(0, 1), *[(1, 2)] * 4, (0,)]
-    assert left.promising(1, known=[1, 2, 1, 1, 1, 0]) == [(0, 1), *[(1, 2)] * 4, (0,)]
-
-
-def test_promising_states_are_those_of_the_least_bounds():
-    left = Left((4, 4), [0, 0])
-    left.learn(0, (0, 1, 2, 3), np.array([5, 1, 9, 7]))
-    left.learn(1, (0, 1, 2, 3), np.array([5, 8, 0, 7]))
-    assert left.promising(2, known=[3, 1]) == [(1, 2, 3)] * 2
-    assert left.prune([0], 6) == {0: (0, 1)}
-    assert left.promising(1, known=[0, 0]) == [(0, 2)] * 2
+    assert not in_lockstep(chain(64), most_operations=1.0).complete
 
 
 def test_a_hub_of_more_states_than_numbers_go():
@@ -122,6 +134,15 @@ def test_a_hub_of_more_states_than_numbers_go():
     pair = tables.intern(np.array([[0, 1], [1, 0]]))
     leaves = 1100
     star = Problem(tables, (2,) * (leaves + 1), tuple(((0, v), pair) for v in range(1, leaves + 1)))
-    order = lockstep_order(star, tries=1)
+    order = in_lockstep(star, orders=1)
     assert order.complete
     assert star.value(solve(star, order)) == 0
+
+
+def test_colours_see_as_far_as_asked():
+    chain = [((v, v + 1), 0) for v in range(9)]
+    near, far = colours([0] * 10, chain, 1), colours([0] * 10, chain, 3)
+    assert near[1:9] == [near[1]] * 8
+    assert near[0] != near[1] != near[9]
+    assert far[3:7] == [far[3]] * 4
+    assert far[2] != far[3]

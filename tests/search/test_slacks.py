@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
-from planner.search.minsum import model as of_model
-from planner.search.minsum.bounds import SCALE_BITS, Bound
-from planner.search.minsum.colours import colours
-from planner.search.minsum.model import Fetches, model_of, single_precision
-from planner.search.minsum.problem import Problem
-from planner.search.minsum.sharing import Sharing, Slack, gifts_of, with_pairs
 
 from planner.models import ModelOptions, build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs.tables import Tables
 from planner.search.joint import over
+from planner.search.solver import model as of_model
+from planner.search.solver.messages import SCALE_BITS, Messages
+from planner.search.solver.model import Fetches, model_of, single_precision
+from planner.search.solver.problem import Problem
+from planner.search.solver.slacks import Sharing, Slack, gifts_of, with_pairs
 from tests.search.graphs import random_graph
 
 CHOICES = 200
@@ -30,34 +29,44 @@ def transformer():
 
 
 def shared(found):
-    """Return the bound of a model before and after its shared fetches gave to the pairs."""
+    """Return the bound of a model before its shared fetches gave to the pairs, and its messages after they did."""
     slacks = found.slacks(1 << 28)
-    bound = Bound(with_pairs(found.relaxed, slacks))
+    messages = Messages(with_pairs(found.relaxed, slacks))
     for _ in range(5):
-        bound.sweep()
-    before = bound.value()
-    sharing = Sharing(bound, slacks)
+        messages.sweep()
+    before = messages.value()
+    sharing = Sharing(messages, slacks)
     for turn in range(TURNS):
         sharing.share(turn)
-        bound.sweep()
-    return before, bound
+        messages.sweep()
+    return before, messages
 
 
-def assert_never_above(found, bound):
+def strengthened(messages, states):
+    """The cost of a choice in the pairwise view with what was given to it, times 2**SCALE_BITS."""
+    alone, terms = messages.parts()
+    total = (messages.problem.constant << SCALE_BITS) + sum(
+        int(costs[s]) for costs, s in zip(alone, states, strict=True)
+    )
+    return total + sum(
+        int(messages.exact_table(f)[tuple(states[v] for v in scope)]) for f, (scope, _) in enumerate(terms)
+    )
+
+
+def assert_never_above(found, messages):
     rng = np.random.default_rng(0)
-    view = bound.strengthened()
     for _ in range(CHOICES):
         states = [int(rng.integers(size)) for size in found.sizes]
-        assert view.value(states) <= (found.scale * found.value(states)) << SCALE_BITS
+        assert strengthened(messages, states) <= (found.scale * found.value(states)) << SCALE_BITS
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4, 8, 12, 14, 16, 18, 20])
 def test_what_is_added_never_exceeds_the_cost(seed):
     found = model(random_graph(seed), placements=("S", "S,R")[seed // 2 % 2])
     assert isinstance(found, Fetches)
-    before, bound = shared(found)
-    assert_never_above(found, bound)
-    assert bound.value() >= before
+    before, messages = shared(found)
+    assert_never_above(found, messages)
+    assert messages.value() >= before
 
 
 @pytest.mark.parametrize("entries", [of_model.GROUP_ENTRIES, 0])
@@ -66,9 +75,9 @@ def test_of_groups_of_three_nodes(monkeypatch, entries):
     found = model(transformer())
     nodes = {len(slack.scope) - 1 for slack in found.slacks(1 << 28)}
     assert nodes == ({2, 3} if entries else {2})
-    before, bound = shared(found)
-    assert_never_above(found, bound)
-    assert bound.value() > before
+    before, messages = shared(found)
+    assert_never_above(found, messages)
+    assert messages.value() > before
 
 
 def test_a_group_as_a_whole_bounds_higher_than_its_pairs(monkeypatch):
@@ -112,14 +121,13 @@ def test_slacks_with_a_pair_in_common_each_give_to_it():
     table = rng.integers(0, 99, (4, 3, 5)).astype(np.float32)
     slacks = [Slack((1, other, 0), table * 2**SCALE_BITS) for other in (2, 3)]
     slacks = [Slack(slack.scope, slacks[0].table) for slack in slacks]
-    bound = Bound(with_pairs(Problem(tables, sizes, terms), slacks))
-    sharing = Sharing(bound, slacks)
+    messages = Messages(with_pairs(Problem(tables, sizes, terms), slacks))
+    sharing = Sharing(messages, slacks)
     for turn in range(TURNS):
         sharing.share(turn)
-        bound.sweep()
-    view = bound.strengthened()
+        messages.sweep()
     for t, a, b, c in np.ndindex(*sizes):
-        given = view.value((t, a, b, c)) - (bound.problem.value((t, a, b, c)) << SCALE_BITS)
+        given = strengthened(messages, (t, a, b, c)) - (messages.problem.value((t, a, b, c)) << SCALE_BITS)
         assert given <= (table[t, a, b] + table[t, a, c]) * 2**SCALE_BITS
 
 
@@ -139,12 +147,3 @@ def test_bounds_of_groups_of_three_nodes_hold(placements):
     exact, bounded = over(space, candidates, Limits()), over(space, candidates, Limits(operations=0, seconds=1))
     assert exact.lower_bound == exact.cost
     assert 0 < bounded.lower_bound <= exact.cost <= bounded.cost
-
-
-def test_colours_see_as_far_as_asked():
-    chain = [((v, v + 1), 0) for v in range(9)]
-    near, far = colours([0] * 10, chain, 1), colours([0] * 10, chain, 3)
-    assert near[1:9] == [near[1]] * 8
-    assert near[0] != near[1] != near[9]
-    assert far[3:7] == [far[3]] * 4
-    assert far[2] != far[3]

@@ -1,0 +1,218 @@
+"""The stages of the solver, each and in any order: what they say of the optimum holds."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import permutations
+from math import inf
+from time import process_time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.search import Limits, SearchOptions, space_of
+from planner.search.costs.tables import Tables
+from planner.search.joint import joint
+from planner.search.recursive import recursive
+from planner.search.representatives import representatives
+from planner.search.solver import minimise as of_minimise
+from planner.search.solver.known import Known
+from planner.search.solver.limits import NO_BOUND, Tuning
+from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_live
+from planner.search.solver.model import Dense, model_of
+from planner.search.solver.neighbourhood import improved
+from planner.search.solver.problem import Problem
+from tests.search.graphs import random_graph
+from tests.search.test_coarse_to_fine import assert_true_of, grouped
+from tests.search.test_solver import enumerated, least, problems
+
+SEEDS = range(0, 216, 18)
+SUBSETS = st.lists(st.sampled_from(sorted(STAGES)), max_size=len(STAGES))
+
+TUNINGS = st.builds(
+    Tuning,
+    quotient_part=st.just(1),
+    small_operations=st.sampled_from([0, 1e6]),
+    quick_operations=st.sampled_from([0, 50, 1e9]),
+    few_entries=st.sampled_from([0, 3e6]),
+    table_entries=st.sampled_from([0, 40, 3e8]),
+    near_choices=st.sampled_from([0, 5, 1 << 22]),
+    close=st.sampled_from([0, 1]),
+    sweeps=st.sampled_from([1, 30]),
+    neighbourhoods=st.just(((1, 20.0), (3, 100.0))),
+)
+LIMITS = st.builds(
+    Limits,
+    memory_bytes=st.sampled_from([0, 100, 3 << 30]),
+    operations=st.sampled_from([0, 20, 5e10]),
+    seconds=st.sampled_from([0, 60, 60, 60]),
+    tuning=TUNINGS,
+)
+
+
+def task(model, limits=Limits(), starts=(), groups=None):  # noqa: B008 - a frozen value
+    return Task(model, limits, process_time() + limits.seconds, iter(starts), groups)
+
+
+def first(problem):
+    return Known.of(Dense(problem), (0,) * len(problem.sizes))
+
+
+@given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_groups):
+    problem, groups = case
+    known = first(problem)
+    last = [tuple(size - 1 for size in problem.sizes)]
+    one = task(Dense(problem), limits, last, (lambda: groups) if with_groups else None)
+    for name in names:
+        found = STAGES[name](one, known)
+        assert found.cost <= known.cost
+        assert found.lower >= known.lower
+        assert_true_of(found, problem)
+        known = found
+
+
+@given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
+@settings(deadline=None, max_examples=200)
+def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, with_groups):
+    problem, groups = case
+    starts = [tuple(size - 1 for size in problem.sizes), (0,) * len(problem.sizes)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_minimise, "STAGES", {str(at): STAGES[name] for at, name in enumerate(names)})
+        found = minimise(Dense(problem), limits, iter(starts), (lambda: groups) if with_groups else None)
+    assert problem.value(found.states) == found.value <= problem.value(starts[0])
+    assert found.bound <= least(problem) <= found.value
+
+
+@given(grouped(fewest=0), st.sampled_from(sorted(name for name in STAGES if name.startswith("whole"))))
+@settings(deadline=None)
+def test_each_stage_that_solves_all_does(case, name):
+    problem, groups = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_minimise, "STAGES", {name: STAGES[name]})
+        found = minimise(Dense(problem), Limits(), representatives=lambda: groups)
+    assert found.bound == found.value == least(problem)
+
+
+def graph_model(seed):
+    space = space_of(random_graph(seed), SearchOptions((2, 2), placements=("S", "S,R")[seed // 18 % 2]))
+    domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
+    plan = recursive(space, Limits()).choice
+    start = [domain.states.index(state) for domain, state in zip(domains, plan, strict=True)]
+    groups = representatives(space.coarse, domains, plan)
+    return model_of(space.coarse, domains, space.objective), start, groups
+
+
+@cache
+def solved_graph(seed):
+    """A random graph's model, a plan to begin with, groups of states, and the best plan."""
+    model, start, groups = graph_model(seed)
+    best = minimise(model, Limits())
+    assert best.bound == best.value
+    return model, start, groups, best
+
+
+@pytest.mark.parametrize("begin", ["plan", "first"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stages_in_any_order_on_random_graphs(seed, begin):
+    """The best plan stays live until a plan as good is known."""
+    model, start, groups, best = solved_graph(seed)
+    stages = [name for name in STAGES if not name.startswith("whole")]
+    limits = Limits(tuning=Tuning(quotient_part=1))
+    for names in list(permutations(stages))[seed % 5 :: 31]:
+        known = Known.of(model, start if begin == "plan" else [0] * len(model.sizes))
+        one = task(model, limits, [start], lambda: groups)
+        for name in (*names, "whole at last"):
+            known = STAGES[name](one, known)
+            assert known.is_proved or known.lower <= best.value
+            assert model.value(known.best) == known.cost >= best.value
+            if known.cost > best.value:
+                assert not known.is_proved
+                assert all(state in live for state, live in zip(best.states, known.live, strict=True))
+        assert known.is_proved
+        assert known.cost == best.value
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_stages_agree_with_the_joint_search(seed):
+    space = space_of(random_graph(seed), SearchOptions((2, 2), placements=("S", "S,R")[seed // 18 % 2]))
+    assert joint(space, Limits()).cost == solved_graph(seed)[-1].value
+
+
+@given(problems(fewest=0), st.data())
+@settings(deadline=None)
+def test_solving_what_is_live(problem, data):
+    """No choice among the live states is better than what is found, nor is that worse than what was known."""
+    model, known = Dense(problem), first(problem)
+    live = tuple(tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes)
+    known = replace(known, live=live, bounds=tuple(np.full(len(of), NO_BOUND) for of in live))
+    found = solve_live(task(model), known)
+    among = [
+        cost
+        for states, cost in enumerated(problem).items()
+        if all(state in of for state, of in zip(states, known.live_alike(model.colours), strict=True))
+    ]
+    assert found.is_proved
+    assert found.cost == found.lower == problem.value(found.best) == min(known.cost, *among)
+    assert found.order.complete
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(operations=0), Limits(memory_bytes=0), Limits(tuning=Tuning(table_entries=8))],
+    ids=["operations", "memory", "entries"],
+)
+def test_what_does_not_fit_is_not_solved(limits):
+    tables = Tables()
+    problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
+    assert solve_live(task(Dense(problem)), first(problem)).is_proved
+    known = first(problem)
+    assert solve_live(task(Dense(problem), limits), known) is known
+    assert solve_live(task(Dense(problem)), known, operations=0) is known
+
+
+@given(problems(fewest=0), st.sampled_from([1, 30]))
+@settings(deadline=None)
+def test_messages_bound_every_state(problem, sweeps):
+    known = bound_by_messages(task(Dense(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
+    assert known.lower > NO_BOUND
+    assert known.is_proved or all((bounds > NO_BOUND).all() for bounds in known.bounds)
+    assert_true_of(known, problem)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_bound_the_plans_of_random_graphs(seed):
+    """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
+    model, start, _, best = solved_graph(seed)
+    before = Known.of(model, start)
+    known = bound_by_messages(task(model, Limits(tuning=Tuning(shares=0))), before)
+    shared = bound_by_messages(task(model), before)
+    assert known.cost / 2 < known.lower <= best.value
+    assert known.lower <= shared.lower <= best.value or shared.is_proved
+
+
+@given(problems(fewest=0), LIMITS)
+@settings(deadline=None)
+def test_neighbourhoods_never_make_a_choice_worse(problem, limits):
+    model, known = Dense(problem), first(problem)
+    found = improved(model, known, limits, inf)
+    assert found.cost == problem.value(found.best) <= known.cost
+    assert found.lower == known.lower
+    assert_true_of(found, problem)
+
+
+def test_neighbourhoods_of_all_states_are_solved():
+    """Nothing has to be held: the best choice is found."""
+    rng, tables = np.random.default_rng(0), Tables()
+    terms = [((v, v + 1), tables.intern(rng.integers(0, 99, (4, 4)))) for v in range(5)]
+    problem = Problem(tables, (4,) * 6, tuple(terms))
+    assert improved(Dense(problem), first(problem), Limits(), inf).cost == least(problem) < first(problem).cost
+
+
+def test_out_of_time_neighbourhoods_leave_the_choice():
+    tables = Tables()
+    problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 0]))),))
+    known = first(problem)
+    assert improved(Dense(problem), known, Limits(), -1) is known
