@@ -16,8 +16,8 @@ from typing import cast
 import numpy as np
 
 import tdl
-from executor.verify_cases import Array, Case, Draw
-from executor.verify_check import Application, Check
+from executor.verification.cases import Array, Case, Draw
+from executor.verification.check import Application, Check
 from planner.graph.build import ONES, GraphBuilder
 from planner.graph.ir import Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule

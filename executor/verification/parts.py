@@ -19,7 +19,7 @@ import numpy as np
 from executor.backend import asnumpy
 from executor.kernels import Kernel, KernelCall
 from executor.kernels.call import OutputError
-from executor.verify_cases import Array, Case, Draw
+from executor.verification.cases import Array, Case, Draw
 from planner.graph.ir import Value
 from planner.layout import Runs
 from tdl import REDUCERS, Affine, Description, Digits, Index

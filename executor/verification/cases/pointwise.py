@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from executor.verify_cases_base import Array, Case, Draw, Generate
+from executor.verification.cases.base import Array, Case, Draw, Generate
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 

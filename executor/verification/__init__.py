@@ -20,13 +20,13 @@ import numpy as np
 import tdl
 from executor.kernels import KERNELS, Kernel
 from executor.kernels.call import OutputError
-from executor.verify_cases import CASES, Case, Draw, Generate, drawn
-from executor.verify_check import Application, Check
-from executor.verify_gradients import gradient_checks
-from executor.verify_kernel import kernel_checks, run_whole, shape_checks
-from executor.verify_parts import PartError, Subject
-from executor.verify_planned import planned_checks
-from executor.verify_splits import split_checks
+from executor.verification.cases import CASES, Case, Draw, Generate, drawn
+from executor.verification.check import Application, Check
+from executor.verification.gradients import gradient_checks
+from executor.verification.kernel import kernel_checks, run_whole, shape_checks
+from executor.verification.parts import PartError, Subject
+from executor.verification.planned import planned_checks
+from executor.verification.splits import split_checks
 from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 

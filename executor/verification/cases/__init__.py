@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape, verify_cases_windows
-from executor.verify_cases_base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
+from executor.verification.cases import pointwise, reduction, shape, windows
+from executor.verification.cases.base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
 from planner.graph.ir import Value
 
 __all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
@@ -86,10 +86,10 @@ def _batch_cholesky(draw: Draw) -> Case:
 
 
 CASES: dict[str, Generate] = {
-    **verify_cases_pointwise.CASES,
-    **verify_cases_reduction.CASES,
-    **verify_cases_shape.CASES,
-    **verify_cases_windows.CASES,
+    **pointwise.CASES,
+    **reduction.CASES,
+    **shape.CASES,
+    **windows.CASES,
     **{name: partial(same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
     "log": positive_shape,
     **{name: partial(same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from executor.verify_cases_base import Case, Draw, Generate, groups
+from executor.verification.cases.base import Case, Draw, Generate, groups
 from planner.graph.ir import Value
 
 RESHAPES = (

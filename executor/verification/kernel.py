@@ -12,9 +12,9 @@ import numpy as np
 import tdl
 from executor.backend import asnumpy
 from executor.kernels import KernelCall
-from executor.verify_cases import Array, Case, Draw
-from executor.verify_check import ROUGH, Application, Check, compared
-from executor.verify_parts import Subject, call_kernel, output_dtypes
+from executor.verification.cases import Array, Case, Draw
+from executor.verification.check import ROUGH, Application, Check, compared
+from executor.verification.parts import Subject, call_kernel, output_dtypes
 from planner.errors import GraphError
 from planner.graph.infer import infer
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.kernels import KernelCall
-from executor.verify_cases import Array, Draw
-from executor.verify_check import Application, Check, compared
-from executor.verify_parts import PartError, Subject, blank, output_dtypes
+from executor.verification.cases import Array, Draw
+from executor.verification.check import Application, Check, compared
+from executor.verification.parts import PartError, Subject, blank, output_dtypes
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
 from planner.layout import production as produce
