@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -50,6 +49,10 @@ class Subject:
         """Every iteration."""
         return {variable: ((0, extent),) for variable, extent in self.extents.items()}
 
+    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the outputs."""
+        return self.description.output_shapes(self.extents)
+
 
 def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
     """Cut range(extent) unevenly into `parts` non-empty parts; scattered parts have several runs each if possible."""
@@ -61,25 +64,40 @@ def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
 
 def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -> tuple[Array, ...]:
     """Run every combination of the parts that `cuts` gives for some variables, and assemble the whole outputs."""
-    outputs = subject.description.outputs
-    results: list[Array | None] = [None] * len(outputs)
-    counts: list[Array | None] = [None] * len(outputs)
+    wholes = [
+        Whole(np.zeros(shape, dtype), np.zeros(shape, int))
+        for shape, dtype in zip(subject.output_shapes(), output_dtypes(subject), strict=True)
+    ]
     reducer = _reducer(subject.description, tuple(cuts))
     for chosen in product(*cuts.values()):
         iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
-        for call_runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
-            for number, (output, array) in enumerate(zip(outputs, arrays, strict=True)):
-                where = _selection([_positions(index, call_runs, subject.extents) for index in output.index])
-                if results[number] is None:
-                    shape = subject.description.output_shapes(subject.extents)[number]
-                    results[number], counts[number] = np.zeros(shape, array.dtype), np.zeros(shape, int)
-                _combine(cast(Array, results[number]), cast(Array, counts[number]), (where, array, reducer))
-    for number, count in enumerate(counts):
-        if count is None or count.min() < 1:
+        for runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
+            for output, whole, array in zip(subject.description.outputs, wholes, arrays, strict=True):
+                where = _selection([_positions(index, runs, subject.extents) for index in output.index])
+                whole.put(where, array, reducer)
+    for number, whole in enumerate(wholes):
+        if whole.counts.min() < 1:
             raise PartError(f"output {number} has elements that no part computes")
-        if reducer is None and count.max() > 1:
+        if reducer is None and whole.counts.max() > 1:
             raise PartError(f"output {number} has elements that several parts compute, and no reducer")
-    return tuple(cast(Array, result) for result in results)
+    return tuple(whole.values for whole in wholes)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An output that is put together of parts, and how many of them each element was put into."""
+
+    values: Array
+    counts: Array
+
+    def put(self, where: Any, part: Array, reducer: str | None) -> None:
+        """Put one part into its place, combining it with what is there already if there is a reducer."""
+        before = self.counts[where]
+        part = part.reshape(before.shape)
+        if reducer is not None and before.any():
+            part = np.where(before > 0, REDUCERS[reducer].numpy(self.values[where], part), part)
+        self.values[where] = part
+        self.counts[where] += 1
 
 
 def _reducer(description: Description, variables: tuple[str, ...]) -> str | None:
@@ -88,17 +106,6 @@ def _reducer(description: Description, variables: tuple[str, ...]) -> str | None
     if len(reducers) > 1:
         raise PartError(f"variables {', '.join(variables)} have different reducers {sorted(map(str, reducers))}")
     return next(iter(reducers), None)
-
-
-def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -> None:
-    """Put one part into its place, combining it with what is there already."""
-    where, array, reducer = part
-    array = array.reshape(count[where].shape)
-    if reducer is not None and count[where].any():
-        merged = REDUCERS[reducer].numpy(result[where], array)
-        array = np.where(count[where] > 0, merged, array)
-    result[where] = array
-    count[where] += 1
 
 
 def run_worker(
@@ -155,12 +162,8 @@ def call_kernel(
 
 def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
     """Return each output's dtype, as the description says."""
-    return list(_output_dtypes(subject.description, tuple(operand.dtype for operand in subject.case.operands)))
-
-
-@lru_cache(maxsize=1024)
-def _output_dtypes(description: Description, dtypes: tuple[np.dtype[Any], ...]) -> tuple[np.dtype[Any], ...]:
-    return tuple(np.dtype(dtype) for dtype in description.output_dtypes([str(dtype) for dtype in dtypes]))
+    operands = [str(operand.dtype) for operand in subject.case.operands]
+    return [np.dtype(dtype) for dtype in subject.description.output_dtypes(operands)]
 
 
 UNWRITTEN = {"f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5}
@@ -220,7 +223,6 @@ def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
     return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
 
 
-@lru_cache(maxsize=1024)
 def _indices(description: Description, number: int) -> tuple[tuple[Index, ...], ...]:
     """Distinct indices of every dimension of an operand."""
     own = [access.index for access in description.accesses if access.operand == number]
