@@ -121,7 +121,7 @@ class Execution:
         return data
 
     def _lowered(self, plan: Plan) -> Programs:
-        return lowered(plan, self.options["prefetch"], self.options["transport"], self.options["evaluate"])
+        return lowered(plan, self.options["prefetch"], self.options["evaluate"])
 
     def _request(self, xp: ModuleType) -> Request:
         return Request(
@@ -154,15 +154,14 @@ class Execution:
 
 
 def failed_check(found: Report) -> str:
-    """Say which tensor differs most from one worker's."""
+    """Say how many tensors differ from one worker's, and which does most."""
     if found.check is None:
         raise ValueError(f"{found.plan}: expected a check, found none")
     worst = found.check.worst_difference
-    wider = "" if found.dtype == "float64" else ", or a plan in float64"
     return (
-        f"{found.plan}: {found.check.worst_tensor} differs from one worker's by "
-        f"{'what is not finite' if worst is None else f'{worst:.3g}'}, expected at most {found.check.tolerance:.3g}"
-        f" (rounding grows with steps, most near kinks of relu: compare also --steps 1{wider})"
+        f"{found.plan}: {found.check.failed} of {found.check.tensors} tensors differ from one worker's, most of all "
+        f"{found.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
+        f"value, where rounding explains {found.check.tolerance:.3g}"
     )
 
 

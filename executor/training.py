@@ -36,13 +36,13 @@ class Programs:
         return max(program.workers[worker].arena_bytes for program in both)
 
 
-def lowered(plan: Plan, prefetch: int, transport: str, evaluate: bool) -> Programs:
+def lowered(plan: Plan, prefetch: int, evaluate: bool) -> Programs:
     """Lower a plan; evaluation runs just the nodes that the logits need."""
-    training = lower(plan, prefetch=prefetch, transport=transport)
+    training = lower(plan, prefetch=prefetch)
     if not evaluate:
         return Programs(plan, training)
     nodes = needed_nodes(plan.graph, plan.graph.metrics["logits"])
-    return Programs(plan, training, lower(plan, prefetch=prefetch, transport=transport, nodes=nodes))
+    return Programs(plan, training, lower(plan, prefetch=prefetch, nodes=nodes))
 
 
 def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Trainer:
         self.worker = self._worker(programs.training)
         for name, tensor in self.graph.tensors.items():
             if tensor.init is not None and tensor.init.kind != "data":
-                fill(xp, self._view(name), self._tile(programs.training, name), stream(programs.plan.seed, name))
+                fill(xp, self.view(name), self._tile(programs.training, name), stream(programs.plan.seed, name))
 
     def _worker(self, program: Program) -> Worker:
         def transport(memory: Memory) -> Transport:
@@ -83,13 +83,14 @@ class Trainer:
     def _tile(self, program: Program, name: str) -> Tile:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
 
-    def _view(self, name: str) -> Any:
+    def view(self, name: str) -> Any:
+        """Return the local array of a stored tensor."""
         return self.worker.memory.views[self.programs.training.tensors[name]]
 
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers."""
         for tensor in data_tensors(self.graph):
-            data.fill(self.xp, self._view(tensor.name), self._tile(self.programs.training, tensor.name), step)
+            data.fill(self.xp, self.view(tensor.name), self._tile(self.programs.training, tensor.name), step)
 
     def run(self, settle: bool = False) -> tuple[list[float], NDArray[np.int64]]:
         """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
@@ -101,7 +102,7 @@ class Trainer:
     def whole(self, name: str) -> HostArray | None:
         """Put a stored tensor together on rank 0 (collective); None elsewhere."""
         program = self.programs.training
-        return self.cluster.assemble(self.graph.tensors[name], program.regions[name], asnumpy(self._view(name)))
+        return self.cluster.assemble(self.graph.tensors[name], program.regions[name], asnumpy(self.view(name)))
 
     def evaluate(self, held_out: HeldOut) -> float | None:
         """Return, on rank 0, the share of held-out images that are classified right (collective); None elsewhere.

@@ -32,18 +32,14 @@ from planner.program.tasks import (
 from planner.program.units import Unit
 from planner.traffic import Traffic, Work
 
-TRANSPORTS = ("p2p",)
 
-
-def lower(plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence[str] | None = None) -> Program:
+def lower(plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
     """Return the program of one training iteration for every worker.
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
     the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
-    Raises a PlanError for an unknown transport or a negative prefetch.
+    Raises a PlanError for a negative prefetch.
     """
-    if transport not in TRANSPORTS:
-        raise PlanError(f"transport: expected one of {', '.join(TRANSPORTS)}, found {transport!r}")
     if prefetch < 0:
         raise PlanError(f"prefetch: expected 0 or more, found {prefetch}")
     wanted = None if nodes is None else frozenset(nodes)
