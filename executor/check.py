@@ -71,8 +71,8 @@ def _result(found: Mapping[str, float], tolerances: Mapping[str, float]) -> Chec
 
 def _trained_alone(trainer: Trainer, data: DataSet, steps: int, nudge: bool) -> Trainer:
     """Run the plan of one worker in this process, on all data."""
-    programs = lowered(single_worker(trainer.programs.plan), prefetch=0, evaluate=False)
-    single = Trainer(programs, alone(trainer.cluster.cores), trainer.xp, "p2p")
+    programs = lowered(single_worker(trainer.part.plan), prefetch=0, evaluate=False)
+    single = Trainer(programs.part(0), alone(trainer.cluster.cores), trainer.xp, "p2p")
     generator = np.random.default_rng(programs.plan.seed)
     for step in range(steps):
         if nudge:

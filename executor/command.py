@@ -79,10 +79,10 @@ class Execution:
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
+                programs, part = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
-                    findings = Job(programs, self.ranks, data, request).run(advance)
-                if self.ranks.rank == 0:
+                    findings = Job(part, self.ranks, data, request).run(advance)
+                if programs is not None:
                     reports.append(report(programs, path, findings, settings))
                     self._tell(reports, programs, findings)
         failed = [found for found in reports if found.check is not None and not found.check.passed]
