@@ -1,7 +1,9 @@
 """Real plans, lowered and simulated: bytes, memory, time, the report, the trace and the command."""
 
 import json
+import re
 import time
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
@@ -112,6 +114,21 @@ def test_command(plan_file, tmp_path, capsys):
     assert received == found.total_bytes
     assert {event["ph"] for event in events} == {"X", "C", "M"}
     assert_disjoint(events)
+
+
+def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
+    tiny, written = tmp_path / "tiny.yaml", tmp_path / "r.json"
+    large = (files("topologies") / "uniform-8.yaml").read_text()
+    tiny.write_text(re.sub("memory_bytes: .*", "memory_bytes: 1e4", large))
+    with pytest.raises(SystemExit) as done:
+        main([str(plan_file), "--topo", str(tiny), "--json", str(written)])
+    captured = capsys.readouterr()
+    (found,) = read_reports(written)
+    devices = [device.device for device in found.devices if device.verdict == "out of memory"]
+    assert done.value.code == 1
+    assert devices
+    assert captured.err == f"error: {plan_file}: out of memory on {', '.join(devices)}\n"
+    assert "out of memory" in captured.out
 
 
 def assert_disjoint(events):
