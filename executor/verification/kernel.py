@@ -15,7 +15,7 @@ from executor.backend import asnumpy
 from executor.kernels import KernelCall
 from executor.verification.cases import Array, Case, Draw
 from executor.verification.check import ROUGH, Application, Check, compared
-from executor.verification.parts import Subject, call_kernel, output_dtypes
+from executor.verification.parts import Subject, call_kernel
 from planner.errors import GraphError
 from planner.graph.infer import infer
 
@@ -81,7 +81,7 @@ def _origins(subject: Subject) -> tuple[tuple[int, ...], ...]:
 
 def _aliasings(subject: Subject) -> list[tuple[int, ...]]:
     """Return ways in which outputs may be the very memory of operands of their shape and dtype."""
-    wanted = list(zip(subject.output_shapes(), output_dtypes(subject), strict=True))
+    wanted = list(zip(subject.output_shapes(), subject.output_dtypes, strict=True))
     kinds = [(operand.shape, operand.dtype) for operand in subject.case.operands]
     ways = permutations(range(len(kinds)), len(wanted))
     return [way for way in ways if [kinds[number] for number in way] == wanted][:ALIASINGS]

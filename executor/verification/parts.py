@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -31,7 +32,7 @@ class PartError(ValueError):
     """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
     """What is run: a kernel, its description at given ranks, one case, and the extents of the whole."""
 
@@ -53,6 +54,23 @@ class Subject:
         """Return the shapes of the outputs."""
         return self.description.output_shapes(self.extents)
 
+    @cached_property
+    def output_dtypes(self) -> list[np.dtype[Any]]:
+        """Each output's dtype, as the description says."""
+        operands = [str(operand.dtype) for operand in self.case.operands]
+        return [np.dtype(dtype) for dtype in self.description.output_dtypes(operands)]
+
+    @cached_property
+    def indices(self) -> list[list[tuple[Index, ...]]]:
+        """The distinct indices of every dimension of every operand."""
+        return [self._indices(number) for number in range(len(self.case.operands))]
+
+    def _indices(self, number: int) -> list[tuple[Index, ...]]:
+        own = [access.index for access in self.description.accesses if access.operand == number]
+        if not own:
+            return [()] * self.case.operands[number].ndim
+        return [tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True)]
+
 
 def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
     """Cut range(extent) unevenly into `parts` non-empty parts; scattered parts have several runs each if possible."""
@@ -66,7 +84,7 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
     """Run every combination of the parts that `cuts` gives for some variables, and assemble the whole outputs."""
     wholes = [
         Whole(np.zeros(shape, dtype), np.zeros(shape, int))
-        for shape, dtype in zip(subject.output_shapes(), output_dtypes(subject), strict=True)
+        for shape, dtype in zip(subject.output_shapes(), subject.output_dtypes, strict=True)
     ]
     reducer = _reducer(subject.description, tuple(cuts))
     for chosen in product(*cuts.values()):
@@ -145,7 +163,7 @@ def call_kernel(
     """
     outputs = tuple(
         blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
-        for output, dtype in zip(subject.description.outputs, output_dtypes(subject), strict=True)
+        for output, dtype in zip(subject.description.outputs, subject.output_dtypes, strict=True)
     )
     ranges = {}
     for variable, spans in runs.items():
@@ -158,12 +176,6 @@ def call_kernel(
     for number, output in enumerate(written):
         _require_written(number, output)
     return written
-
-
-def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
-    """Return each output's dtype, as the description says."""
-    operands = [str(operand.dtype) for operand in subject.case.operands]
-    return [np.dtype(dtype) for dtype in subject.description.output_dtypes(operands)]
 
 
 UNWRITTEN = {"f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5}
@@ -223,12 +235,6 @@ def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
     return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
 
 
-def _indices(description: Description, number: int) -> tuple[tuple[Index, ...], ...]:
-    """Distinct indices of every dimension of an operand."""
-    own = [access.index for access in description.accesses if access.operand == number]
-    return tuple(tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True))
-
-
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
     """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
 
@@ -236,8 +242,8 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
     variables `split` occurs is needed whole; with None every dimension is narrowed.
     """
     operand = subject.case.operands[number]
-    indices = _indices(subject.description, number) or ((),) * operand.ndim
-    return [_marked(subject, extent, own, runs, split) for extent, own in zip(operand.shape, indices, strict=True)]
+    dimensions = zip(operand.shape, subject.indices[number], strict=True)
+    return [_marked(subject, extent, own, runs, split) for extent, own in dimensions]
 
 
 def _marked(

@@ -19,7 +19,7 @@ from executor.kernels import KernelCall
 from executor.values import indices
 from executor.verification.cases import Array, Draw
 from executor.verification.check import Application, Check, compared
-from executor.verification.parts import PartError, Subject, Whole, blank, output_dtypes
+from executor.verification.parts import PartError, Subject, Whole, blank
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
 from planner.layout import production as produce
@@ -94,7 +94,7 @@ def _run_worker(
     ]
     outputs = [
         blank(subject.xp, local_shape(produce(signature, number, strategy, ways).regions[worker]), dtype)
-        for number, dtype in enumerate(output_dtypes(subject))
+        for number, dtype in enumerate(subject.output_dtypes)
     ]
     for call in node_work(signature, strategy, ways, worker).calls:
         _call(subject, call, held, outputs)
