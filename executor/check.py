@@ -21,7 +21,7 @@ MARGIN = 16
 """How many times the difference that one sample of rounding errors makes another sample's may be."""
 
 
-def difference(found: HostArray, expected: HostArray) -> float:
+def relative_difference(found: HostArray, expected: HostArray) -> float:
     """Return max|found - expected| / max|expected|, in double precision; not a number where either is not finite."""
     a, b = found.astype(np.float64), expected.astype(np.float64)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -47,8 +47,8 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
         whole = trainer.whole(name)
         if whole is not None and single is not None and nudged is not None:
             expected = _stored(single, name)
-            by_rounding = difference(_stored(nudged, name), expected)
-            found[name] = difference(whole, expected)
+            by_rounding = relative_difference(_stored(nudged, name), expected)
+            found[name] = relative_difference(whole, expected)
             tolerances[name] = max(TOLERANCES[trainer.graph.tensors[name].dtype], MARGIN * by_rounding)
     return _result(found, tolerances) if first else None
 

@@ -83,7 +83,7 @@ def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
 def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -> tuple[Array, ...]:
     """Run every combination of the parts that `cuts` gives for some variables, and assemble the whole outputs."""
     wholes = [
-        Whole(np.zeros(shape, dtype), np.zeros(shape, int))
+        Assembled(np.zeros(shape, dtype), np.zeros(shape, int))
         for shape, dtype in zip(subject.output_shapes(), subject.output_dtypes, strict=True)
     ]
     reducer = _reducer(subject.description, tuple(cuts))
@@ -102,7 +102,7 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Assembled:
     """An output that is put together of parts, and how many of them each element was put into."""
 
     values: Array

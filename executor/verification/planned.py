@@ -19,7 +19,7 @@ from executor.kernels import KernelCall
 from executor.values import indices
 from executor.verification.cases import Array, Draw
 from executor.verification.check import Application, Check, compared
-from executor.verification.parts import PartError, Subject, Whole, blank
+from executor.verification.parts import Assembled, PartError, Subject, blank
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
 from planner.layout import production as produce
@@ -117,7 +117,7 @@ def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Se
 
 def _assemble(made: Production, parts: Sequence[Array], ways: tuple[int, ...]) -> Array:
     """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
-    whole = Whole(np.zeros(made.shape, parts[0].dtype), np.zeros(made.shape, int))
+    whole = Assembled(np.zeros(made.shape, parts[0].dtype), np.zeros(made.shape, int))
     for worker, own in enumerate(parts):
         twin = _twin(worker, made.same, ways)
         if twin == worker:

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from executor.check import check, difference
+from executor.check import check, relative_difference
 from executor.cluster import alone
 from executor.data import Random
 from executor.job import classification
@@ -38,12 +38,12 @@ def trained(steps, evaluate=False, plan=PLAN):
     ],
 )
 def test_difference(found, expected, result):
-    assert difference(np.array(found), np.array(expected)) == result
+    assert relative_difference(np.array(found), np.array(expected)) == result
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_never_equal(bad):
-    assert math.isnan(difference(np.array([bad]), np.array([bad])))
+    assert math.isnan(relative_difference(np.array([bad]), np.array([bad])))
 
 
 def test_equal_runs_pass():
