@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from executor.arena import Memory
 from executor.values import Array, ArrayModule
 from planner.program.tasks import Fetch, LocalCopy, Message, Reduce
+from tdl import REDUCERS
 
 Action = Callable[[], None]
 Pair = tuple[Array, Array]
 """A target and its source, equal in shape and dtype."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reducer:
-    """How partial results are combined: a function of the array module, and the value that changes nothing."""
-
-    function: str
-    identity: Callable[[np.dtype[np.generic]], float]
+def combiner(xp: ArrayModule, reducer: str) -> Callable[..., Array]:
+    """Return the function of an array module by which a reducer combines two arrays."""
+    found: Callable[..., Array] = getattr(xp, REDUCERS[reducer].numpy.__name__)
+    return found
 
 
-def _smallest(dtype: np.dtype[np.generic]) -> float:
-    return -np.inf if dtype.kind == "f" else int(np.iinfo(dtype.name).min)
-
-
-def _largest(dtype: np.dtype[np.generic]) -> float:
-    return np.inf if dtype.kind == "f" else int(np.iinfo(dtype.name).max)
-
-
-REDUCERS: Mapping[str, Reducer] = MappingProxyType(
-    {
-        "Sum": Reducer("add", lambda dtype: 0),
-        "Prod": Reducer("multiply", lambda dtype: 1),
-        "Max": Reducer("maximum", _smallest),
-        "Min": Reducer("minimum", _largest),
-    }
-)
+def identity(reducer: str, dtype: np.dtype[np.generic]) -> float:
+    """Return the value of a dtype that changes nothing; of an integer the nearest to an infinite one."""
+    value = REDUCERS[reducer].identity
+    if dtype.kind == "f":
+        return value
+    limits = np.iinfo(dtype.name)
+    return int(min(max(value, limits.min), limits.max))
 
 
 def nothing() -> None:
@@ -111,14 +99,13 @@ def arrival(memory: Memory, task: Fetch | Reduce) -> Action:
 
 def _reduction(memory: Memory, task: Reduce, contributions: list[tuple[int, list[Pair]]]) -> Action:
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
-    reducer = REDUCERS[task.reducer]
-    combine = getattr(memory.xp, reducer.function)
+    combine = combiner(memory.xp, task.reducer)
     whole = memory.views[task.buffer]
-    identity = reducer.identity(whole.dtype)
+    start = identity(task.reducer, whole.dtype)
     pairs = [pair for _, found in contributions for pair in found]
 
     def action() -> None:
-        whole.fill(identity)
+        whole.fill(start)
         for target, source in pairs:
             combine(target, source, out=target)
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from executor.arena import Memory
 from executor.exchange import Action, arrival, copy_all, nothing, packing
 from executor.staging import HostBytes, staging
-from executor.waiting import Requests
-from executor.waiting import Wait as WaitFor
+from executor.waiting import Requests, WaitFor
 from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
 
 SMALLEST_TAG_LIMIT = 32767

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 Requests = list[MPI.Request]
-Wait = Callable[[Requests], None]
+WaitFor = Callable[[Requests], None]
 
 FIRST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 0.5e-3
@@ -38,6 +38,6 @@ def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
     return place
 
 
-def chosen_wait(ranks: int, cores: int) -> Wait:
+def chosen_wait(ranks: int, cores: int) -> WaitFor:
     """Return `spin` or `doze`."""
     return doze if ranks > cores else spin

@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
-from executor.exchange import REDUCERS, Action
+from executor.exchange import Action, combiner
 from executor.kernels import KERNELS, KernelCall
 from executor.transport import Transport
 from executor.values import Array
@@ -94,7 +94,7 @@ class Worker:
         )
         if call.combine is None:
             return lambda: run(prepared)
-        combine = getattr(self.memory.xp, REDUCERS[call.combine].function)
+        combine = combiner(self.memory.xp, call.combine)
 
         def action() -> None:
             run(prepared)

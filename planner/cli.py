@@ -24,6 +24,7 @@ from planner.model_source import load_model, source_files
 from planner.models.options import FLOAT_DTYPES
 from planner.plan import Plan, check_workers
 from planner.plan_json import is_plan, load_plan, save_plan
+from planner.program.lower import arena_sizes
 from planner.report import difference, explain
 from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
@@ -177,7 +178,12 @@ def _searched(model: str, options: Mapping[str, Any]) -> Plan:
     graph = load_model(model, given)
     chosen: dict[str, Any] = {"name": options["searcher"], "placements": options["placements"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    chosen |= {"objective": options["objective"], "machine": machine, "memory_bytes": options["memory"]}
+    chosen |= {
+        "objective": options["objective"],
+        "machine": machine,
+        "memory_bytes": options["memory"],
+        "arena_of": arena_sizes,
+    }
     rules = options["ties"]
     ties = None if rules is None else Ties.only(rules)
     asked = SearchOptions(ways=(), seed=options["seed"], ties=ties, untie=options["untie"] or (), **chosen)

@@ -38,11 +38,12 @@ def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None
     plan = partial(_plan, graph, options, space)
     winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
     details: dict[str, Any] = dict(found[options.name].details)
-    if options.memory_bytes is not None:
+    if options.memory_bytes is not None and options.arena_of is not None:
         names = (options.name, "recursive") if options.name == "joint" else (options.name,)
         again = {name: partial(_again, options, name) for name in names}
         found |= {name: ask(space) for name, ask in again.items() if name not in found}
-        fit = fitted(space, found, again, plan, options.memory_bytes)
+        sizes = options.arena_of
+        fit = fitted(space, found, again, lambda choice: max(sizes(plan(choice))), options.memory_bytes)
         winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
         found = {winner: fit.outcome}
     report = _report(options, ties_of(options, known), placements, found[winner], bound)
