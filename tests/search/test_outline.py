@@ -1,0 +1,103 @@
+"""What a problem would be, no table made: against the problem that is made."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.models import ModelOptions, build
+from planner.search import SearchOptions, space_of
+from planner.search.costs.tables import Tables
+from planner.search.solver.model import Dense, Fetches, Outline, model_of
+from planner.search.solver.problem import Problem, restricted
+from planner.search.solver.problem import build as problem_of
+from tests.search.test_solver import enumerated, problems
+
+GRAPHS = {
+    "transformer-2-16": (ModelOptions(batch=4, sequence=8, vocabulary=32), ()),
+    "wresnet-50-1": (ModelOptions(batch=4), ()),
+    "rnn-1-8": (ModelOptions(batch=8, unroll=3), ("elementwise", "updates", "unrolled")),
+}
+
+
+@st.composite
+def lived(draw):
+    """A problem, and some states of every variable."""
+    problem = draw(problems())
+    subsets = [st.sets(st.integers(0, size - 1), min_size=1) for size in problem.sizes]
+    return problem, [tuple(sorted(draw(of))) for of in subsets]
+
+
+@given(lived())
+@settings(deadline=None)
+def test_of_a_problem(case):
+    """Equal numbers stand for equal tables; entries are those of all distinct ones."""
+    problem, live = case
+    outline = Dense(problem).outline(live)
+    part = restricted(problem, dict(enumerate(live)))
+    assert outline.sizes == part.sizes
+    assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
+    tables = {}
+    for (scope, number), (_, made) in zip(outline.terms, part.terms, strict=True):
+        assert tables.setdefault(number, made) == made
+        assert part.tables[made].size == prod(outline.sizes[v] for v in scope)
+    assert outline.entries == sum(part.tables[made].size for made in tables.values())
+
+
+def test_terms_of_one_key_and_other_sizes_differ():
+    outline = Outline.of((2, 2, 3), [((0, 1), "a"), ((1, 2), "a"), ((0, 2), "a"), ((1,), "b")])
+    assert outline.terms == (((0, 1), 0), ((1, 2), 1), ((0, 2), 1), ((1,), 2))
+    assert outline.entries == 4 + 6 + 2
+
+
+@given(lived())
+@settings(deadline=None)
+def test_the_exact_problem_costs_what_the_model_says(case):
+    problem, live = case
+    part = Dense(problem).exact(live)
+    for states, cost in enumerated(part).items():
+        assert cost == problem.value([of[state] for of, state in zip(live, states, strict=True)])
+
+
+def test_where_all_states_are_live_the_exact_problem_is_the_problem():
+    tables = Tables()
+    problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 2]))),), 3)
+    assert enumerated(Dense(problem).exact([(0, 1)])) == enumerated(problem)
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_of_shared_fetches(name, placements):
+    """Each factor alone makes the same table as all others of its number, along the variables in their order."""
+    options, untie = GRAPHS[name]
+    space = space_of(build(name, options), SearchOptions((2, 2), placements=placements, untie=untie))
+    coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
+    model = model_of(coarse, domains, space.objective)
+    assert isinstance(model, Fetches)
+    outline = model.outline([tuple(range(size)) for size in model.sizes])
+    tables, made = Tables(), {}
+    for factor, (scope, number) in zip(coarse.factors, outline.terms, strict=True):
+        alone = problem_of(replace(coarse, factors=(factor,)), domains, tables, space.objective)
+        parts = tuple((tuple(map(scope.index, part)), of) for part, of in alone.terms), alone.constant
+        sizes = tuple(model.sizes[v] for v in scope)
+        assert made.setdefault(number, (parts, sizes)) == (parts, sizes)
+    assert outline.entries == sum(prod(sizes) for _, sizes in made.values())
+    assert len(made) < len(outline.terms) / 2
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placements):
+    options, untie = GRAPHS["rnn-1-8"]
+    space = space_of(build("rnn-1-8", options), SearchOptions((2, 2), placements=placements, untie=untie))
+    domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
+    model, rng = model_of(space.coarse, domains, space.objective), np.random.default_rng(0)
+    live = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
+    part, smaller = model.exact(live), model.restricted(live)
+    for _ in range(20):
+        states = [int(rng.integers(len(of))) for of in live]
+        chosen = [of[state] for of, state in zip(live, states, strict=True)]
+        plan = [domain.states[state] for domain, state in zip(domains, chosen, strict=True)]
+        assert part.value(states) == model.value(chosen) == smaller.value(states) == space.cost(plan)
