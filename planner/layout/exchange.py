@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +69,6 @@ def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
     return np.asarray((own[:, None, at] == own[None, :, at]).all(axis=2))
 
 
-@cache
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
     pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
+
+REMEMBERED = 1 << 14
+"""Results that a function which is asked the same again and again remembers: several graphs' worth, hundreds of MB."""
 
 
 def part(extent: int, parts: int, number: int) -> tuple[int, int]:
@@ -34,7 +37,7 @@ def first_eligible(shape: Sequence[int], ways: Sequence[int], step: int) -> int 
     return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step)), None)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def chosen_runs(extent: int, chosen: tuple[int | None, ...], ways: tuple[int, ...]) -> Runs:
     """Return the indices whose digit at step i is `chosen[i]`, wherever that is not None.
 
