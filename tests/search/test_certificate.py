@@ -1,6 +1,8 @@
 """toulbar2 as an oracle: against enumeration, then against `joint` on a small graph of every model family."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +28,8 @@ SMALL = {
     "transformer-2-16": SEQUENCES,
     "encoder-decoder-1-16": SEQUENCES,
 }
+ROWS = json.loads((Path(__file__).parents[2] / "results/certificate/data.json").read_text())["rows"]
+QUICK = [row for row in ROWS if row["graph"] == "tied" and row["joint"]["cpu_seconds"] < 1]
 SPACES = [((2,), None), ((3,), None), ((2, 2), Ties())]
 
 
@@ -64,3 +68,17 @@ def test_costs_of_real_size():
     graph = build("mlp-2-8191", ModelOptions(batch=509, classes=1021))
     space = space_of(graph, SearchOptions((2,), placements="S,R"))
     assert SEARCHERS["joint"](space, Limits()).cost == certified(whole_problem(space)).cost > 10**7
+
+
+@pytest.mark.parametrize("row", QUICK, ids=lambda row: f"{row['model']} {row['placements']}")
+def test_what_was_recorded_is_what_is_found(row):
+    graph = build(row["model"], ModelOptions(batch=row["batch"]))
+    space = space_of(graph, SearchOptions((2, 2, 2), "joint", row["placements"], Ties()))
+    found = SEARCHERS["joint"](space, Limits())
+    assert found.lower_bound == found.cost == certified(whole_problem(space)).cost == row["toulbar2"]["bytes"]
+
+
+def test_no_record_contradicts():
+    for row in ROWS:
+        joint, theirs = row["joint"], row["toulbar2"]
+        assert "over" in theirs or joint["bound"] <= theirs["bytes"] <= joint["bytes"]

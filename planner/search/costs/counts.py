@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from math import prod
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout.geometry import reached
 from planner.layout.region import intersect_runs
-from planner.layout.split import Runs, chosen_runs, digits, iteration_runs, normalise
+from planner.layout.split import REMEMBERED, Runs, chosen_runs, digits, iteration_runs, normalise
 
 Counts = NDArray[np.int64]
 
@@ -28,20 +28,18 @@ def steps_of(mask: int) -> tuple[int, ...]:
     return tuple(step for step in range(mask.bit_length()) if mask >> step & 1)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def product_of_ways(ways: tuple[int, ...]) -> Counts:
     """Return [mask]: the product of the ways of the mask's steps."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
 
 
-@cache
 def leading(ways: tuple[int, ...]) -> Counts:
     """Return the masks of the first 0, 1, ..., all steps."""
     return (np.int64(1) << np.arange(len(ways) + 1, dtype=np.int64)) - 1
 
 
-@cache
 def first_alike(ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
     own = np.indices(ways).reshape(len(ways), prod(ways)).T
@@ -49,14 +47,14 @@ def first_alike(ways: tuple[int, ...]) -> Counts:
     return np.asarray(((own[None] == 0) | (masks[:, None, :] == 0)).all(axis=2), dtype=np.int64)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def leaves(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
     runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
     return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
     bounds = leaves(extent, ways)
@@ -67,7 +65,7 @@ def held(extent: int, ways: tuple[int, ...]) -> Counts:
     return counts.reshape(1 << len(ways), -1)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
     bounds = leaves(extent, ways)
@@ -97,7 +95,7 @@ class Reach:
     plain: str | None
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
     """Return the one Reach of these values."""
     plain = None
@@ -110,7 +108,7 @@ Chosen = tuple[int, ...]
 """Per variable of a reach, the mask of the steps at which a strategy chose it."""
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
@@ -132,7 +130,7 @@ def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...
     return tuple(found[key] for key in alike)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from planner.layout import (
     Strategy,
     eligible,
 )
-from planner.layout.split import first_eligible
+from planner.layout.split import REMEMBERED, first_eligible
 from planner.search.costs.counts import held
 
 Masks = NDArray[np.int64]
@@ -91,7 +91,7 @@ Domain = Layouts | Strategies
 Option = TypeVar("Option", Placement, str)
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
     masks = _masks(states)
@@ -106,19 +106,20 @@ def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layo
     )
 
 
-_STRATEGIES: dict[tuple[tuple[int, ...], tuple[tuple[str, int], ...], tuple[Strategy, ...]], Strategies] = {}
-
-
 def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
     """Return the one Strategies of these states, ordered by largest part, then as given."""
-    key = (ways, tuple(signature.extents.items()), states)
-    if key not in _STRATEGIES:
-        masks = _masks(states)
-        split = ((extent, masks[name]) for name, extent in signature.extents.items() if name in masks)
-        order = _by_largest_part(len(states), split, ways)
-        ordered = tuple(states[state] for state in order)
-        _STRATEGIES[key] = Strategies(ways, ordered, {choice: masks[choice][order] for choice in sorted(masks)})
-    return _STRATEGIES[key]
+    return _strategies_of(tuple(signature.extents.items()), ways, states)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _strategies_of(
+    extents: tuple[tuple[str, int], ...], ways: tuple[int, ...], states: tuple[Strategy, ...]
+) -> Strategies:
+    masks = _masks(states)
+    split = ((extent, masks[name]) for name, extent in extents if name in masks)
+    order = _by_largest_part(len(states), split, ways)
+    ordered = tuple(states[state] for state in order)
+    return Strategies(ways, ordered, {choice: masks[choice][order] for choice in sorted(masks)})
 
 
 def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
@@ -149,7 +150,7 @@ def carrying(operands: Iterable[int]) -> str:
     return f"{TERMS}{{{','.join(map(str, sorted(operands)))}}}"
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def carried(choice: str) -> frozenset[int]:
     """Return the operands whose terms a choice carries; none if it is a variable or `*`."""
     if not choice.startswith(TERMS):
@@ -157,7 +158,7 @@ def carried(choice: str) -> frozenset[int]:
     return frozenset(map(int, choice[len(TERMS) + 1 : -1].split(",")))
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def placements_at(
     shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
 ) -> tuple[Placement, ...]:
@@ -166,7 +167,7 @@ def placements_at(
     return (*sharded, REPLICATE) if replicate or not sharded else sharded
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def choices_at(
     signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool, everywhere: bool = False
 ) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ def choices_at(
     return split
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def first_eligible_masks(shape: tuple[int, ...], ways: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Return, per dimension, the steps at which it is the first eligible one, and the steps at which none is."""
     first = [first_eligible(shape, ways, step) for step in range(len(ways))]

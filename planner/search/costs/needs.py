@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.layout import Signature
+from planner.layout.split import REMEMBERED
 from planner.search.costs.counts import Reach, reach
 from planner.search.costs.domains import Strategies
 from planner.search.costs.tables import Table
@@ -20,7 +21,7 @@ Need = tuple[Reach, ...]
 """What one operand needs of a tensor: one Reach per dimension."""
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def operand_need(signature: Signature, operand: int) -> Need:
     """Return what a node needs of an operand: per dimension, everything its accesses reach."""
     accesses = [access for access in signature.description.accesses if access.operand == operand]
@@ -30,7 +31,6 @@ def operand_need(signature: Signature, operand: int) -> Need:
     )
 
 
-@cache
 def output_reach(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index

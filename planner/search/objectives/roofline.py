@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
-from planner.layout.split import iteration_runs
+from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
 from planner.search.costs.counts import common, held, steps_of
 from planner.search.costs.domains import Strategies
@@ -161,7 +161,7 @@ def _calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
     return total
 
 
-@cache
+@lru_cache(maxsize=REMEMBERED)
 def _runs(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
     """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
     return np.array(
