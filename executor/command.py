@@ -27,8 +27,8 @@ from executor.training import Programs, lowered
 from executor.transport import TRANSPORTS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
-from planner.plan import Plan
-from planner.plan_json import load_plan
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
 from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 from planner.report.tables import byte_matrix, summary

@@ -22,13 +22,13 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import OPTIMIZERS
 from planner.model_source import load_model, source_files
 from planner.models.options import FLOAT_DTYPES
-from planner.plan import Plan, check_workers
-from planner.plan_json import is_plan, load_plan, save_plan
+from planner.plans.plan import Plan, check_workers
+from planner.plans.plan_json import is_plan, load_plan, save_plan
 from planner.report import difference, explain
 from planner.report.console import command_errors, stdout
 from planner.report.summary import describe, summary_table
 from planner.search import OBJECTIVES, SEARCHERS, SearchOptions, Ties, search
-from planner.search.factors import MOST_WORKERS_FACTORED, best_factors
+from planner.search.factorisations import MOST_WORKERS_FACTORED, best_factors
 from planner.search.gap import with_bound
 from planner.search.memory import parse_memory
 from topologies import Machine, load_topology

@@ -9,7 +9,7 @@ import click
 
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
-from planner.plan_json import load_plan
+from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.console import command_errors, stdout
 from planner.report.schema import write_reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.report.facts import batch_size, matrix, weight_dtype
 from planner.report.schema import Report, Setting
 from simulator.simulation import Simulation

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Layout, Strategy, elements, owned
-from planner.traffic import Traffic
+from planner.plans.traffic import Traffic
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from planner.report.accounts import by_kind, by_node, by_tensor, flows, stored, 
 from planner.report.tables import exact_bytes, grid, table
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.plans.plan import Plan
 
 ROWS_SHOWN = 16
 

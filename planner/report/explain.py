@@ -18,7 +18,7 @@ from planner.report.alternatives import Costly, Rejected, costliest, rejected
 from planner.report.tables import exact_bytes, percent, quantity, table
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.plans.plan import Plan
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2

@@ -11,7 +11,7 @@ from rich.table import Table
 from planner.report.tables import WIDTH, exact_bytes, facts, grid, percent, quantity, seconds
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.plans.plan import Plan
 
 
 def describe(plan: Plan) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, space_of
-from planner.search.factors import cost_of
+from planner.search.factorisations import cost_of
 from planner.search.joint import joint
 from planner.search.objectives.timing import Time
 from planner.search.searchers import FREE

@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.errors import PlanError
 from planner.layout import Shard
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes
 from planner.search.carriage import MOST_PENALTIES
 from planner.search.objectives.storage import Stored, least_stored, resident

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from planner.graph.ir import Graph
-from planner.plan import Plan, check_countable
+from planner.plans.plan import Plan, check_countable
 from planner.search.carriage import carriage, may_be_partial
 from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Ties
 from planner.search.memory import fitted

@@ -9,9 +9,9 @@ from typing import Any
 
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 from planner.search import SearchOptions, search
-from planner.traffic import Traffic
 
 MODEL, BATCH, WAYS = "wresnet-152-10", 8, (2, 2, 2)
 STAGES = ("stem", "stage1", "stage2", "stage3", "stage4", "classifier")

@@ -17,7 +17,7 @@ from planner.cli import COLLECTED_EVERY
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.factors import prime_factors
+from planner.search.factorisations import prime_factors
 
 TIED_FOR = "recursive"
 """All searches of one placement set choose from the plans of the graph that is coarsened for this one."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.layout import REPLICATE, Shard, digits, part, signatures
 from planner.layout.closed import FetchStep, StoreStep, fetched, moved
-from planner.plan import Plan
+from planner.plans.plan import Plan
 
 ITEM = 4
 

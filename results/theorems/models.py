@@ -8,7 +8,7 @@ import accounts
 import recursions
 
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, space_of
 
 MODELS = (("mlp-4-8192", 512), ("wresnet-152-10", 8), ("rnn-10-8k", 64))

@@ -18,7 +18,7 @@ import recursions
 
 from planner.graph import Graph, GraphBuilder
 from planner.layout import Layout, Region, Shard, Signature, digits, format_layout, owned_by_all, signatures
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import Space
 
 Ways = tuple[int, ...]

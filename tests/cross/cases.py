@@ -7,7 +7,7 @@ from planner.graph.build import GraphBuilder
 from planner.graph.training import training_graph
 from planner.models import ModelOptions, build
 from planner.models.layers import classify, convolution, linear
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, search
 
 MODELS = {

@@ -2,7 +2,7 @@
 
 from planner.accumulate import accumulation_groups
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
-from planner.plan import Plan, check_plan
+from planner.plans.plan import Plan, check_plan
 
 
 def random_plan(g, ways, rng):

@@ -3,8 +3,8 @@
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.plan import single_worker
-from planner.plan_json import save_plan
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import save_plan
 from planner.report import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.launch import execute

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from planner.plan_json import save_plan
+from planner.plans.plan_json import save_plan
 from planner.program.lower import lower
 from planner.report import read_reports
 from simulator import simulate

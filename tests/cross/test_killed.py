@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.plan_json import save_plan
+from planner.plans.plan_json import save_plan
 from planner.search import SearchOptions, search
 from tests.launcher import mpirun
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from planner.layout import PARTIAL, TERMS
-from planner.plan import single_worker
-from planner.plan_json import plan_from_json, plan_to_json
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import plan_from_json, plan_to_json
 from planner.program.lower import lower
 from tests.cross.cases import MODELS, WAYS, graph
 from tests.cross.loopback import Loopback

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.plan import single_worker
+from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 

@@ -9,7 +9,7 @@ from executor.data import Random
 from executor.job import classification
 from executor.training import Trainer, lowered, needed_nodes, right_answers
 from planner.graph.ir import Graph, Node
-from planner.plan import single_worker
+from planner.plans.plan import single_worker
 from tests.cross.cases import Case
 
 PLAN = single_worker(Case("mlp", (2,), "recursive", "S", "float64", "adam").plan())

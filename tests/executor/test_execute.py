@@ -9,7 +9,7 @@ import pytest
 
 from planner.layout import PARTIAL
 from planner.models import ModelOptions, build
-from planner.plan_json import save_plan
+from planner.plans.plan_json import save_plan
 from planner.report import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case, graph

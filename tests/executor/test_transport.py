@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from planner.plan_json import save_plan
+from planner.plans.plan_json import save_plan
 from tests.cross.cases import Case
 from tests.executor.on_ranks import own
 from tests.executor.programs import EACH, WORKERS, expected

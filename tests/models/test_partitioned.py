@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.plan import check_plan, single_worker
+from planner.plans.plan import check_plan, single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback

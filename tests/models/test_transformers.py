@@ -5,8 +5,8 @@ import pytest
 
 from planner.layout import EVERYWHERE, REPLICATE, Shard, signatures
 from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan
-from planner.traffic import Traffic
+from planner.plans.plan import Plan, check_plan
+from planner.plans.traffic import Traffic
 
 SMALL = {"batch": 3, "sequence": 5, "vocabulary": 11, "heads": 4}
 HEADS = 4

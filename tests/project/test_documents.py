@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan_json import load_plan
+from planner.plans.plan_json import load_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

@@ -12,7 +12,7 @@ import pytest
 from planner.models import ModelOptions, build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.factors import prime_factors
+from planner.search.factorisations import prime_factors
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 QUICK_S = 0.2

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from planner.cli import main
-from planner.plan_json import load_plan
+from planner.plans.plan_json import load_plan
 from planner.report.cli import main as compare
 from planner.search import SearchOptions, search
 

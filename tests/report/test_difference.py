@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.layout import REPLICATE, Shard
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.report.difference import difference, tables, to_data, write_parts
 from planner.search import SearchOptions, search
 from tests.report.plans import any_plan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import PARTIAL, elements, owned
 from planner.models import ModelOptions, build
-from planner.plan import check_plan
+from planner.plans.plan import check_plan
 from planner.program.lower import lower
 from planner.report import alternatives
 from planner.report.accounts import by_kind, by_node, by_tensor, flows, kinds_by_step, stored, write_choices

@@ -12,11 +12,11 @@ from planner.cli import main
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
 from planner.search import SearchOptions, search, space_of
 from planner.search.carriage import INFEASIBLE
-from planner.search.factors import best_factors
+from planner.search.factorisations import best_factors
 from planner.search.memory import DoesNotFitError, parse_memory
 from planner.search.objectives.storage import least_stored, resident
 from tests.search.graphs import random_graph

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 from planner.program.calls import node_work
 from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
 from planner.search.objectives.roofline import workers_of
-from planner.traffic import Traffic
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs

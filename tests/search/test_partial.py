@@ -27,7 +27,7 @@ from planner.layout import (
 )
 from planner.layout.inference import linear_sets
 from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan, single_worker
+from planner.plans.plan import Plan, check_plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.carriage import INFEASIBLE, above

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from planner.graph.graph_json import to_data
-from planner.plan import Plan, check_plan
+from planner.plans.plan import Plan, check_plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
 from planner.search.alternatives import IMPLIED
 from planner.search.ilp import Program

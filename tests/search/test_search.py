@@ -12,7 +12,7 @@ from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan
+from planner.plans.plan import Plan, check_plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
 from planner.search.alternatives import IMPLIED
 from tests.search.brute import least_bytes

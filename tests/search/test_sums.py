@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
 from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, Ties, search, space_of
 from planner.search.costs.cost import Agreed
 from topologies import load_topology

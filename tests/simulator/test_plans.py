@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from planner.models import ModelOptions, build
-from planner.plan import single_worker
-from planner.plan_json import save_plan
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import save_plan
 from planner.program.lower import lower
 from planner.report import read_reports
 from planner.report.facts import batch_size

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.graph.ir import Graph
-from planner.plan import Plan, check_workers
+from planner.plans.plan import Plan, check_workers
 from planner.search import SearchOptions, search
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError

@@ -30,7 +30,7 @@ from planner.layout import (
 )
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

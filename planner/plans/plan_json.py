@@ -14,7 +14,7 @@ from planner.errors import GraphError, PlanError
 from planner.files import write_file
 from planner.graph.graph_json import distinct_keys, from_data, to_data
 from planner.layout import parse_placement
-from planner.plan import Plan, check_names, check_plan
+from planner.plans.plan import Plan, check_names, check_plan
 
 FORMAT = "plan/1"
 DECISIVE = ("model", "name", "placements", "objective", "machine")  # what of a search is said beside the decisions

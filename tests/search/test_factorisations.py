@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.search import SearchOptions, search
-from planner.search.factors import MOST_WORKERS_FACTORED, best_factors, cost_of, factorisations, prime_factors
+from planner.search.factorisations import MOST_WORKERS_FACTORED, best_factors, cost_of, factorisations, prime_factors
 from tests.search.samples import training_graphs
 from tests.search.test_search import chain
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.graph.ir import Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, Strategy, eligible, signatures
+from planner.plans.traffic import Traffic
 from planner.report.summary import as_text, describe, summary_table
 from planner.report.tables import grid
-from planner.traffic import Traffic
 
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
