@@ -4,6 +4,7 @@ from topologies.errors import TopologyError
 from topologies.level import Level, levels
 from topologies.load import available, load_topology, parse_topology
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
+from topologies.tables import tables
 
 __all__ = [
     "CATEGORIES",
@@ -19,4 +20,5 @@ __all__ = [
     "levels",
     "load_topology",
     "parse_topology",
+    "tables",
 ]

@@ -12,6 +12,7 @@ from planner.search.searchers import PARTIAL, SEARCHERS
 from topologies import Machine
 
 PLACEMENTS = ("S", "S,R", "S,R,P")
+DEFAULT_PLACEMENTS = "S,R"
 
 OBJECTIVES = ("bytes", "time")
 
@@ -24,18 +25,20 @@ takes about a second then."""
 class SearchOptions:
     """What to search for.
 
-    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
+    `ways` are the parts of each step, empty where factorisations are tried; `searcher` is a name in SEARCHERS.
+    `placements` is "S" (every tensor is split at every step where it can be, as in Tofu),
     "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
     `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
     them to do without. `objective` is "bytes" or, on a `machine`, "time";
-    `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1.
+    `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1. `bound` asks for a lower
+    bound even where the searcher knows none.
     """
 
-    ways: tuple[int, ...]
-    name: str = "recursive"
-    placements: str = "S"
+    ways: tuple[int, ...] = ()
+    searcher: str = "recursive"
+    placements: str = DEFAULT_PLACEMENTS
     ties: Ties | None = None
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
@@ -43,6 +46,7 @@ class SearchOptions:
     objective: str = "bytes"
     machine: Machine | None = None
     memory_bytes: int | None = None
+    bound: bool = False
 
 
 def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
@@ -64,15 +68,15 @@ def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
     forward pass. `updates` costs bytes under "S,R" only.
     """
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
-    if options.name == "joint":
+    if options.searcher == "joint":
         return replace(untied, updates=False)
     return untied if known.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:
     """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
-    if options.name not in SEARCHERS:
-        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
+    if options.searcher not in SEARCHERS:
+        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
     if options.objective not in OBJECTIVES:
         raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
     if (options.objective == "time") != (options.machine is not None):
@@ -81,10 +85,12 @@ def placements_of(options: SearchOptions) -> str:
     wanted = {part.strip() for part in options.placements.split(",")}
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
-    if "P" in wanted and options.name not in PARTIAL:
-        raise PlanError(f"expected a searcher among {', '.join(PARTIAL)} for placements S,R,P, found {options.name!r}")
+    if "P" in wanted and options.searcher not in PARTIAL:
+        raise PlanError(
+            f"expected a searcher among {', '.join(PARTIAL)} for placements S,R,P, found {options.searcher!r}"
+        )
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:
         return "S,R,P"
-    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")
+    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.searcher, "S")

@@ -19,7 +19,7 @@ from executor.verify_cases import CASES
 from executor.verify_cases_base import Draw
 from planner.graph import Graph
 from planner.graph.rules import RULES
-from planner.models import ModelOptions, build
+from planner.models import build
 from tdl.coverage import CATALOGS, OPERATORS, TENSOR_FOLDER, Entry, counts, operator
 from tdl.operator import Description
 
@@ -107,7 +107,7 @@ def remembered(model: str) -> dict[str, Any]:
 
     `new` are the operators of which another batch makes other descriptions.
     """
-    own, other = (build(model, ModelOptions(batch=batch)) for batch in BATCHES)
+    own, other = (build(model, batch=batch) for batch in BATCHES)
     found, more = _described(own), _described(other) - _described(own)
     signatures = {(node.op, *(own.tensors[name].shape for name in node.inputs), repr(node.attrs)) for node in own.nodes}
     counted = {"nodes": len(own.nodes), "signatures": len(signatures), "descriptions": len(found)}

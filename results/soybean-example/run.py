@@ -13,7 +13,7 @@ from typing import Any
 
 import schemes
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, search
 from results.experiment import table, write_data, write_in_readme
 
@@ -49,7 +49,7 @@ def accounts_of(one: schemes.Example) -> list[dict[str, Any]]:
 
 def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
     """One row per ways, placement set and searcher: bytes of full training iterations with SGD and momentum."""
-    graph = build(f"mlp-{one.layers}-{one.width}", ModelOptions(batch=one.batch))
+    graph = build(f"mlp-{one.layers}-{one.width}", batch=one.batch)
     rows = []
     for ways in WAYS:
         for searcher in (*SEARCHERS.values(), "recursive", "joint"):

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from planner.graph import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from results.experiment import table, write_data, write_in_readme
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ def cell(name: str, published: float) -> dict[str, object]:
 
     Neither the batch nor the number of timesteps changes the weights, so both are 1.
     """
-    total = three_weights_bytes(build(name, ModelOptions(batch=1, unroll=1)))
+    total = three_weights_bytes(build(name, batch=1, unroll=1))
     return {
         "model": name,
         "published": published,

@@ -7,7 +7,7 @@ from typing import Any
 import accounts
 import recursions
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, space_of
 
@@ -22,7 +22,7 @@ def rows() -> list[dict[str, Any]]:
 
 def row(name: str, batch: int, placements: str) -> dict[str, Any]:
     """Plan one model by the recursion, and by the recursion that charges as Lemma 2 does."""
-    graph = build(name, ModelOptions(batch=batch))
+    graph = build(name, batch=batch)
     space = space_of(graph, SearchOptions(WAYS, placements=placements))
     choice, believed = recursions.at_its_word(space)
     found = recursions.exact(space, "recursive")

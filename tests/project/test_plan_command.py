@@ -24,7 +24,7 @@ def test_plan_is_written_and_described(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.err == ""
     found = load_plan(plan)
-    assert (found.ways, found.seed, found.search["model"]) == ((3, 2), 5, "mlp-2-8")
+    assert (found.ways, found.seed, found.search.model) == ((3, 2), 5, "mlp-2-8")
     assert found.graph.tensors["labels"].shape == (12,)
     assert any(node.op == "adam" for node in found.graph.nodes)
     data = json.loads(description.read_text())
@@ -79,7 +79,7 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
     record = json.loads(data.read_text())
     monkeypatch.setattr("planner.cli.search", lambda *_: pytest.fail("searched again"))
-    monkeypatch.setattr("planner.cli.best_factors", lambda *_: pytest.fail("searched again"))
+    monkeypatch.setattr("planner.cli.best_plan", lambda *_: pytest.fail("searched again"))
     assert shown_of(capsys, file, "--explain", "--json", data) == searched
     assert json.loads(data.read_text()) == record
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]
@@ -98,7 +98,7 @@ def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, cap
         file = tmp_path / "plan.json"
         command = ("mlp-3-24", "--batch", "8", "--ways", "2,2", *more)
         shown = shown_of(capsys, *command, "--explain", "-o", file)
-        placements = load_plan(file).search["placements"]
+        placements = load_plan(file).search.placements
         best = search(load_plan(file).graph, SearchOptions((2, 2), "joint", placements)).total_bytes
         found = load_plan(file).search
         assert found["bound_by"] == "joint"
@@ -159,7 +159,7 @@ def test_what_a_saved_plan_reports_of_its_search_has_the_right_types(tmp_path, c
     file = tmp_path / "plan.json"
     assert run(main, "mlp-2-8", "--workers", "2", "--search", "joint", "-o", file) == 0
     data = json.loads(file.read_text())
-    assert load_plan(file).search["lower_bound"] == data["reported"]["bytes"]["total"]
+    assert load_plan(file).search.lower_bound == data["reported"]["bytes"]["total"]
     capsys.readouterr()
     for section in (data["search"], data["reported"]["search"]):
         kept = dict(section)

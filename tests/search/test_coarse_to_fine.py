@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import joint
@@ -218,7 +218,7 @@ def test_random_graphs(outcomes):
 
 def test_layers_that_look_alike_are_proved(outcomes, monkeypatch):
     """The second time what is left is divided in two before it is solved whole."""
-    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     costs = set()
     for quick in (1e9, 0):

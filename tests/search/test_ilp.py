@@ -7,7 +7,7 @@ from scipy.optimize import OptimizeResult
 
 from planner.errors import PlanError
 from planner.graph import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.ilp import MOST_COLUMNS, Program
 from planner.search.minsum.problem import Problem
@@ -39,7 +39,7 @@ def test_columns_and_rows_are_those_of_the_local_polytope():
 
 
 def test_costs_of_real_size():
-    graph = build("mlp-2-8191", ModelOptions(batch=509, classes=1021))
+    graph = build("mlp-2-8191", batch=509, classes=1021)
     space = space_of(graph, SearchOptions((2,), placements="S,R"))
     joint, ilp = (SEARCHERS[name](space, Limits()) for name in ("joint", "ilp"))
     assert ilp.cost == joint.cost > 10**7
@@ -62,14 +62,14 @@ def test_one_worker_and_nothing_to_choose():
 
 def test_a_plan_says_how_it_was_proven():
     plan = search(random_graph(3), SearchOptions((2,), "ilp", "S,R"))
-    assert plan.search["winner"] == "ilp"
-    assert plan.search["gap"] == 0
-    assert plan.total_bytes == plan.search["bytes"]["ilp"] == plan.search["lower_bound"]
+    assert plan.search.winner == "ilp"
+    assert plan.search.gap == 0
+    assert plan.total_bytes == plan.search.bytes["ilp"] == plan.search.lower_bound
     assert {"columns", "rows", "tolerance"} <= plan.search.keys()
 
 
 def test_large_graphs_are_refused_with_their_size():
-    graph = build("wresnet-14-0.0625", ModelOptions(batch=4, image=16, classes=6))
+    graph = build("wresnet-14-0.0625", batch=4, image=16, classes=6)
     with pytest.raises(PlanError, match=rf"at most {MOST_COLUMNS} columns, found [0-9]+ \([0-9]+ variables, ") as error:
         search(graph, SearchOptions((2, 2), "ilp"))
     assert "\n" not in str(error.value)

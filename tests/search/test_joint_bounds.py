@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import joint, over
 from planner.search.minsum import bounded, solver
@@ -61,7 +61,7 @@ def test_solving_the_view_is_a_bound(solved):
 
 
 def test_solving_the_view_proves_layers_that_look_alike(solved):
-    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     found = joint(of, Limits())
     assert solved
@@ -69,7 +69,7 @@ def test_solving_the_view_proves_layers_that_look_alike(solved):
 
 
 def test_out_of_time_it_is_no_worse_than_the_recursion():
-    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     limits = Limits(seconds=1, operations=1e5)
     assert joint(of, limits).cost <= recursive(of, limits).cost
@@ -105,7 +105,7 @@ def test_steps_that_go_alike_and_the_start():
 
 
 def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
-    space = space_of(build("rnn-1-8", ModelOptions(batch=8, unroll=3)), SearchOptions((2, 2, 2), placements="S,R"))
+    space = space_of(build("rnn-1-8", batch=8, unroll=3), SearchOptions((2, 2, 2), placements="S,R"))
     shared = next(factor for factor in space.coarse.factors if len(set(factor.scope)) == 3)
     first, _, tensor = shared.scope
     tied = replace(shared, scope=(first, first, tensor))

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from planner.cli import main
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
-from planner.search import SearchOptions, search, space_of
+from planner.search import SearchOptions, best_plan, search, space_of
 from planner.search.carriage import INFEASIBLE
-from planner.search.factorisations import best_factors
 from planner.search.memory import DoesNotFitError, parse_memory
 from planner.search.objectives.storage import least_stored, resident
 from tests.search.graphs import random_graph
@@ -32,7 +31,7 @@ MODELS = {
 
 
 def graph_of(name):
-    return build(name, ModelOptions(**MODELS[name]))
+    return build(name, **MODELS[name])
 
 
 def plan_of(space, choice):
@@ -82,7 +81,7 @@ def test_a_tighter_limit_costs_more_and_is_kept(name, searcher, objective):
     graph = graph_of(name)
     free = search(graph, options)
     key = "bytes" if objective == "bytes" else "predicted_s"
-    cost, size = free.search[key][free.search["winner"]], max(arena_sizes(free))
+    cost, size = free.search[key][free.search.winner], max(arena_sizes(free))
     for part in (1, 0.95, 0.9):
         limit = int(size * part)
         try:
@@ -90,10 +89,10 @@ def test_a_tighter_limit_costs_more_and_is_kept(name, searcher, objective):
         except DoesNotFitError as error:
             assert error.least > limit  # noqa: PT017
             break
-        found = plan.search["memory"]
+        found = plan.search.memory
         assert max(arena_sizes(plan)) == found["arena_bytes"] <= limit == found["limit_bytes"]
         if searcher == "joint":
-            assert max(cost, plan.search["lower_bound"]) <= plan.search[key][plan.search["winner"]]
+            assert max(cost, plan.search.lower_bound) <= plan.search[key][plan.search.winner]
 
 
 def product_graph(extents):
@@ -168,10 +167,10 @@ def test_factors_that_do_not_fit_are_passed_over():
     graph = graph_of("mlp-3-64")
     options = SearchOptions((), placements="S,R")
     sizes = [max(arena_sizes(search(graph, SearchOptions(ways, placements="S")))) for ways in ((2, 2), (4,))]
-    plan = best_factors(graph, 4, SearchOptions((), placements="S,R", memory_bytes=max(sizes)))
+    plan = best_plan(graph, 4, SearchOptions((), placements="S,R", memory_bytes=max(sizes)))
     assert max(arena_sizes(plan)) <= max(sizes)
     with pytest.raises(DoesNotFitError, match=r"fits in 1000 bytes .* takes \d+, \d+ more"):
-        best_factors(graph, 4, replace(options, memory_bytes=1000))
+        best_plan(graph, 4, replace(options, memory_bytes=1000))
 
 
 @pytest.mark.parametrize(
@@ -238,13 +237,13 @@ def test_joint_is_never_worse_than_the_recursion(seed, placements, limit):
     asked = SearchOptions((2, 2), placements=placements, memory_bytes=limit)
     joint, recursive = (search(random_graph(seed), replace(asked, name=name)) for name in ("joint", "recursive"))
     assert joint.total_bytes <= recursive.total_bytes
-    assert joint.search["lower_bound"] <= joint.total_bytes
+    assert joint.search.lower_bound <= joint.total_bytes
 
 
 def test_the_least_is_that_of_all_factorisations():
     asked = SearchOptions((), memory_bytes=1)
     with pytest.raises(DoesNotFitError) as error:
-        best_factors(random_graph(9001), 8, asked)
+        best_plan(random_graph(9001), 8, asked)
     for ways in ((2, 2, 2), (4, 2), (8,)):
         with pytest.raises(DoesNotFitError) as one:
             search(random_graph(9001), replace(asked, ways=ways))

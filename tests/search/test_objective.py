@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
 from planner.program.calls import node_work
@@ -68,7 +68,7 @@ links:
 
 
 def graph_of(name):
-    return build(name, ModelOptions(**MODELS[name]))
+    return build(name, **MODELS[name])
 
 
 def timed(ways, machine, name="recursive", placements="S,R"):
@@ -156,7 +156,7 @@ def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
     graph, ways = graph_of(name), (2, 2)
     quick = search(graph, timed(ways, p2, "joint", placements))
     lean = search(graph, SearchOptions(ways, "joint", placements))
-    assert quick.search["gap"] == lean.search["gap"] == 0
+    assert quick.search.gap == lean.search.gap == 0
     assert lean.total_bytes <= quick.total_bytes or "*" in {c for s in quick.strategies.values() for c in s}
     objective = space_of(graph, timed(ways, p2)).objective
     assert recounted_ticks(quick, objective) <= recounted_ticks(lean, objective) + len(graph.nodes)
@@ -186,7 +186,7 @@ def reversed_steps(plan):
 
 
 def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
-    graph = build("mlp-4-1024", ModelOptions(batch=256))
+    graph = build("mlp-4-1024", batch=256)
     plan = search(graph, SearchOptions((2, 2, 2), "hybrid", "S,R"))
     other = reversed_steps(plan)
     assert other.total_bytes == plan.total_bytes
@@ -208,11 +208,11 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
 )
 def test_predictions_are_within_a_tenth_of_the_simulator_without_overlap(name, options, machine):
     """So plans that differ by more are ranked alike."""
-    graph, machine = build(name, ModelOptions(**options)), load_topology(machine)
+    graph, machine = build(name, **options), load_topology(machine)
     for searcher in ("equalchop", "allrow", "data-parallel"):
         plan = search(graph, timed((2, 2, 2), machine, searcher))
         simulated = interpret(lower(plan, prefetch=0), machine, Switches(overlap=False)).seconds
-        assert simulated == pytest.approx(plan.search["predicted_s"][searcher], rel=0.1)
+        assert simulated == pytest.approx(plan.search.predicted.candidates_s[searcher], rel=0.1)
 
 
 def test_one_worker_only_computes(p2):

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
+from planner.explanations.difference import difference, tables, to_data, write_parts
 from planner.layout import REPLICATE, Shard
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.plans.plan import Plan
-from planner.report.difference import difference, tables, to_data, write_parts
 from planner.search import SearchOptions, search
-from tests.report.plans import any_plan
+from tests.explanations.plans import any_plan
 from tests.search.samples import training_graphs
 
 
 def planned(ways, placements="S", **options):
-    return search(build("mlp-2-16", ModelOptions(batch=16, **options)), SearchOptions(ways, placements=placements))
+    return search(build("mlp-2-16", batch=16, **options), SearchOptions(ways, placements=placements))
 
 
 @st.composite

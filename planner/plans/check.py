@@ -1,0 +1,164 @@
+"""Checking a plan: that every decision is there and possible, and that nothing said of its search contradicts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph, Node
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, eligible, signatures
+from planner.plans.plan import Plan
+from planner.plans.search_record import gap_of
+from planner.plans.traffic import Traffic
+
+MOST_BYTES = 1 << 60
+"""What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
+
+ROUNDING = 1e-6
+"""What reported figures may be off by, as a share: gaps are written to six digits."""
+
+MOST_WORKERS = 1024
+"""How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
+    check_countable(plan.graph, plan.ways)
+    check_names(plan.layouts, plan.graph.tensors, "tensors")
+    found = signatures(plan.graph)
+    check_names(plan.strategies, found, "nodes")
+    for name, layout in plan.layouts.items():
+        _check_layout(plan, name, layout)
+    for node in plan.graph.nodes:
+        _check_strategy(plan, node, found[node.name])
+    _check_partial(plan, found)
+    for old, new in plan.graph.updates.items():
+        for step, (before, after) in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)):
+            if before != after:
+                raise PlanError(
+                    f"$.steps[{step}].tensors.{new}: expected {before}, as {old} which it replaces, found {after}"
+                )
+
+
+def check_search(plan: Plan) -> None:
+    """Raise a PlanError, naming the place, where what is said of the plan's search contradicts the plan."""
+    found = plan.search
+    if found.winner and found.bytes.get(found.winner) != plan.total_bytes:
+        told = f"{found.bytes[found.winner]} bytes" if found.winner in found.bytes else "none"
+        raise PlanError(f"$.search.bytes: expected the {plan.total_bytes} bytes of {found.winner!r}, found {told}")
+    if found.predicted is not None and found.winner not in found.predicted.candidates_s:
+        raise PlanError(f"$.search.predicted.candidates_s: expected seconds of {found.winner!r}, found none")
+    if found.lower_bound is None:
+        return
+    if not found.winner:
+        raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
+    if found.lower_bound > found.cost * (1 + ROUNDING):
+        raise PlanError(
+            f"$.search.lower_bound: expected at most {found.cost}, what the plan costs, found {found.lower_bound}"
+        )
+    gap = gap_of(found.cost, found.lower_bound)
+    if found.gap is not None and abs(found.gap - gap) > ROUNDING * max(1.0, gap):
+        raise PlanError(f"$.search.gap: expected {gap}, as the lower bound says, found {found.gap}")
+
+
+def check_countable(graph: Graph, ways: Sequence[int]) -> None:
+    """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
+    workers = math.prod(ways)
+    check_workers(workers)
+    sizes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
+    once = sum(sizes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
+    if workers * once > MOST_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise PlanError(
+            f"expected a graph whose {workers} workers cannot move more than {MOST_BYTES} bytes, found "
+            f"{workers * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
+        )
+
+
+def check_workers(workers: int) -> None:
+    """Raise a PlanError for more workers than a plan may have."""
+    if workers > MOST_WORKERS:
+        gigabytes = 8 * float(min(workers, 10**100)) ** 2 / 1e9
+        raise PlanError(
+            f"expected at most {MOST_WORKERS} workers, found {workers}: every exchange's bytes from worker to worker "
+            f"are counted in a matrix, which would take {gigabytes:.3g} GB"
+        )
+
+
+def check_names(given: Mapping[str, object], known: Mapping[str, object], section: str, step: int = 0) -> None:
+    """Raise a PlanError where a step's section ("tensors" or "nodes") lacks a name of the graph, or has another."""
+    for name in known:
+        if name not in given:
+            raise PlanError(f"$.steps[{step}].{section}: expected an entry for {name!r}, found none")
+    for name in given:
+        if name not in known:
+            raise PlanError(f"$.steps[{step}].{section}.{name}: expected a name of the graph's {section}")
+
+
+def _check_layout(plan: Plan, name: str, layout: Layout) -> None:
+    shape = plan.graph.tensors[name].shape
+    for step, placement in enumerate(layout):
+        where = f"$.steps[{step}].tensors.{name}"
+        if isinstance(placement, Shard):
+            if placement.dim >= len(shape):
+                raise PlanError(f"{where}: expected a dimension of shape {list(shape)}, found {placement}")
+            _check_extent(shape[placement.dim], plan.ways, step, f"{where}: {placement}")
+
+
+def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
+    description = signature.description
+    for step, choice in enumerate(plan.strategies[node.name]):
+        where = f"$.steps[{step}].nodes.{node.name}"
+        if choice == EVERYWHERE:
+            continue
+        if choice == TERMS:
+            _check_terms(plan, node, step, signature)
+            continue
+        if choice not in description.strategies:
+            why = description.refusals.get(choice, "no such index variable")
+            known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
+            raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
+        _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+
+
+def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:
+    """Partial operands pass through a node whose result is linear in them, taken together."""
+    partial = frozenset(n for n, operand in enumerate(node.inputs) if plan.layouts[operand][step] == PARTIAL)
+    if not partial or not signature.description.linear(partial):
+        found = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
+        raise PlanError(
+            f"$.steps[{step}].nodes.{node.name}: {TERMS} expected partial operands in which {signature.op} is linear, "
+            f"found {found}"
+        )
+
+
+def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
+    """Only a result that is summed at a step can be stored partial there, and nothing that others look at."""
+    partial = {name: layout for name, layout in plan.layouts.items() if PARTIAL in layout}
+    if not partial:
+        return
+    makers = Traffic(plan).makers()
+    shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
+    for name, layout in partial.items():
+        steps = [step for step, placement in enumerate(layout) if placement == PARTIAL]
+        maker = None if name in shown else makers.get(name)
+        for step in steps:
+            if maker is None or not _sums(found[maker], plan.strategies[maker][step]):
+                raise PlanError(
+                    f"$.steps[{step}].tensors.{name}: expected S<dimension> or R, found {PARTIAL}, which is only for "
+                    f"results that their node sums at this step, and not for updated tensors or metrics"
+                )
+
+
+def _sums(signature: Signature, choice: str) -> bool:
+    strategy = signature.description.strategies.get(choice)
+    return choice == TERMS or (strategy is not None and strategy.reducer == "Sum")
+
+
+def _check_extent(extent: int, ways: Sequence[int], step: int, what: str) -> None:
+    if not eligible(extent, ways, step):
+        raise PlanError(
+            f"{what} is not eligible: expected an extent of at least {math.prod(ways[: step + 1])} to split "
+            f"at this step, found {extent}"
+        )
