@@ -20,8 +20,8 @@ def simulate(plan: Plan, machine: str | Machine, *, prefetch: int = 1, overlap: 
     compute units early fetches start, `overlap` whether transfers overlap computation. Raises a TopologyError where the
     machine has too few devices or no figure for a dtype.
     """
-    settings = {"prefetch": prefetch, "overlap": overlap}
-    return report(plan, plan.search.model or "plan", simulation_of(plan, machine, **settings), settings)
+    found = simulation_of(plan, machine, prefetch=prefetch, overlap=overlap)
+    return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap})
 
 
 def simulation_of(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from math import prod
 
 from msgspec.structs import replace as with_fields
 
@@ -17,12 +18,17 @@ from planner.plans.search_record import Predicted, SearchRecord, gap_of
 from planner.search.alternatives import IMPLIED
 from planner.search.carriage import carriage, may_be_partial
 from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Ties
+from planner.search.costs.tables import Tables
 from planner.search.memory import fitted
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 from planner.search.options import SearchOptions, placements_of, ties_of
 from planner.search.searchers import ALTERNATIVES, DEAR, FEWER_PLACEMENTS, FREE, MOST_STEPS, PARTIAL, SEARCHERS
 from planner.search.space import Outcome, Space, State
+
+FAR = 3
+"""An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
+the models of the zoo, several steps save an alternative less than half."""
 
 
 def search(
@@ -84,9 +90,12 @@ def _found(
     if proved or name not in PARTIAL or len(options.ways) > MOST_STEPS:
         return found
     tried = [one for one in alternatives if one not in DEAR or space.is_small]
+    whole = space.without_partial()
+    single = replace(whole, ways=(prod(space.ways),), tables=Tables()) if space.objective is BYTES else None
     for other in tried:
-        if other in SEARCHERS and set(IMPLIED.get(other, "S").split(",")) <= set(placements.split(",")):
-            found[other] = _again(options, other, space.without_partial())
+        possible = other in SEARCHERS and set(IMPLIED.get(other, "S").split(",")) <= set(placements.split(","))
+        if possible and (single is None or _again(options, other, single).cost <= FAR * found[name].cost):
+            found[other] = _again(options, other, whole)
     if FEWER_PLACEMENTS in tried and space.replicate:
         fewer = [name, *(other for other in tried if other in SEARCHERS and other not in IMPLIED)]
         found[FEWER_PLACEMENTS] = _elsewhere(space, _with_fewer(options, known, FEWER_PLACEMENTS), known, fewer)

@@ -83,7 +83,7 @@ def test_a_hierarchy_is_never_faster_than_a_switch(machine):
 def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
     simulation = simulated(lower(plan), machine)
-    found = report(plan, tmp_path / "some.json", simulation, {"prefetch": 1})
+    found = report(plan, "some.json", simulation, {"prefetch": 1})
     assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
     assert found.samples_per_s == pytest.approx(16 / simulation.seconds)
     assert found.bytes == found.planned_bytes
