@@ -36,7 +36,8 @@ def model(source: str, **options: object) -> Graph:
     if not source_files(source):
         return replace(build(source, **options), name=source)
     if options:
-        raise GraphError(f"{source}: a graph of one's own has no model options, found {', '.join(options)}")
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise GraphError(f"{source}: a graph of one's own has no model options, found {given}")
     if match is not None:
         return replace(_from_function(Path(match[1]), match[2]), name=source)
     if source.endswith(".py"):

@@ -54,9 +54,7 @@ def check_search(plan: Plan) -> None:
     if not found.winner:
         raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
     if found.lower_bound > found.cost * (1 + ROUNDING):
-        raise PlanError(
-            f"$.search.lower_bound: expected at most {found.cost}, what the plan costs, found {found.lower_bound}"
-        )
+        raise PlanError(f"$.search.lower_bound: expected at most the plan's {found.cost}, found {found.lower_bound}")
     gap = gap_of(found.cost, found.lower_bound)
     if found.gap is not None and abs(found.gap - gap) > ROUNDING * max(1.0, gap):
         raise PlanError(f"$.search.gap: expected {gap}, as the lower bound says, found {found.gap}")

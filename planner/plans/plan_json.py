@@ -87,6 +87,9 @@ def _plan(record: PlanRecord) -> Plan:
 def _search(record: PlanRecord) -> SearchRecord:
     """Return what is said of the search, which cannot be recounted; what it contradicts is checked."""
     reported = {} if record.reported is None else record.reported.search
+    for key in reported.keys() & record.search.keys():
+        if reported[key] != record.search[key]:
+            raise PlanError(f"$.reported.search.{key}: expected {record.search[key]!r}, as in $.search, found another")
     try:
         return msgspec.convert({**reported, **record.search}, SearchRecord)
     except msgspec.ValidationError as error:

@@ -82,6 +82,8 @@ def placements_of(options: SearchOptions) -> str:
     if (options.objective == "time") != (options.machine is not None):
         machine = "none" if options.machine is None else options.machine.name
         raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
+    if type(options.seed) is not int or options.seed < 0:
+        raise PlanError(f"expected a seed from 0, found {options.seed!r}")
     wanted = {part.strip() for part in options.placements.split(",")}
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")

@@ -30,9 +30,9 @@ def three_weights_bytes(graph: Graph) -> int:
 def cell(name: str, published: float) -> dict[str, object]:
     """One model: bytes from its graph, and the published figure's error against them.
 
-    Neither the batch nor the number of timesteps changes the weights, so both are 1.
+    Neither the batch nor the number of timesteps changes the weights.
     """
-    total = three_weights_bytes(build(name, batch=1, unroll=1))
+    total = three_weights_bytes(build(name, batch=1))
     return {
         "model": name,
         "published": published,

@@ -14,6 +14,7 @@ from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import PARTIAL, elements, owned
 from planner.models import build
 from planner.plans.check import check_plan
+from planner.plans.search_record import SearchRecord
 from planner.program.lower import lower
 from planner.report.console import stdout
 from planner.search import SearchOptions, search
@@ -148,7 +149,7 @@ def test_a_plan_prints_as_a_table(capsys):
     assert f"{plan.total_bytes:,}" in str(plan)
     assert all(len(line) <= 80 for line in str(plan).splitlines())
     assert repr(plan) == f"<plan of {len(plan.graph.nodes)} nodes for 4 as 2 x 2 workers, seed 0>"
-    assert str(replace(plan, search={})).startswith("plan\n")
+    assert str(replace(plan, search=SearchRecord())).startswith("plan\n")
     for table in tables(explain(plan)):
         stdout().print(table)
     shown = capsys.readouterr().out

@@ -218,21 +218,21 @@ def test_options_that_do_not_fit(name, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"heads": 2}, "mlp-L-H has no option heads; its options are batch, dtype, optimizer, lr"),
         ({"batch": 0}, "option batch must be a positive integer, found 0"),
         ({"batch": True}, "option batch must be a positive integer, found True"),
-        ({"image": 2.5}, "option image must be a positive integer, found 2.5"),
-        ({"unroll": None}, "option unroll must be a positive integer, found None"),
-        ({"sequence": 0}, "option sequence must be a positive integer, found 0"),
-        ({"heads": "4"}, "option heads must be a positive integer, found '4'"),
-        ({"width": float("inf")}, "option width must be a finite number from 0, found inf"),
+        ({"batch": 2.5}, "option batch must be a positive integer, found 2.5"),
+        ({"batch": None}, "option batch must be a positive integer, found None"),
+        ({"momentum": float("inf")}, "option momentum must be a finite number from 0, found inf"),
+        ({"first_input_gradient": 1}, "option first_input_gradient must be True or False, found 1"),
         ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
         ({"dtype": "int32"}, "option dtype must be one of float32, float64, found 'int32'"),
         ({"optimizer": "lion"}, f"option optimizer must be one of {', '.join(OPTIMIZERS)}, found 'lion'"),
     ],
 )
-def test_options_out_of_range(options, message):
+def test_options_that_a_family_refuses(options, message):
     with pytest.raises(GraphError, match=re.escape(message)):
-        dict(**options)
+        build("mlp-2-4", **options)
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("wresnet-152-10", 1.0), ("rnn-10-8192", 3.0)])
