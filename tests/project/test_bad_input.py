@@ -98,7 +98,7 @@ FOUND = {
 SEARCHES = {
     "bound above the plan": (
         {"lower_bound": 129},
-        r"\$\.search\.lower_bound: expected at most the plan's 128, found 129",
+        r"\$\.search\.lower_bound: expected at most .* 128, found 129",
     ),
     "negative bound": ({"lower_bound": -1}, r">= 0.*\$\.search\.lower_bound"),
     "negative gap": ({"gap": -0.5}, r">= 0.*\$\.search\.gap"),
@@ -132,7 +132,8 @@ def test_what_agrees_is_shown(tmp_path, capsys):
 def test_names_cannot_drive_a_terminal(refused, tmp_path, capsys):
     red = "\x1b[31mred\x1b[0m\x07"
     file = tmp_path / "red.json"
-    file.write_text(json.dumps(changed(PRODUCT, "search", "model", to=red)))
+    data = changed(PRODUCT, "reported", "search", to={})
+    file.write_text(json.dumps(changed(data, "search", "model", to=red)))
     with pytest.raises(SystemExit) as ended:
         plan([str(file)])
     assert ended.value.code == 0
