@@ -128,13 +128,13 @@ def test_predicted_time_is_the_plans(name, machine, ways, placements):
         plan, space = search(graph, options), space_of(graph, options)
         report = plan.search
         expected = recounted_ticks(plan, space.objective)
-        found = report["predicted_s"][report["winner"]] / space.objective.tick_s
+        found = report.cost / space.objective.tick_s
         assert found == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
-        parts = sum(report["level_s"]) + report["latency_s"] + report["compute_s"]
-        assert parts == pytest.approx(report["predicted_s"][report["winner"]])
-        assert list(report["level_bytes"]) == by_level(plan.bytes, ways)
-        assert report["bytes"][report["winner"]] == plan.total_bytes
-        assert (report["objective"], report["machine"]) == ("time", machine.name)
+        parts = sum(report.predicted.level_s) + report.predicted.latency_s + report.predicted.compute_s
+        assert parts == pytest.approx(report.cost)
+        assert list(report.predicted.level_bytes) == by_level(plan.bytes, ways)
+        assert report.bytes[report.winner] == plan.total_bytes
+        assert (report.objective, report.machine) == ("time", machine.name)
 
 
 @given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2)]), st.sampled_from(["S", "S,R"]))
@@ -217,9 +217,9 @@ def test_predictions_are_within_a_tenth_of_the_simulator_without_overlap(name, o
 
 def test_one_worker_only_computes(p2):
     report = search(graph_of("cnn-5-4"), timed((), p2)).search
-    assert report["level_s"] == ()
-    assert report["latency_s"] == 0
-    assert report["predicted_s"]["recursive"] == pytest.approx(report["compute_s"])
+    assert report.predicted.level_s == ()
+    assert report.predicted.latency_s == 0
+    assert report.cost == pytest.approx(report.predicted.compute_s)
 
 
 def test_devices_that_share_a_processor_or_a_memory_are_slower_together():

@@ -123,7 +123,9 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
             assert (winner == "recursive") == (costs["recursive"] == costs[winner])
             if costs["recursive"] != plan.search.lower_bound:
                 others = {name: found(seed, placements, name).bytes for name in tried(placements)}
-                assert {name: cost for name, cost in costs.items() if name not in ("S", "tied")} == others
+                assert {
+                    name: cost for name, cost in costs.items() if name not in ("S", "tied")
+                }.items() <= others.items()
 
 
 def test_the_recursion_is_sometimes_beaten():
@@ -144,4 +146,4 @@ def test_untied_sums_cost_what_is_counted(seed):
     for name in ("recursive", "joint"):
         plan = search(random_graph(seed), SearchOptions((4,), name, "S,R,P", untie=untie))
         assert plan.total_bytes == plan.search.bytes[plan.search.winner] == min(plan.search.bytes.values())
-        assert plan.search.gap >= 0
+        assert plan.search.gap is None or plan.search.gap >= 0

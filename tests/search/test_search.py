@@ -114,9 +114,9 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
 def test_a_recursion_of_one_step_is_exact_and_knows_it(name, placements):
     graph = tiny(name)
     one = search(graph, SearchOptions((4,), placements=placements)).search
-    assert one["bytes"] == {"recursive": one["lower_bound"]}
-    assert one["lower_bound"] == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
-    assert "lower_bound" not in search(graph, SearchOptions((2, 2), placements=placements)).search
+    assert one.bytes == {"recursive": one.lower_bound}
+    assert one.lower_bound == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
+    assert search(graph, SearchOptions((2, 2), placements=placements)).search.lower_bound is None
 
 
 def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
@@ -136,7 +136,7 @@ def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
 
 
 def test_equalchop_uses_one_dimension_and_one_variable():
-    graph = build("mlp-2-16", batch=8, classes=None)
+    graph = build("mlp-2-16", batch=8)
     plan = search(graph, SearchOptions((2, 2, 2), "equalchop"))
     assert all(len(set(layout)) == 1 for layout in plan.layouts.values())
     assert all(len(set(strategy)) == 1 for strategy in plan.strategies.values())
