@@ -9,20 +9,37 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 
-def write_data(folder: Path, data: object) -> None:
-    """Write the experiment's data.json."""
-    (folder / "data.json").write_text(json.dumps(data, indent=1) + "\n")
+Pages = dict[str, str]
+"""Contents of an experiment's files, README.md and pictures, by name: made from its data and from nothing else."""
 
 
 def read_data(folder: Path) -> Any:
     """Read the experiment's data.json."""
     return json.loads((folder / "data.json").read_text())
+
+
+def read_published(folder: Path) -> Any:
+    """Read the figures of others that the experiment compares with."""
+    return json.loads((folder / "published.json").read_text())
+
+
+def publish(folder: Path, data: object, pages: Callable[[Any], Pages]) -> None:
+    """Write the experiment's data.json, and its pages."""
+    (folder / "data.json").write_text(json.dumps(data, indent=1) + "\n")
+    write_pages(folder, pages(read_data(folder)))
+
+
+def write_pages(folder: Path, pages: Pages) -> None:
+    """Write the experiment's pages."""
+    for name, content in pages.items():
+        (folder / name).write_text(content)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -31,17 +48,23 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def write_in_readme(folder: Path, **tables: str) -> None:
-    """Put each text between `<!-- NAME: written by run.py -->` and `<!-- end of NAME -->` of the README."""
-    readme = folder / "README.md"
+def filled(readme: Path, **blocks: str) -> str:
+    """Return the file's text with every block put between `<!-- NAME: generated -->` and `<!-- end of NAME -->`."""
     text = readme.read_text()
-    for name, content in tables.items():
-        start, end = f"<!-- {name}: written by run.py -->\n", f"<!-- end of {name} -->"
+    for name, content in blocks.items():
+        start, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->"
         if text.count(start) != 1 or text.count(end) != 1:
             raise ValueError(f"{readme}: expected one place for {name!r}: {start.strip()} ... {end}")
         before, rest = text.split(start)
         text = f"{before}{start}{content}\n{end}{rest.split(end)[1]}"
-    readme.write_text(text)
+    return text
+
+
+def gap(bound_bytes: int | None, found_bytes: int) -> str:
+    """Say how far bytes may be above the least of their space: "exact", a percentage, or that nothing is known."""
+    if not bound_bytes:
+        return "" if bound_bytes is None else "no bound"
+    return "exact" if found_bytes == bound_bytes else f"{found_bytes / bound_bytes - 1:.2%}"
 
 
 def machine() -> str:
@@ -61,18 +84,18 @@ class Within:
         return f"{self.seconds:g} s or {self.memory_bytes >> 30} GiB"
 
 
-def in_process(script: Path, *arguments: str) -> Any:
-    """Run a script in a process of its own, with one thread, and return the JSON that it prints.
+def in_process(module: str, *arguments: str) -> Any:
+    """Run a module in a process of its own, with one thread, and return the JSON that it prints.
 
     So its memory is its own, and nothing is remembered from what ran before.
     """
-    return json.loads(_ran(script, arguments, None).stdout)
+    return json.loads(_ran(module, arguments, None).stdout)
 
 
-def in_process_within(within: Within, script: Path, *arguments: str) -> Any:
-    """Run a script as `in_process` does; return its JSON or, if it takes more than it may, `{"over": WHAT}`."""
+def in_process_within(within: Within, module: str, *arguments: str) -> Any:
+    """Run a module as `in_process` does; return its JSON or, if it takes more than it may, `{"over": WHAT}`."""
     try:
-        return json.loads(_ran(script, arguments, within).stdout)
+        return json.loads(_ran(module, arguments, within).stdout)
     except subprocess.TimeoutExpired:
         return {"over": f"{within.seconds:g} s"}
     except subprocess.CalledProcessError as error:
@@ -81,21 +104,19 @@ def in_process_within(within: Within, script: Path, *arguments: str) -> Any:
         return {"over": f"{within.memory_bytes >> 30} GiB"}
 
 
-def _ran(script: Path, arguments: Sequence[str], within: Within | None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), *arguments]
-
+def _ran(module: str, arguments: Sequence[str], within: Within | None) -> subprocess.CompletedProcess[str]:
     def limit_memory() -> None:
         if within is not None:
             resource.setrlimit(resource.RLIMIT_AS, (within.memory_bytes, within.memory_bytes))
 
     return subprocess.run(
-        command,
+        [sys.executable, "-m", module, *arguments],
         check=True,
         stdout=subprocess.PIPE,
         stderr=None if within is None else subprocess.PIPE,
         text=True,
-        env=environment,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         timeout=None if within is None else within.seconds,
         preexec_fn=limit_memory,
     )

@@ -75,7 +75,7 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashabl
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A description is ordinary Python over the attributes: "3" for a stride fails wherever it is first used.
         raise GraphError(f"attributes {attrs} do not suit the operator: {error}") from error
-    _check_dtypes(description.operands, dtypes)
+    check_dtypes(description.operands, dtypes)
     return tuple(zip(description.output_shapes(extents), description.output_dtypes(dtypes), strict=True))
 
 
@@ -89,7 +89,7 @@ def _check_ranges(attrs: Mapping[str, Value]) -> None:
         raise GraphError(f"attribute count must be a number above 0, found {count!r}")
 
 
-def _check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
+def check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
     """Labels, indices, masks and bits are int32; all other operands have one floating dtype."""
     common: str | None = None
     for name, dtype in zip(names, dtypes, strict=True):

@@ -2,10 +2,10 @@
 
 from planner.search.coarse.coarsen import Ties
 from planner.search.factorisations import best_plan
-from planner.search.minsum.limits import Limits
 from planner.search.options import OBJECTIVES, PLACEMENTS, SearchOptions
 from planner.search.run import search, space_of
 from planner.search.searchers import SEARCHERS
+from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Searcher, Space
 
 __all__ = [

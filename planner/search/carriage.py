@@ -17,7 +17,7 @@ from planner.accumulate import accumulation_groups
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.layout import Signature, eligible
-from planner.layout.inference import linear_sets
+from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables

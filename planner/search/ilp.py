@@ -17,8 +17,8 @@ import scipy  # its modules are loaded when first used: they take longer than ma
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.problem import Problem
+from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Problem
 from planner.search.space import Outcome, Space
 
 MOST_COLUMNS = 200_000

@@ -4,64 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain, islice
+from functools import cache, partial
+from itertools import chain
+from math import prod
 
 from planner.search.coarse.coarsen import Ties, coarsen
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.model import model_of
-from planner.search.minsum.solver import minimise_model
-from planner.search.prefix import alike, first_steps, fits
 from planner.search.recursive import recursive
 from planner.search.representatives import representatives
+from planner.search.solver.limits import Limits
+from planner.search.solver.minimise import minimise
+from planner.search.solver.model import model_of
+from planner.search.solver.relaxation import is_shared
 from planner.search.space import Outcome, Space, State
 
 START_PART = 0.4
 """Finding a plan to begin with may take this part of the time."""
+
+ITEM_BYTES = 8
+TABLES_PART = 8
+"""The tables of pairs may take this part of the memory allowed."""
+
+MOST_ENTRIES = 5e8
+"""What passing messages once over all pairs may go through: seconds, of the minute or two that a search takes."""
 
 
 def joint(space: Space, limits: Limits) -> Outcome:
     """Choose all steps together: no plan of the space costs less where the bound is met.
 
     It is never worse than the recursion, nor, while there is time, than the plan of this search in which all ties apply
-    or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound.
+    or, where tensors may be partial, none is. Costs are not negative, so that 0 is always a bound. Where tables over
+    all steps do not fit, it is the recursion, and nothing is known of the least cost.
     """
     recursion = recursive(space, limits)
-    starts = _starts(space, limits, recursion.choice)
-    if fits(space, limits):
-        found = over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, starts)
-    else:
-        found = _in_parts(space, limits, min(starts, key=space.cost))
+    if not fits(space, limits):
+        return recursion
+    candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
+    found = over(space, candidates, limits, _starts(space, limits, recursion.choice))
     best = min(found, recursion, key=lambda one: one.cost)
     bound = max(0, found.lower_bound or 0)
     return Outcome(best.choice, best.cost, bound, {**found.details, "recursive_cost": recursion.cost})
 
 
+def fits(space: Space, limits: Limits) -> bool:
+    """Whether the tables of pairs of variables over all steps stay within the memory allowed, and are not too many.
+
+    A table of nodes of one variable has an axis for each until its diagonal is taken.
+    """
+    steps, count = range(len(space.ways)), len(space.coarse.variables)
+    sizes = [prod(len(space.options(v, step)) for step in steps) for v in range(count)]
+    distinct, entries = {}, 0
+    for factor in space.coarse.factors:
+        scope = (factor.scope[0], factor.scope[-1]) if is_shared(factor.scope) else factor.scope
+        table = prod(sizes[v] for v in scope)
+        distinct[factor.cost, *(sizes[v] for v in factor.scope)] = table
+        entries += table
+    return entries <= MOST_ENTRIES and sum(distinct.values()) * ITEM_BYTES * TABLES_PART <= limits.memory_bytes
+
+
 def _starts(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
     """Yield plans to begin with, others found when asked for."""
     limits = replace(limits, seconds=limits.seconds * START_PART)
+    yield recursion
     if space.carriage is not None:
-        yield recursion
         yield joint(space.without_partial(), limits).choice
         return
-    yield recursion
     tied = _tied(space)
     if tied is not None:
         yield space.adopted(tied, joint(tied, limits).choice)
-
-
-def _in_parts(space: Space, limits: Limits, start: Sequence[State]) -> Outcome:
-    """Return the best plan whose steps go alike in runs, where tables over all steps are too large.
-
-    The bound is that of the first steps, if it is known.
-    """
-    found = over(space, alike(space, start, limits), limits, [start])
-    first = first_steps(space, limits)
-    if first is None:
-        return replace(found, lower_bound=0)
-    fewer, scale = first
-    bound = over(fewer, [fewer.candidates(v) for v in range(len(start))], limits).lower_bound
-    return replace(found, lower_bound=-(-(bound or 0) // scale))
 
 
 def _tied(space: Space) -> Space | None:
@@ -82,10 +91,11 @@ def over(
         starts = tuple(starts)
         known = min(map(space.cost, starts), default=None)
     starts = iter(starts)
+    first = next(starts, None)
     model = model_of(space.coarse, domains, space.feasible(known))
-    first = tuple(islice(starts, 1))
-    groups = partial(representatives, space.coarse, domains, first[0]) if first else None
-    numbers = (
-        [d.states.index(state) for d, state in zip(domains, start, strict=True)] for start in chain(first, starts)
-    )
-    return Outcome.of(domains, minimise_model(model, limits, numbers, groups))
+    if first is None:
+        return Outcome.of(domains, minimise(model, limits))
+    plans = chain([first], starts)
+    numbers = ([d.states.index(state) for d, state in zip(domains, plan, strict=True)] for plan in plans)
+    groups = cache(partial(representatives, space.coarse, domains, first))
+    return Outcome.of(domains, minimise(model, limits, numbers, groups))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from planner.errors import PlanError
 from planner.search import alternatives
 from planner.search.coarse.coarsen import Coarsenings, Ties
-from planner.search.minsum.limits import Limits
 from planner.search.searchers import PARTIAL, SEARCHERS
+from planner.search.solver.limits import Limits
 from topologies import Machine
 
 PLACEMENTS = ("S", "S,R", "S,R,P")

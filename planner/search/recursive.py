@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.search.costs.domains import Domain
-from planner.search.minsum.bounded import Solution
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.problem import build
-from planner.search.minsum.solver import minimise
+from planner.search.solver.limits import Limits
+from planner.search.solver.minimise import Solution, minimise
+from planner.search.solver.model import Dense
+from planner.search.solver.problem import build
 from planner.search.space import Outcome, Space, State
 
 
@@ -29,7 +29,8 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     for step in range(len(space.ways)):
         domains, found = _step(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
-        width, largest, total = max(width, found.width), max(largest, found.largest_table_bytes), found.value
+        order, total = found.order, found.value
+        width, largest = max(width, order.width), max(largest, order.largest_bytes)
         bound = found.bound if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
     outcome = Outcome(tuple(choice), total, bound, details)
@@ -43,14 +44,16 @@ def _step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> t
     """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
     domains = _domains(space, choice, step)
     if space.carriage is None:
-        return domains, minimise(build(space.coarse, domains, space.tables, space.objective), limits)
+        return domains, minimise(Dense(build(space.coarse, domains, space.tables, space.objective)), limits)
     plain = _domains(space.without_partial(), choice, step)
-    known = minimise(build(space.coarse, plain, space.tables, space.objective), limits)
+    known = minimise(Dense(build(space.coarse, plain, space.tables, space.objective)), limits)
     start = [
         domain.states.index(without.states[state])
         for domain, without, state in zip(domains, plain, known.states, strict=True)
     ]
-    return domains, minimise(build(space.coarse, domains, space.tables, space.feasible(known.value)), limits, start)
+    return domains, minimise(
+        Dense(build(space.coarse, domains, space.tables, space.feasible(known.value))), limits, iter([start])
+    )
 
 
 def _domains(space: Space, choice: Sequence[State], step: int) -> list[Domain]:

@@ -116,7 +116,9 @@ def _better(plan: Plan, rival: Plan) -> Plan:
         return replace(plan, search=record)
     record = with_fields(record, winner=other.winner, predicted=other.predicted, memory=other.memory)
     if one.lower_bound is None or one.lower_bound > other.cost:
-        record = with_fields(record, lower_bound=None, gap=None, bound_by="", space="")
+        known = {} if one.lower_bound is None else {"its_space_has_at_least": one.lower_bound}
+        details = {**one.details, **known}
+        record = with_fields(record, lower_bound=None, gap=None, bound_by="", space="", details=details)
     else:
         record = with_fields(record, gap=gap_of(other.cost, one.lower_bound))
     return replace(rival, search=record)

@@ -23,10 +23,10 @@ from planner.search.costs.domains import (
     strategies_of,
 )
 from planner.search.costs.tables import Tables
-from planner.search.minsum.bounded import Solution
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.problem import Problem, build
 from planner.search.objectives.objective import BYTES, Objective
+from planner.search.solver.limits import Limits
+from planner.search.solver.minimise import Solution
+from planner.search.solver.problem import Problem, build
 
 SMALL_STATES = 2000
 """Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
@@ -141,7 +141,7 @@ class Outcome:
     def of(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
         """Return what a solution in numbers of states says."""
         choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
-        details = {"width": found.width, "largest_table_bytes": found.largest_table_bytes}
+        details = {"width": found.order.width, "largest_table_bytes": found.order.largest_bytes}
         return cls(choice, found.value, found.bound, details)
 
     @property

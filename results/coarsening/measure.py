@@ -1,4 +1,4 @@
-"""One search in a process of its own: `measure.py MODEL BATCH PLACEMENTS SEARCH RULES`, RULES those that apply."""
+"""One search in a process of its own: MODEL BATCH PLACEMENTS SEARCH RULES, RULES those that apply."""
 
 from __future__ import annotations
 

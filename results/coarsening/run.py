@@ -1,6 +1,6 @@
 """What each rule of coarsening costs in bytes and saves in time, for 8 workers.
 
-    python results/coarsening/run.py [MODEL...]
+    python -m results.coarsening.run [MODEL...]
 
 writes data.json and the tables in README.md; every search runs in a process of its own (measure.py). With models named,
 only theirs are made anew.
@@ -17,7 +17,7 @@ from planner.graph import Graph
 from planner.models import build
 from planner.search import Ties
 from planner.search.coarse.coarsen import coarsen
-from results.experiment import Within, in_process_within, machine, read_data, table, write_data, write_in_readme
+from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -59,7 +59,7 @@ def measured(model: str) -> list[dict[str, Any]]:
         for name in ("recursive", "joint") if model in JOINT else ("recursive",):
             for called, rules in tried.items():
                 run = in_process_within(
-                    WITHIN, HERE / "measure.py", model, str(batch), placements, name, ",".join(rules)
+                    WITHIN, "results.coarsening.measure", model, str(batch), placements, name, ",".join(rules)
                 )
                 asked = {"model": model, "placements": placements, "search": name, "rules": rules}
                 found.append(asked | {"rules_called": called} | run)
@@ -71,6 +71,26 @@ def rows(found: list[dict[str, Any]]) -> list[list[object]]:
     """Render the records; bytes beside those under all rules."""
     whole = {_of(one): one for one in found if one["rules_called"] == "all"}
     return [[f"`{one['model']}`", *_of(one)[1:], one["rules_called"], *_cells(one, whole[_of(one)])] for one in found]
+
+
+def without(found: list[dict[str, Any]]) -> list[list[object]]:
+    """Say of every rule and placement set what doing without it changes."""
+    whole = {_of(one): one for one in found if one["rules_called"] == "all" and "over" not in one}
+    pairs = [(one, whole[_of(one)]) for one in found if "over" not in one and _of(one) in whole]
+    lines: list[list[object]] = []
+    for name in (*(f"{WITHOUT}{rule}" for rule in RULES), "none"):
+        for placements in ("S", "S,R"):
+            alike = [pair for pair in pairs if pair[0]["rules_called"] == name and pair[0]["placements"] == placements]
+            if alike:
+                lines.append([name, placements, *_changes(alike)])
+    return lines
+
+
+def _changes(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    change = [one["bytes"] / whole["bytes"] - 1 for one, whole in pairs]
+    times = [one["seconds"] / whole["seconds"] for one, whole in pairs if one["search"] == "recursive"]
+    bytes_ = f"{min(change):+.2%} to {max(change):+.2%}" if any(change) else "the same"
+    return [bytes_, f"{min(times):.1f} to {max(times):.1f}"]
 
 
 def _of(one: dict[str, Any]) -> tuple[str, str, str]:
@@ -86,16 +106,22 @@ def _cells(one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     return [*sizes, f"{one['seconds']:.2f}", f"{one['bytes'] / 1e9:.3f}{gap}", change]
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its table."""
+    columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
+    measured_on = f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}."
+    rules = table(columns, rows(data["searches"]))
+    summary = table(["rules", "placements", "bytes", "times as long"], without(data["searches"]))
+    return {"README.md": filled(HERE / "README.md", rules=rules, without=summary, machine=measured_on)}
+
+
 def main(models: list[str]) -> None:
     """Measure, and write the data and the README's tables."""
     kept = [one for one in read_data(HERE)["searches"] if one["model"] not in models] if models else []
     new = [one for model in models or MODELS for one in measured(model)]
     found = sorted(kept + new, key=lambda one: list(MODELS).index(one["model"]))
-    write_data(HERE, {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found})
-    columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
-    text = table(columns, rows(found))
-    write_in_readme(HERE, rules=text, machine=f"Measured on: {machine()}. A process may take {WITHIN}.")
-    print(text)
+    data = {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found}
+    publish(HERE, data, pages)
 
 
 if __name__ == "__main__":

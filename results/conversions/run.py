@@ -15,9 +15,9 @@ from typing import Any
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Placement, Shard
-from planner.layout.conversions import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
-from planner.layout.inference import inferences
-from results.experiment import read_data, table, write_data, write_in_readme
+from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
+from results.conversions.inference import inferences
+from results.experiment import Pages, filled, publish, table
 
 HERE = Path(__file__).parent
 SHAPE, ITEM_BYTES, WORKERS, FEWER = (64, 48), 4, 4, 2
@@ -171,6 +171,22 @@ def conversion_table(found: dict[str, Any]) -> str:
     return table(columns, rows)
 
 
+def steps(found: dict[str, Any]) -> str:
+    """Say where formulas and chains fall short."""
+    uneven, two = found["uneven"], found["two_steps"]
+    rows, columns = uneven["shape"]
+    settled = two["without_becoming_partial"]
+    return f"""- The all-to-all formula holds where extents divide: {rows} x {columns} elements over {uneven["workers"]}
+  workers move {uneven["elements"]}, the formula says {uneven["formula"]:.1f}. All others hold always.
+- Over several steps the way matters. Of the {two["conversions"]} conversions over 2 x 2 workers,
+  {two["composed_moves_more_than_at_once"]} take more than one exchange at once would, but only
+  {two["of_them_without_becoming_partial"]} of the {settled} in which nothing becomes partial that was not: all-to-alls
+  at both steps, where an element may travel twice. One exchange at once moves more than the best chain in
+  {two["at_once_moves_more_than_composed"] or "none"} of them. Converting the steps in their order moves more than the
+  best chain in {two["step_by_step_moves_more_than_composed"]} of the {settled}: an all-reduce of the whole tensor at
+  step 1, say, where reduce-scatters at both steps and then all-gathers move less."""
+
+
 def signature_table(found: dict[str, Any]) -> str:
     """Render Table 1 as derived."""
     return table(["choice", "X", "W", "Y"], ([f"`{choice}`", *placements] for choice, *placements in found["matmul"]))
@@ -200,14 +216,11 @@ def picture(found: dict[str, Any]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def main() -> None:
-    """Write the data, the picture and the README's tables."""
-    write_data(HERE, data())
-    found = read_data(HERE)
-    (HERE / "conversions.svg").write_text(picture(found))
-    write_in_readme(HERE, conversions=conversion_table(found), signatures=signature_table(found))
-    print(conversion_table(found))
+def pages(found: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    tables = {"conversions": conversion_table(found), "signatures": signature_table(found), "steps": steps(found)}
+    return {"README.md": filled(HERE / "README.md", **tables), "conversions.svg": picture(found)}
 
 
 if __name__ == "__main__":
-    main()
+    publish(HERE, data(), pages)

@@ -1,4 +1,4 @@
-"""One recursive search in a process of its own: `measure.py MODEL BATCH WAYS PLACEMENTS RULES`.
+"""One recursive search in a process of its own: MODEL BATCH WAYS PLACEMENTS RULES.
 
 RULES are the rules of coarsening that apply, or `default`.
 """

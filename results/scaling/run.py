@@ -1,6 +1,6 @@
 """How the recursive search grows with the model's depth, and with the number of workers.
 
-    python results/scaling/run.py
+    python -m results scaling
 
 writes data.json, scaling.svg and the tables in README.md; every search runs in a process of its own (measure.py).
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results.experiment import in_process, machine, table, write_data, write_in_readme
+from results.experiment import Pages, filled, in_process, machine, publish, table
 
 HERE = Path(__file__).parent
 FAMILIES = {
@@ -47,7 +47,7 @@ TRIES = 2
 def best(model: str, batch: int, ways: Sequence[int], placements: str, rules: str = "default") -> dict[str, Any]:
     """Return the faster of a few runs: the machine has other things to do."""
     how = (model, str(batch), ",".join(map(str, ways)), placements, rules)
-    return min((in_process(HERE / "measure.py", *how) for _ in range(TRIES)), key=lambda one: one["seconds"])
+    return min((in_process("results.scaling.measure", *how) for _ in range(TRIES)), key=lambda one: one["seconds"])
 
 
 def exponent(found: Sequence[dict[str, Any]]) -> float:
@@ -156,6 +156,19 @@ def picture(found: list[dict[str, Any]]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {data['machine']}.",
+        depths=depths_table(data["depths"]),
+        benchmarks=runs_table(data["benchmarks"]),
+        commands=commands_table(data["commands"]),
+        workers=runs_table(data["workers"]),
+    )
+    return {"README.md": readme, "scaling.svg": picture(data["depths"])}
+
+
 def main() -> None:
     """Measure, and write the data, the picture and the README's tables."""
     depths = families()
@@ -165,12 +178,7 @@ def main() -> None:
     workers = [best(*WIDE, (2,) * steps, "S") for steps in STEPS]
     commands = [command(model, batch, placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")]
     found = {"depths": depths, "benchmarks": benchmarks, "commands": commands, "workers": workers}
-    write_data(HERE, {"machine": machine(), **found})
-    (HERE / "scaling.svg").write_text(picture(depths))
-    texts = {"depths": depths_table(depths), "benchmarks": runs_table(benchmarks)}
-    texts |= {"commands": commands_table(commands), "workers": runs_table(workers)}
-    write_in_readme(HERE, machine=f"Measured on: {machine()}.", **texts)
-    print("\n\n".join(texts.values()))
+    publish(HERE, {"machine": machine(), **found}, pages)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from planner.layout import REPLICATE, Shard, digits, part, signatures
-from planner.layout.closed import FetchStep, StoreStep, fetched, moved
 from planner.plans.plan import Plan
+from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 
 ITEM = 4
 
@@ -45,7 +46,7 @@ class Transfer:
     """One operand or output: its size, and how each step looks; `kept` are the shares that a step leaves a group."""
 
     size: int
-    steps: tuple[FetchStep, ...] | tuple[StoreStep, ...]
+    steps: tuple[FetchStep | StoreStep, ...]
     kept: tuple[Fraction, ...]
 
 
@@ -126,12 +127,13 @@ def extra_inputs(plan: Plan) -> tuple[int, ...]:
     return tuple(map(_whole, totals))
 
 
-def _whole(volume: Fraction) -> int:
+def _whole(volume: Fraction | int) -> int:
     if volume.denominator != 1:
         raise ValueError(f"the extents do not divide: {volume} elements")
     return int(volume)
 
 
+Choice = TypeVar("Choice")
 Box = tuple[tuple[int, int], ...]
 
 
@@ -182,7 +184,7 @@ def common(one: Box, other: Box) -> int:
 def reordered(plan: Plan, order: Sequence[int]) -> Plan:
     """Return the plan with its steps in another order."""
 
-    def permuted(of: Mapping[str, tuple]) -> dict[str, tuple]:
+    def permuted(of: Mapping[str, tuple[Choice, ...]]) -> dict[str, tuple[Choice, ...]]:
         return {name: tuple(choices[step] for step in order) for name, choices in of.items()}
 
     ways = tuple(plan.ways[step] for step in order)

@@ -9,23 +9,23 @@ from __future__ import annotations
 from itertools import product
 
 from planner.layout import Signature
+from tdl.index import Affine, Index
 
 Iteration = dict[str, int]
+Tiling = tuple[int | None, ...]
+"""A dimension per operand, or None where it is replicated."""
 
 
-def aligned(signature: Signature) -> dict[tuple[int | None, ...], int | str]:
-    """Return what the result of each aligned tiling is: a dimension, or "red".
-
-    A tiling is a dimension per operand, or None where it is replicated.
-    """
-    found = {}
+def aligned(signature: Signature) -> dict[Tiling, int | str | None]:
+    """Return what the result of each aligned tiling is: a dimension, or "red"."""
+    found: dict[Tiling, int | str | None] = {}
     for tiling in product(*((*range(len(shape)), None) for shape in signature.shapes)):
         if (result := _result(signature, tiling)) is not None:
             found[tiling] = result
     return found
 
 
-def _result(signature: Signature, tiling: tuple[int | None, ...]) -> int | str | None:
+def _result(signature: Signature, tiling: Tiling) -> int | str | None:
     iterations = list(_iterations(signature))
     done = [[one for one in iterations if _can(signature, tiling, device, one)] for device in range(2)]
     both = [one for one in done[0] if one in done[1]]
@@ -45,9 +45,15 @@ def _iterations(signature: Signature) -> list[Iteration]:
 
 def _reads(signature: Signature, iteration: Iteration) -> list[tuple[int, tuple[int, ...]]]:
     return [
-        (access.operand, tuple(index.value(iteration) for index in access.index))
+        (access.operand, tuple(_value(index, iteration) for index in access.index))
         for access in signature.description.accesses
     ]
+
+
+def _value(index: Index, iteration: Iteration) -> int:
+    if not isinstance(index, Affine):
+        raise TypeError(f"expected an affine index, found {index}")
+    return int(index.value(iteration))
 
 
 def _inside(signature: Signature, operand: int, at: tuple[int, ...]) -> bool:
@@ -58,11 +64,11 @@ def _holds(signature: Signature, operand: int, dim: int | None, device: int, at:
     return dim is None or (at[dim] >= signature.shapes[operand][dim] // 2) == bool(device)
 
 
-def _can(signature: Signature, tiling: tuple[int | None, ...], device: int, iteration: Iteration) -> bool:
+def _can(signature: Signature, tiling: Tiling, device: int, iteration: Iteration) -> bool:
     return all(_holds(signature, o, tiling[o], device, at) for o, at in _reads(signature, iteration))
 
 
-def _all_used(signature: Signature, tiling: tuple[int | None, ...], device: int, iterations: list[Iteration]) -> bool:
+def _all_used(signature: Signature, tiling: Tiling, device: int, iterations: list[Iteration]) -> bool:
     used = {read for one in iterations for read in _reads(signature, one)}
     held = {
         (operand, at)
@@ -75,7 +81,7 @@ def _all_used(signature: Signature, tiling: tuple[int | None, ...], device: int,
 
 def _made(signature: Signature, done: list[list[Iteration]]) -> int | str | None:
     index, shape = signature.description.outputs[0].index, signature.outputs[0]
-    made = [{tuple(one.value(iteration) for one in index) for iteration in part} for part in done]
+    made = [{tuple(_value(one, iteration) for one in index) for iteration in part} for part in done]
     if made[0] == made[1]:
         return "red"
     for dim, extent in enumerate(shape):
@@ -87,9 +93,9 @@ def _made(signature: Signature, done: list[list[Iteration]]) -> int | str | None
     return None
 
 
-def described(signature: Signature) -> dict[tuple[int | None, ...], int | str]:
+def described(signature: Signature) -> dict[Tiling, int | str | None]:
     """Return the same for the strategies that TDL finds: operands' dimensions in which the variable occurs, result."""
-    found = {}
+    found: dict[Tiling, int | str | None] = {}
     accesses = {access.operand: access.index for access in signature.description.accesses}
     output = signature.description.outputs[0].index
     for name, strategy in signature.description.strategies.items():
@@ -98,5 +104,5 @@ def described(signature: Signature) -> dict[tuple[int | None, ...], int | str]:
     return found
 
 
-def _where(index: tuple, name: str) -> int | None:
+def _where(index: tuple[Index, ...], name: str) -> int | None:
     return next((dim for dim, one in enumerate(index) if name in one.variables), None)

@@ -105,7 +105,7 @@ def shapes(graph: Graph) -> str:
     """Write a graph's nodes with the shapes of what they read and make."""
     dims = {name: f"{name}[{','.join(map(str, tensor.shape))}]" for name, tensor in graph.tensors.items()}
     return "; ".join(
-        f"{dims[node.outputs[0]]} = {node.op}({', '.join(map(dims.get, node.inputs))})" for node in graph.nodes
+        f"{dims[node.outputs[0]]} = {node.op}({', '.join(dims[name] for name in node.inputs)})" for node in graph.nodes
     )
 
 

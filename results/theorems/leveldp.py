@@ -39,8 +39,9 @@ class Product:
 def products_of(graph: Graph) -> list[Product]:
     """Return a graph's nodes, all of which must be matrix products."""
     return [
-        Product(*node.inputs, *node.outputs, (bool(node.attrs.get("transpose_a")), bool(node.attrs.get("transpose_b"))))
+        Product(x, y, z, (bool(node.attrs.get("transpose_a")), bool(node.attrs.get("transpose_b"))))
         for node in graph.nodes
+        for (x, y), (z,) in [(node.inputs, node.outputs)]
     ]
 
 
@@ -105,8 +106,9 @@ def least_cost(graph: Graph, basic: str = BASIC) -> tuple[int, int]:
     tilings that tensors may have.
     """
     ordered = levels(products_of(graph))
-    shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
-    best, shared, most = np.zeros((), dtype=np.int64), (), 1
+    shapes = {name: (tensor.shape[0], tensor.shape[1]) for name, tensor in graph.tensors.items()}
+    best, most = np.zeros((), dtype=np.int64), 1
+    shared: tuple[str, ...] = ()
     for level, following in zip(ordered, [*ordered[1:], []], strict=True):
         names = tuple(dict.fromkeys(name for one in level for name in one.tensors))
         cost = _spread(best, shared, names)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import accounts
-import recursions
-
 from planner.models import build
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, space_of
+from results.theorems import accounts, recursions
 
 MODELS = (("mlp-4-8192", 512), ("wresnet-152-10", 8), ("rnn-10-8k", 64))
 WAYS = (2, 2, 2)

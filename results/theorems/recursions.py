@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any, cast
 
 import numpy as np
 
 from planner.layout import REPLICATE
 from planner.search import SEARCHERS, Limits, Outcome, Space
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
-from planner.search.costs.domains import choices_at, placements_at
+from planner.search.costs.domains import Layouts, Strategies, choices_at, placements_at
 from planner.search.costs.tables import Tables
 from planner.search.joint import over
-from planner.search.minsum.problem import Problem
-from planner.search.minsum.solver import minimise
+from planner.search.solver.minimise import minimise
+from planner.search.solver.model import Dense
+from planner.search.solver.problem import Problem
 
-State = tuple
+State = tuple[Any, ...]
+"""What a variable is given at every step: placements or choices of a strategy."""
+
 LIMITS = Limits()
 
 
@@ -41,7 +45,7 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
     return choice, believed
 
 
-def _options(space: Space, v: int, step: int) -> tuple:
+def _options(space: Space, v: int, step: int) -> State:
     """Return what a variable may be given at a step."""
     variable = space.coarse.variables[v]
     if isinstance(variable, TensorVariable):
@@ -67,7 +71,8 @@ def best_in_its_own_account(space: Space) -> int:
     pairs = [np.array(list(product(range(len(domain.states)), repeat=2))) for domain in domains]
     tables, terms = Tables(), []
     for factor in coarse.factors:
-        one = factor.cost.table([domains[v] for v in factor.scope[:-1]], domains[factor.scope[-1]]) * factor.weight
+        *nodes, tensor = (domains[v] for v in factor.scope)
+        one = factor.cost.table(cast("list[Strategies]", nodes), cast("Layouts", tensor)) * factor.weight
         first = one[np.ix_(*(pairs[v][:, 0] for v in factor.scope))]
         second = one[np.ix_(*(pairs[v][:, 1] for v in factor.scope))]
         stored = [domains[factor.scope[-1]].states[at][0] for at in pairs[factor.scope[-1]][:, 0]]
@@ -75,7 +80,8 @@ def best_in_its_own_account(space: Space) -> int:
         order = sorted(factor.scope)
         number = tables.arranged(tables.intern(first + copies * second), tuple(map(order.index, factor.scope)))
         terms.append((tuple(order), number))
-    return minimise(Problem(tables, tuple(map(len, pairs)), tuple(terms)), LIMITS).value
+    problem = Problem(tables, tuple(map(len, pairs)), tuple(terms))
+    return minimise(Dense(problem), LIMITS).value
 
 
 def equal_chop(choice: list[State], space: Space) -> bool:

@@ -1,6 +1,6 @@
 """SoyBean's Theorems 1 to 3, Tofu's Lemma 2 and Theorems 3 to 5, tried on random cases; counter-examples.
 
-    python results/theorems/run.py
+    python -m results theorems
 
 writes data.json, statements.svg, levels.svg and the tables in README.md, all beside this file.
 """
@@ -10,11 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import drawings
-import models
-import statements
-
-from results.experiment import table, write_data, write_in_readme
+from results.experiment import Pages, filled, publish, table
+from results.theorems import drawings, models, statements
 
 HERE = Path(__file__).parent
 
@@ -75,16 +72,19 @@ def of_models(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the pictures."""
+    verdicts, rows = data["statements"], data["models"]
+    tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
+    tables["counter-examples"] = counter_examples(verdicts)
+    pictures = {"statements.svg": drawings.statements(verdicts), "levels.svg": drawings.levels(rows)}
+    return {"README.md": filled(HERE / "README.md", **tables), **pictures}
+
+
 def main() -> None:
     """Try every statement, plan the models, write the files."""
     verdicts = [statements.record(statements.try_statement(one)) for one in statements.STATEMENTS]
-    rows = models.rows()
-    write_data(HERE, {"statements": verdicts, "models": rows})
-    (HERE / "statements.svg").write_text(drawings.statements(verdicts))
-    (HERE / "levels.svg").write_text(drawings.levels(rows))
-    tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
-    write_in_readme(HERE, **tables, **{"counter-examples": counter_examples(verdicts)})
-    print(*tables.values(), sep="\n\n")
+    publish(HERE, {"statements": verdicts, "models": models.rows()}, pages)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from random import Random
 
-import trials
-from trials import Draw
+from results.theorems import trials
+from results.theorems.trials import Draw
 
 
 @dataclass(frozen=True, slots=True)

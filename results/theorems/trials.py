@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 from random import Random
 
-import accounts
-import alignment
-import draws
-import leveldp
 import numpy as np
-import recursions
 
 from planner.graph import Graph, GraphBuilder
 from planner.layout import Layout, Region, Shard, Signature, digits, format_layout, owned_by_all, signatures
 from planner.plans.plan import Plan
 from planner.search import Space
+from results.theorems import accounts, alignment, draws, leveldp, recursions
 
 Ways = tuple[int, ...]
 SEVERAL: tuple[Ways, ...] = ((2, 2), (2, 2, 2), (3, 2))
@@ -98,7 +94,7 @@ def steps_with_extra_inputs(rng: Random) -> Trial:
 # Theorem 2: a tiling is how often each dimension is cut
 
 
-def flattening(rng: Random, tiles_of: Callable[[tuple[int, int], Layout, Ways], list[object]]) -> Trial:
+def flattening(rng: Random, tiles_of: Callable[[tuple[int, int], Layout, Ways], Sequence[object]]) -> Trial:
     """Draw a matrix and a layout; the set of its tiles must be the same whatever the order of the cuts."""
     ways: Ways = rng.choice([(2, 2), (2, 2, 2)])
     shape = (rng.choice([1, 2]) * prod(ways), rng.choice([1, 2]) * prod(ways))

@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from tdl.coverage.operators import OPERATORS
-from tdl.coverage.operators.spatial import LOWEST
+from results.operator_coverage.tables.operators import OPERATORS
+from results.operator_coverage.tables.operators.spatial import LOWEST
 from tests.coverage_tables.oracles import interpolate, pool
 
 

@@ -48,7 +48,11 @@ ELEMENTS = (
         lambda name: of(getattr(np, name), below(4, 3, 4), below(4, 3, 4)),
     )
     | table("atan2 fmod", lambda name: by(getattr(torch, name), X, real(3, 4) + 0.01))
-    | {"hardtanh": by(F.hardtanh, X), "scalar_tensor": of(lambda: np.ones(()))}
+    | {
+        "hardtanh": by(F.hardtanh, X),
+        "scalar_tensor": of(lambda: np.ones(())),
+        "arange": by(lambda: torch.arange(1, 13, 2)),
+    }
 )
 
 REDUCED = {

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from tdl.coverage import aten, mxnet, mxnet_backward, onnx
-from tdl.coverage.operators import OPERATORS
+from results.operator_coverage.tables import aten, mxnet, mxnet_backward, onnx
+from results.operator_coverage.tables.operators import OPERATORS
 from tests.coverage_tables import oracles_backward, oracles_mxnet
 
 HAS_TORCH = find_spec("torch") is not None

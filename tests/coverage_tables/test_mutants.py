@@ -12,7 +12,7 @@ import pytest
 
 from executor.verify_cases import Draw
 from executor.verify_check import difference
-from tdl.coverage.operators import OPERATORS, operator
+from results.operator_coverage.tables.operators import OPERATORS, operator
 from tests.coverage_tables.oracles_alone import ORACLES
 from tests.coverage_tables.test_descriptions import CASES, HAS_TORCH, RANDOM, TABLES
 from tests.coverage_tables.test_soundness import CASES as DRAWN
@@ -76,7 +76,7 @@ def expected(table, name):
 @contextmanager
 def in_place_of(name, mutated):
     """Describe an operator otherwise in every composition."""
-    module = sys.modules["tdl.coverage.composition"]
+    module = sys.modules["results.operator_coverage.tables.composition"]
     module.operator = lambda own: mutated if own == name else operator(own)
     try:
         yield

@@ -10,7 +10,7 @@ import pytest
 from executor.verify_cases import Draw
 from executor.verify_parts import PartError
 from executor.verify_splits import meaning_checks
-from tdl.coverage.operators import OPERATORS
+from results.operator_coverage.tables.operators import OPERATORS
 from tests.coverage_tables import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough
 from tests.verify.mutants import Claiming, claims

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import tdl
-from tdl.coverage import ALIASES, CATALOGS, KINDS, OPERATORS, TENSOR_FOLDER, Entry, composition, counts
+from results.operator_coverage.tables import (
+    ALIASES,
+    CATALOGS,
+    KINDS,
+    OPERATORS,
+    TENSOR_FOLDER,
+    Entry,
+    composition,
+    counts,
+)
 
 FACTS = Path(__file__).resolve().parents[3] / "shared" / "facts"
 MXNET = CATALOGS["MXNet 0.11.0"]

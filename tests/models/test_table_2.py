@@ -1,19 +1,17 @@
 """Tofu's Table 2: weight, gradient and history (3W) of its benchmarks, in GiB, from the graphs alone."""
 
-import json
-import runpy
-from pathlib import Path
-
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "results" / "table-2"
+from results.experiment import read_data
+from results.table_2 import run
+
 OUTLIER = "rnn-8-6k"
 """Does not fit its neighbours in the table: (18.6 + 32.1) / 2 is 25.4."""
 
 
 @pytest.fixture(scope="module")
 def cells():
-    return {cell["model"]: cell for cell in runpy.run_path(str(FOLDER / "run.py"))["cells"]()}
+    return {cell["model"]: cell for cell in run.cells()}
 
 
 def test_all_cells(cells):
@@ -36,5 +34,5 @@ def test_what_the_readme_says(cells):
 
 
 def test_the_data_is_what_the_script_makes(cells):
-    written = json.loads((FOLDER / "data.json").read_text())["cells"]
+    written = read_data(run.HERE)["cells"]
     assert written == list(cells.values())

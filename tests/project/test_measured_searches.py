@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import runpy
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +11,8 @@ from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors
+from results.coarsening.measure import measure
+from results.experiment import read_data
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 QUICK_S = 0.2
@@ -20,7 +20,7 @@ BATCHES = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
 
 
 def data(name):
-    return json.loads((RESULTS / name / "data.json").read_text())
+    return read_data(RESULTS / name)
 
 
 def the(rows, **wanted):
@@ -46,9 +46,9 @@ def test_the_recursion(model, placements):
     assert the(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
 
 
-@pytest.mark.parametrize("model", data("search-time")["rows"])
+@pytest.mark.parametrize("model", data("search_time")["rows"])
 def test_search_time(model):
-    rows = data("search-time")["rows"][model]
+    rows = data("search_time")["rows"][model]
     for placements in ("S", "S,R"):
         row = the(rows, workers=8, placements=placements, graph="default", search="recursive")
         assert row["bytes"] == recursive(model, placements)["bytes"]["recursive"]
@@ -58,15 +58,13 @@ def test_search_time(model):
 def test_coarsening(model):
     wanted = {"model": model, "placements": "S", "search": "recursive", "rules_called": "all"}
     row = the(data("coarsening")["searches"], **wanted)
-    found = runpy.run_path(str(RESULTS / "coarsening" / "measure.py"))["measure"](
-        model, row["batch"], row["placements"], row["search"], set(row["rules"])
-    )
+    found = measure(model, row["batch"], row["placements"], row["search"], set(row["rules"]))
     assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= found.items()
 
 
 @pytest.mark.parametrize("model", ["mlp-4-8192", "transformer-24-2048"])
 def test_plan_bytes(model):
-    recorded = data("plan-bytes")
+    recorded = data("plan_bytes")
     of = build(model, **recorded["models"][model])
     known = Coarsenings(of)
     rows = [row for row in recorded["plans"][model] if row["workers"] == 8 and row.get("seconds", QUICK_S) < QUICK_S]

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 
-HERE = Path(__file__).resolve().parents[2] / "results" / "partition-picture"
+from results.experiment import read_data
+from results.partition_picture import found
+from results.partition_picture.run import HERE
 
 
-@pytest.fixture(scope="module")
-def found():
-    sys.path.insert(0, str(HERE))
-    yield import_module("found")
-    sys.path.remove(str(HERE))
-    del sys.modules["found"]
-
-
-def test_the_drawn_plan(found):
-    written = json.loads((HERE / "data.json").read_text())
+def test_the_drawn_plan():
+    written = read_data(HERE)
     plan = found.plan()
     blocks = found.blocks(found.convolutions(plan))
     assert (plan.total_bytes, blocks) == (written["bytes"], written["blocks"])

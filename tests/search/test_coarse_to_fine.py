@@ -6,11 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from planner.models import build
-from planner.search import Limits, SearchOptions, space_of
-from planner.search.costs import tables as of_tables
-from planner.search.joint import joint
 from planner.search.minsum import bounded, coarse_to_fine, solver
 from planner.search.minsum import merged as of_merged
 from planner.search.minsum.choices import Choices
@@ -18,6 +13,11 @@ from planner.search.minsum.elimination import distinct, eliminate, order_of, sol
 from planner.search.minsum.merged import Lazy, Merged, lazy
 from planner.search.minsum.model import Dense
 from planner.search.minsum.problem import Problem, compacted
+
+from planner.models import build
+from planner.search import Limits, SearchOptions, space_of
+from planner.search.costs import tables as of_tables
+from planner.search.joint import joint
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 

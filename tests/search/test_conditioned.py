@@ -4,15 +4,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-
-from planner.search import Limits
-from planner.search.costs.tables import Tables
 from planner.search.minsum import bounded, hubs
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.conditioned import Conditioned, Hubs
 from planner.search.minsum.hubs import around_hubs
 from planner.search.minsum.model import Dense
 from planner.search.minsum.problem import Problem
+
+from planner.search import Limits
+from planner.search.costs.tables import Tables
 
 SEEDS = range(40)
 

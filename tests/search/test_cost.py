@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder
 from planner.layout import REPLICATE, Shard, signatures
-from planner.layout.closed import FetchStep, StoreStep, fetched, moved
 from planner.search.costs import volumes
 from planner.search.costs.cost import Read, Write
 from planner.search.costs.domains import all_layouts, all_strategies, layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
+from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 from tests.search import oracle
 from tests.search.samples import (
     WAYS,

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
-from planner.layout.closed import FetchStep, StoreStep, fetched_across, moved_across
 from planner.search.costs.cost import Read, Write
 from planner.search.costs.domains import layouts_of, strategies_of
 from planner.search.costs.needs import operand_need
+from results.conversions.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
 from tests.search.samples import (
     WAYS,
     product_signature,

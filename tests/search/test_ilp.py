@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planner.search.minsum.problem import Problem
 from scipy.optimize import OptimizeResult
 
 from planner.errors import PlanError
@@ -10,7 +11,6 @@ from planner.graph import Graph
 from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.ilp import MOST_COLUMNS, Program
-from planner.search.minsum.problem import Problem
 from tests.search.graphs import random_graph
 from tests.search.test_solver import least, problems
 

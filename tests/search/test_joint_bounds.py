@@ -5,14 +5,14 @@ from functools import cache
 from math import prod
 
 import pytest
-
-from planner.models import build
-from planner.search import Limits, SearchOptions, space_of
-from planner.search.joint import joint, over
 from planner.search.minsum import bounded, solver
 from planner.search.minsum.coarse_to_fine import Narrowed
 from planner.search.minsum.elimination import solve
 from planner.search.prefix import PART, alike, first_steps, fits
+
+from planner.models import build
+from planner.search import Limits, SearchOptions, space_of
+from planner.search.joint import joint, over
 from planner.search.recursive import recursive
 from tests.search.graphs import random_graph
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from planner.search.costs.tables import Tables
 from planner.search.minsum import lockstep
 from planner.search.minsum.choices import Left
 from planner.search.minsum.colours import colours
 from planner.search.minsum.elimination import order_of, solve
 from planner.search.minsum.lockstep import lockstep_order
 from planner.search.minsum.problem import Problem, around, by_variable
+
+from planner.search.costs.tables import Tables
 from tests.search.test_solver import least, problems, repeated
 
 STATES = 3

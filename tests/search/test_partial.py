@@ -25,7 +25,7 @@ from planner.layout import (
     production,
     store,
 )
-from planner.layout.inference import linear_sets
+from planner.layout.linear import linear_sets
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan, single_worker

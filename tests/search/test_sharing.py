@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-
-from planner.models import build
-from planner.search import Limits, SearchOptions, space_of
-from planner.search.costs.tables import Tables
-from planner.search.joint import over
 from planner.search.minsum import model as of_model
 from planner.search.minsum.bounds import SCALE_BITS, Bound
 from planner.search.minsum.colours import colours
 from planner.search.minsum.model import Fetches, model_of, single_precision
 from planner.search.minsum.problem import Problem
 from planner.search.minsum.sharing import Sharing, Slack, gifts_of, with_pairs
+
+from planner.models import build
+from planner.search import Limits, SearchOptions, space_of
+from planner.search.costs.tables import Tables
+from planner.search.joint import over
 from tests.search.graphs import random_graph
 
 CHOICES = 200

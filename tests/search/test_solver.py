@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from planner.search.costs.tables import Tables
 from planner.search.minsum.bounds import Bound
 from planner.search.minsum.components import merge
 from planner.search.minsum.deadends import DeadEnds
@@ -16,6 +14,8 @@ from planner.search.minsum.limits import Limits
 from planner.search.minsum.problem import Problem, restricted, simplified
 from planner.search.minsum.relaxation import relax
 from planner.search.minsum.solver import minimise
+
+from planner.search.costs.tables import Tables
 
 NOTHING_FITS = Limits(memory_bytes=0, operations=0, seconds=0.2)
 

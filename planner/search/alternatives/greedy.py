@@ -10,9 +10,9 @@ from planner.graph.ir import Graph
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.tables import Term
 from planner.search.joint import over
-from planner.search.minsum.elimination import eliminate, greedy_order
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.problem import Problem, by_variable
+from planner.search.solver.elimination import eliminate, greedy_order
+from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Problem, by_variable
 from planner.search.space import Outcome, Space
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planner.layout import EVERYWHERE, PARTIAL, Shard
 from planner.search.alternatives.restriction import Alternatives, options_by_step, restricted
 from planner.search.coarse.coarsen import TensorVariable
-from planner.search.minsum.limits import Limits
+from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
 

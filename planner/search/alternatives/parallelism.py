@@ -24,7 +24,7 @@ from planner.search.alternatives.labels import (
 )
 from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, restricted
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
-from planner.search.minsum.limits import Limits
+from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
 

@@ -7,9 +7,10 @@ from itertools import product
 from math import prod
 
 from planner.search.joint import over
-from planner.search.minsum.limits import Limits
-from planner.search.minsum.problem import build
-from planner.search.minsum.solver import minimise
+from planner.search.solver.limits import Limits
+from planner.search.solver.minimise import minimise
+from planner.search.solver.model import Dense
+from planner.search.solver.problem import build
 from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
@@ -32,7 +33,7 @@ def restricted(space: Space, rule: Rule, limits: Limits) -> Outcome:
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
         return over(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    return Outcome.of(domains, minimise(build(space.coarse, domains, space.tables, space.feasible()), limits))
+    return Outcome.of(domains, minimise(Dense(build(space.coarse, domains, space.tables, space.feasible())), limits))
 
 
 def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:

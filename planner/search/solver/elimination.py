@@ -1,0 +1,237 @@
+"""Exact min-sum by eliminating one variable after the other: dynamic programming over any graph of small width.
+
+On a chain this is the papers' dynamic programming. The order is found by a greedy dry run that knows all table sizes
+beforehand; equal surroundings are computed once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.costs.tables import Scope, Table, Term
+from planner.search.solver.problem import Problem, around, by_variable, neighbours
+
+KEPT_BYTES = 4
+"""Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An elimination order and what following it takes.
+
+    It is `complete` if it names every variable: else the next would have taken more than was allowed.
+    `width` is the largest number of variables in one table made on the way, `largest_entries` the largest size,
+    `entries` that of all together and `operations` the additions; equal tables count once in a lockstep order only.
+    """
+
+    variables: tuple[int, ...]
+    width: int
+    largest_entries: float
+    entries: float
+    operations: float
+    complete: bool
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest table, as far as they can be told."""
+        return int(min(self.largest_entries, 2.0**60)) * KEPT_BYTES
+
+    def fits(self, memory_bytes: int, operations: float) -> bool:
+        """Whether the tables and the work stay within limits."""
+        return self.complete and self.entries * KEPT_BYTES <= memory_bytes and self.operations <= operations
+
+
+NOTHING_ELIMINATED = Order((), 0, 0.0, 0.0, 0.0, complete=True)
+
+
+def greedy_order(
+    sizes: Sequence[int], scopes: Sequence[Scope], most_entries: float = inf, most_operations: float = inf
+) -> Order:
+    """Return the order in which the variable that leaves the smallest table goes next.
+
+    It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
+    """
+    adjacent = neighbours(len(sizes), scopes)
+    size_of = [float(size) for size in sizes].__getitem__
+
+    def left_by(v: int) -> float:
+        return prod(map(size_of, adjacent[v]), start=1.0)
+
+    score = {v: left_by(v) for v in range(len(sizes))}
+    heap = [(entries, v) for v, entries in score.items()]
+    heapq.heapify(heap)
+    order, width, largest, total, operations = [], 0, 1.0, 0.0, 0.0
+    while heap:
+        entries, v = heapq.heappop(heap)
+        if entries > most_entries or operations > most_operations:
+            break
+        if score.get(v) != entries:
+            continue
+        del score[v]
+        order.append(v)
+        width, largest = max(width, len(adjacent[v])), max(largest, entries)
+        total += entries
+        operations += entries * sizes[v]
+        for u in adjacent[v]:
+            adjacent[u] |= adjacent[v]
+            adjacent[u].discard(u)
+            adjacent[u].discard(v)
+        for u in adjacent[v]:
+            if u in score and (now := left_by(u)) != score[u]:
+                score[u] = now
+                heapq.heappush(heap, (now, u))
+    return Order(tuple(order), width, largest, total, operations, not score)
+
+
+def cutset(
+    sizes: Sequence[int], scopes: Iterable[Scope], most_operations: float, dear: Sequence[float]
+) -> tuple[int, ...]:
+    """Return variables without which the others can be eliminated by so many operations each.
+
+    Whenever nothing cheap is left to eliminate, the variable goes that hinders most; `dear` ones are kept for longer.
+    """
+    adjacent = neighbours(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
+    size_of = [float(size) for size in sizes].__getitem__
+
+    def work(v: int) -> float:
+        return prod(map(size_of, adjacent[v]), start=size_of(v))
+
+    score = {v: work(v) for v in range(len(sizes)) if sizes[v] > 1}
+    heap = [(operations, v) for v, operations in score.items()]
+    heapq.heapify(heap)
+    cut = []
+    while heap:
+        operations, v = heapq.heappop(heap)
+        if score.get(v) != operations:
+            continue
+        if operations > most_operations:
+            v = max((v, *adjacent[v]), key=lambda u: (len(adjacent[u]) * size_of(u) / dear[u], u))
+            cut.append(v)
+        else:
+            for u in adjacent[v]:
+                adjacent[u] |= adjacent[v]
+        del score[v]
+        for u in adjacent[v]:
+            adjacent[u] -= {u, v}
+        for u in adjacent[v]:
+            score[u] = work(u)
+            heapq.heappush(heap, (score[u], u))
+    return tuple(cut)
+
+
+def order_of(problem: Problem, most_operations: float = inf) -> Order:
+    """Return the greedy order of a problem, as far as that many operations go."""
+    return greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_operations, most_operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Eliminated:
+    variable: int
+    neighbours: Scope
+    terms: tuple[tuple[int, Scope], ...]
+
+
+@dataclass(slots=True)
+class Elimination:
+    """A problem with some variables eliminated: `remaining` has the same minimum over the others."""
+
+    problem: Problem
+    remaining: Problem
+    trail: list[_Eliminated]
+
+    def complete(self, states: dict[int, int]) -> list[int]:
+        """Return the best state of every variable given those of the variables that were kept; ties: the first."""
+        for step in reversed(self.trail):
+            at = [states[u] for u in step.neighbours]
+            values = self.problem.tables.values(step.terms, at, self.problem.sizes[step.variable])
+            states[step.variable] = int(values.argmin())
+        return [states[v] for v in range(len(self.problem.sizes))]
+
+    def marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
+        """Return, per variable, [state]: the least cost with that state, `below` where it is no less.
+
+        `least` is the least cost of all. Only choices that cost less than `below` are gone through, from the last
+        variable to the first: those of a variable and its neighbours at a time, up to so many; None if there are more.
+        The elimination must have been whole.
+        """
+        place = {step.variable: i for i, step in enumerate(self.trail)}
+        found: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
+        near: dict[int, tuple[Scope, NDArray[np.intp], Table]] = {}
+        for step in reversed(self.trail):
+            nearby, costs = np.zeros((1, 0), dtype=np.intp), np.array([least])
+            if step.neighbours:
+                scope, choices, costs = near[min(step.neighbours, key=place.__getitem__)]
+                nearby = choices[:, [scope.index(u) for u in step.neighbours]]
+                nearby, costs = distinct(nearby, costs, [self.problem.sizes[u] for u in step.neighbours])
+            size = self.problem.sizes[step.variable]
+            if len(costs) * size > most_choices:
+                return None
+            values = np.zeros((len(costs), size), dtype=np.int64)
+            for number, positions in step.terms:
+                at = [np.arange(size) if p == 0 else nearby[:, p - 1, None] for p in positions]
+                values += self.problem.tables.at(number, tuple(at))
+            values += (costs - values.min(axis=1))[:, None]
+            found[step.variable] = values.min(axis=0, initial=below)
+            rows, states = np.nonzero(values < below)
+            near[step.variable] = (
+                (step.variable, *step.neighbours),
+                np.column_stack([states, nearby[rows]]),
+                values[rows, states],
+            )
+        return found
+
+
+def distinct(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
+    """Return each row of choices once, with its least cost."""
+    keys = np.ravel_multi_index(tuple(choices.T), sizes)
+    order = np.lexsort((costs, keys))
+    first = order[np.flatnonzero(np.diff(keys[order], prepend=-1))]
+    return choices[first], costs[first]
+
+
+def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) -> Elimination:
+    """Eliminate the variables of `order`, in that order.
+
+    `whole`: what a variable leaves is one table of all its neighbours, though it may be a sum of smaller ones.
+    """
+    tables = problem.tables
+    terms: list[Term] = list(problem.terms)
+    live = [set(positions) for positions in by_variable(terms, len(problem.sizes))]
+    trail, constant = [], problem.constant
+    gone: set[int] = set()
+    for v in order:
+        mine = sorted(live[v])
+        neighbours, shape = around(v, [terms[position] for position in mine])
+        for position in mine:
+            for u in terms[position][0]:
+                live[u].discard(position)
+        gone.update(mine)
+        trail.append(_Eliminated(v, neighbours, shape))
+        if not shape:
+            continue
+        sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
+        least, left = tables.minimum(shape, sizes)
+        constant += least
+        for axes, part in ((tuple(range(len(neighbours))), left),) if whole else tables.parts(left):
+            if not axes:
+                constant += int(tables[part])
+                continue
+            scope = tuple(neighbours[axis] for axis in axes)
+            for u in scope:
+                live[u].add(len(terms))
+            terms.append((scope, part))
+    remaining = tuple(term for position, term in enumerate(terms) if position not in gone)
+    return Elimination(problem, Problem(tables, problem.sizes, remaining, constant), trail)
+
+
+def solve(problem: Problem, order: Order | None = None) -> list[int]:
+    """Return one state per variable of least cost."""
+    if order is None:
+        order = order_of(problem)
+    return eliminate(problem, order.variables).complete({})

@@ -1,0 +1,36 @@
+"""Solving a problem exactly: isomorphic parts once, dominated states dropped, the rest eliminated in lockstep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.search.solver.dominance import Dominance
+from planner.search.solver.elimination import Order, order_of, solve
+from planner.search.solver.isomorphism import lockstep_order, merged
+from planner.search.solver.limits import Limits
+from planner.search.solver.problem import Problem, compacted
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """A state per variable of least cost, and the elimination order that proved it."""
+
+    states: tuple[int, ...]
+    order: Order
+
+
+def optimum(problem: Problem, limits: Limits, operations: float) -> Optimum | None:
+    """Return a choice of least cost, None where that takes more additions than given or the limits allow."""
+    tuning, most = limits.tuning, min(operations, limits.operations)
+    order = order_of(problem, tuning.small_operations)
+    if order.fits(limits.memory_bytes, min(tuning.small_operations, most)):
+        return Optimum(tuple(solve(compacted(problem), order)), order)
+    fewer, expand = merged(problem)
+    fewer, alive = Dominance(fewer.tables).prune(fewer)
+    order = order_of(fewer, tuning.quick_operations)
+    if not order.fits(limits.memory_bytes, min(tuning.quick_operations, most)):
+        order = lockstep_order(fewer.sizes, fewer.terms, most, tuning)
+        if not order.fits(limits.memory_bytes, most):
+            return None
+    states = solve(compacted(fewer), order)
+    return Optimum(tuple(expand([of[state] for of, state in zip(alive, states, strict=True)])), order)

@@ -1,0 +1,162 @@
+"""Isomorphic parts of a problem are worked out once: colours, components merged, elimination in lockstep.
+
+In a deep network the same layer occurs many times. Components that are isomorphic have equal best states; variables
+that look alike keep the same states; and an elimination takes all variables with equal surroundings one after the
+other, each by the table that was made for the first of them, where a greedy order would follow single variables, whose
+surroundings soon differ from layer to layer.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
+
+from planner.search.coarse.repeats import repeats
+from planner.search.costs.tables import Scope, Shape, Term
+from planner.search.solver.elimination import Order
+from planner.search.solver.limits import Tuning
+from planner.search.solver.problem import Problem, around, by_variable, simplified
+
+SPREADS = (0.25, 0.5, 0.75, 1.0)
+"""Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
+
+Kind = tuple[Shape, tuple[int, ...]]
+"""A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
+
+
+def colours(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
+    """Return a colour per variable: equal for equal kinds with equal terms around, as far as `rounds` terms away.
+
+    Colour refinement (Weisfeiler and Leman 1968), stopped early: the layers in the middle of a deep network look alike
+    though each is at another distance from its ends.
+    """
+    terms_of = by_variable(terms, len(kinds))
+    found = _numbered(kinds)
+    for _ in range(rounds):
+        near = [
+            sorted((terms[f][1], terms[f][0].index(v), tuple(found[u] for u in terms[f][0])) for f in mine)
+            for v, mine in enumerate(terms_of)
+        ]
+        found = _numbered([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
+    return found
+
+
+def _numbered(values: Sequence[Hashable]) -> list[int]:
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def merged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
+    """Return the problem with one of each group of isomorphic components, and what leads back from its choices."""
+    found = repeats(problem.sizes, problem.terms)
+    place = {v: i for i, v in enumerate(found.kept)}
+    terms = tuple(
+        (tuple(place[v] for v in scope), problem.tables.weighted_sum(((number, times),)) if times > 1 else number)
+        for (scope, number), times in zip(problem.terms, found.times, strict=True)
+        if times
+    )
+    sizes = tuple(problem.sizes[v] for v in found.kept)
+
+    def expand(states: Sequence[int]) -> list[int]:
+        return [states[place[v]] for v in found.stands_for]
+
+    return simplified(Problem(problem.tables, sizes, terms, problem.constant)), expand
+
+
+def lockstep_order(
+    sizes: Sequence[int], terms: Sequence[Term], most_operations: float, tuning: Tuning, orders: int | None = None
+) -> Order:
+    """Return the order of least work of a few greedy ones, whose sizes and work count equal tables once.
+
+    Next go the variables of the kind that leaves the smallest table, divided by how many variables are of that kind.
+    Others are not looked for if the first takes far more than `most_operations`, nor longer than is worthwhile.
+    """
+    chance, tries = random.Random(0), tuning.orders if orders is None else orders
+    best = _Lockstep(sizes, terms, 0.0, chance).order(most_operations * (tuning.hoped_gain if tries > 1 else 1))
+    if best.complete:
+        for number in range(1, tries):
+            if number * len(sizes) * tuning.ordering_operations > tuning.ordering_part * best.operations:
+                break
+            found = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).order(best.operations)
+            if found.complete and found.operations < best.operations:
+                best = found
+    return best
+
+
+class _Lockstep:
+    """A dry run of an elimination: which variables there are of which kind."""
+
+    def __init__(self, sizes: Sequence[int], terms: Sequence[Term], spread: float, chance: random.Random) -> None:
+        self._sizes = sizes
+        self._terms = list(terms)
+        self._live = [set(positions) for positions in by_variable(self._terms, len(self._sizes))]
+        self._spread, self._chance = spread, chance
+        self._found: dict[int, tuple[Kind, Scope]] = {}
+        self._members: dict[Kind, set[int]] = defaultdict(set)
+        self._left_by: dict[Kind, float] = {}
+        self._made: dict[Kind, int] = {}
+        self._heap: list[tuple[float, int, Kind]] = []
+        for kind in {self._enter(v) for v in range(len(self._sizes))}:
+            self._push(kind)
+
+    def order(self, most_operations: float) -> Order:
+        """Return the order, as far as that many operations go."""
+        order: list[int] = []
+        width, largest, entries, operations = 0, 1.0, 0.0, 0.0
+        while self._heap and operations <= most_operations:
+            score, _, kind = heapq.heappop(self._heap)
+            if not self._members[kind] or score != self._score(kind):
+                continue
+            changed = set()
+            while self._members[kind]:
+                v = min(self._members[kind])
+                if kind not in self._made:
+                    self._made[kind] = ~len(self._made)
+                    left = prod(kind[1][1:], start=1.0)
+                    width, largest = max(width, len(kind[1]) - 1), max(largest, left)
+                    entries += left
+                    operations += left * kind[1][0]
+                order.append(v)
+                changed |= self._eliminate(v)
+            for other in changed:
+                self._push(other)
+        return Order(tuple(order), width, largest, entries, operations, len(order) == len(self._sizes))
+
+    def _eliminate(self, v: int) -> set[Kind]:
+        """Take a variable out; return the kinds that its neighbours were and are."""
+        kind, neighbours = self._leave(v)
+        for position in list(self._live[v]):
+            for u in self._terms[position][0]:
+                self._live[u].discard(position)
+        if neighbours:
+            for u in neighbours:
+                self._live[u].add(len(self._terms))
+            self._terms.append((neighbours, self._made[kind]))
+        changed = set()
+        for u in neighbours:
+            changed |= {self._leave(u)[0], self._enter(u)}
+        return changed
+
+    def _enter(self, v: int) -> Kind:
+        neighbours, shape = around(v, [self._terms[position] for position in sorted(self._live[v])])
+        kind = shape, (self._sizes[v], *(self._sizes[u] for u in neighbours))
+        self._found[v] = kind, neighbours
+        self._members[kind].add(v)
+        if kind not in self._left_by:
+            self._left_by[kind] = prod(kind[1][1:], start=1.0) * self._chance.lognormvariate(0, self._spread)
+        return kind
+
+    def _leave(self, v: int) -> tuple[Kind, Scope]:
+        kind, neighbours = self._found.pop(v)
+        self._members[kind].discard(v)
+        return kind, neighbours
+
+    def _score(self, kind: Kind) -> float:
+        return self._left_by[kind] / len(self._members[kind])
+
+    def _push(self, kind: Kind) -> None:
+        if self._members[kind]:
+            heapq.heappush(self._heap, (self._score(kind), min(self._members[kind]), kind))

@@ -1,0 +1,104 @@
+"""What is known of a model's least cost: a value that every stage of the search takes, and returns with more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.search.costs.tables import Table
+from planner.search.solver.elimination import NOTHING_ELIMINATED, Order
+from planner.search.solver.limits import NO_BOUND
+from planner.search.solver.model import Live, Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """The best choice known and its cost, a lower bound on every cost, and what a better choice may still have.
+
+    `live` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of every
+    choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the best, if one
+    did.
+    """
+
+    best: tuple[int, ...]
+    cost: int
+    lower: int
+    live: Live
+    bounds: tuple[Table, ...]
+    order: Order = NOTHING_ELIMINATED
+
+    @classmethod
+    def of(cls, model: Model, choice: Sequence[int]) -> Known:
+        """Return what one choice says."""
+        live = tuple(tuple(range(size)) for size in model.sizes)
+        bounds = tuple(np.full(size, NO_BOUND) for size in model.sizes)
+        return cls(tuple(choice), model.value(choice), NO_BOUND, live, bounds)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether no choice costs less than the best known."""
+        return self.lower >= self.cost
+
+    @property
+    def gap(self) -> float:
+        """The optimality gap: the part of its cost by which the best choice may be too dear."""
+        return (self.cost - self.lower) / max(1, abs(self.cost))
+
+    def offered(self, model: Model, choice: Sequence[int]) -> Known:
+        """Return this with a choice taken if it is better; states that it rules out go."""
+        cost = model.value(choice)
+        return replace(self, best=tuple(choice), cost=cost)._pruned() if cost < self.cost else self
+
+    def raised(self, lower: int) -> Known:
+        """Return this with a lower bound on every cost."""
+        return replace(self, lower=max(self.lower, lower))
+
+    def solved(self, model: Model, choice: Sequence[int], order: Order) -> Known:
+        """Return this with the best of the live choices, which following an order found: no other is better."""
+        known = self.offered(model, choice)
+        return replace(known.raised(known.cost), order=order)
+
+    def bounded(self, live: Sequence[Sequence[int]], bounds: Sequence[Table]) -> Known:
+        """Return this with lower bounds of states, all live ones among them; states that these rule out go."""
+        merged = []
+        for states, before, of, found in zip(self.live, self.bounds, live, bounds, strict=True):
+            at = {state: i for i, state in enumerate(of)}
+            merged.append(np.maximum(before, found[[at[state] for state in states]]))
+        return replace(self, bounds=tuple(merged))._pruned()
+
+    def _pruned(self) -> Known:
+        """Return this without the states whose bounds say that no better choice has them."""
+        alive = [np.flatnonzero(bounds < self.cost) for bounds in self.bounds]
+        if not all(map(len, alive)):
+            return self.raised(self.cost)
+        live = tuple(tuple(of[at] for at in mine) for of, mine in zip(self.live, alive, strict=True))
+        return replace(self, live=live, bounds=tuple(b[mine] for b, mine in zip(self.bounds, alive, strict=True)))
+
+    def live_alike(self, colours: Sequence[int]) -> Live:
+        """Return what is live of every variable or of any other of its colour."""
+        together: dict[int, set[int]] = defaultdict(set)
+        for colour, states in zip(colours, self.live, strict=True):
+            together[colour].update(states)
+        ordered = {colour: tuple(sorted(states)) for colour, states in together.items()}
+        return tuple(ordered[colour] for colour in colours)
+
+    def promising(self, count: int, choice: Sequence[int], colours: Sequence[int]) -> Live:
+        """Return so many live states of every variable, those of the least bounds, and those of a choice.
+
+        Variables of one colour get the same states, so that what is isomorphic is worked out once.
+        """
+        least: dict[int, dict[int, int]] = defaultdict(dict)
+        chosen: dict[int, set[int]] = defaultdict(set)
+        for colour, states, bounds, state in zip(colours, self.live, self.bounds, choice, strict=True):
+            costs, bound_of = least[colour], bounds.tolist()
+            for one, cost in zip(states, bound_of, strict=True):
+                costs[one] = min(cost, costs.get(one, cost))
+            chosen[colour].add(state)
+        found = {
+            colour: tuple(sorted({*sorted(costs, key=lambda s: (costs[s], s))[:count], *chosen[colour]}))
+            for colour, costs in least.items()
+        }
+        return tuple(found[colour] for colour in colours)

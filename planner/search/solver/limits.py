@@ -1,0 +1,95 @@
+"""What a search may use, and the numbers that it is tuned by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NO_BOUND = -(1 << 62)
+"""What is known of the least cost where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The numbers that the search is tuned by: none makes a bound or a plan wrong, each decides how soon they come."""
+
+    small_operations: float = 1e6
+    """Additions for which a problem is solved as it is: simplifying it takes longer."""
+
+    quick_operations: float = 1e9
+    """Additions, about a second, for which what is left is solved whole before anything else is tried."""
+
+    few_entries: float = 3e6
+    """Entries of all distinct tables that are made, a tenth of a second, before looking whether they will do."""
+
+    table_entries: float = 3e8
+    """Entries of all distinct tables, 2.4 GB: more are not made at once."""
+
+    table_entries_per_s: float = 3e7
+    """Entries that are made in a second: tables of more than the time allows are not begun."""
+
+    operations_per_s: float = 3e8
+    """Additions in a second: what takes more than the time allowed is not begun."""
+
+    orders: int = 32
+    """Elimination orders looked for at most; the best of them takes up to ten times less work than the first."""
+
+    ordering_part: float = 0.2
+    """Part of the work of the best order found that looking for others may take."""
+
+    ordering_operations: float = 5e4
+    """Looking for one order takes as long as so many additions for each variable."""
+
+    hoped_gain: float = 8.0
+    """How many times less work than the first another order may be hoped to take."""
+
+    quotient_part: float = 0.5
+    """Part of the states that may be left in the quotient for it to be worth its time."""
+
+    near_choices: int = 1 << 22
+    """Choices of a variable and its neighbours, no worse than the best plan, that are gone through for marginals."""
+
+    close: float = 2e-3
+    """Optimality gap from which those who stand for the best groups need not be searched for a better plan."""
+
+    sweeps: int = 30
+    """Passes of messages over all variables, each way."""
+
+    converged: float = 2e-5
+    """Messages end when five sweeps raise the bound by less than this part."""
+
+    shares: int = 60
+    """How often shared fetches give to their pairs, with `shared_sweeps` after each time."""
+
+    shared_sweeps: int = 4
+    """Sweeps after each time: enough for what was given to spread."""
+
+    shares_converged: float = 1e-3
+    """Sharing ends when two times close less than this part of the gap."""
+
+    sharing_part: float = 0.4
+    """Part of all the time that sharing may take."""
+
+    neighbourhoods: tuple[tuple[int, float], ...] = ((24, 1e7), (32, 1e7), (40, 1e7))
+    """Large-neighbourhood search: states of each variable, and additions for each variable that is free."""
+
+    neighbourhood_rounds: int = 8
+    """Neighbourhoods tried of each kind."""
+
+    neighbourhood_operations: float = 4e9
+    """Additions for one neighbourhood."""
+
+    improved: float = 1e-4
+    """Neighbourhoods of a kind are left when one gains less than this part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a search may use: bytes of tables that an elimination keeps, its additions, CPU seconds where it is bounded.
+
+    While a table is made it takes three times as much.
+    """
+
+    memory_bytes: int = 3 << 30
+    operations: float = 5e10
+    seconds: float = 95.0
+    tuning: Tuning = field(default_factory=Tuning)

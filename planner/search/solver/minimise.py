@@ -1,0 +1,202 @@
+"""The front door of the solver: the stages of a search, each of which knows more than the one before.
+
+A stage takes what is known and returns it with more. Whatever the stages, what is known is true: the bound holds, and
+no better choice has a state that is not live.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from planner.search.solver.coarse_to_fine import over_groups, over_halves
+from planner.search.solver.elimination import Order
+from planner.search.solver.exact import optimum
+from planner.search.solver.isomorphism import lockstep_order
+from planner.search.solver.known import Known
+from planner.search.solver.limits import NO_BOUND, Limits, Tuning
+from planner.search.solver.messages import Messages
+from planner.search.solver.model import Live, Model, Outline
+from planner.search.solver.neighbourhood import improved
+from planner.search.solver.quotient import Representatives
+from planner.search.solver.slacks import Sharing, with_pairs
+
+CHECKED_SWEEPS = 5
+SLACKS_PART = 3
+"""What shared fetches add is found if their tables take no more than this part of the memory allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A state per variable, its cost, and a lower bound on every cost; equal where the solution is exact.
+
+    `order` is the elimination that proved it, if one did.
+    """
+
+    states: tuple[int, ...]
+    value: int
+    bound: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be minimised, within what, and until when (in the process's CPU seconds).
+
+    `starts` are choices known beforehand that take time to find; `representatives` says of every variable which states
+    may stand for which.
+    """
+
+    model: Model
+    limits: Limits
+    deadline: float
+    starts: Iterator[Sequence[int]]
+    representatives: Callable[[], Representatives] | None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether time is out."""
+        return time.process_time() > self.deadline
+
+
+def minimise(
+    model: Model,
+    limits: Limits,
+    starts: Iterator[Sequence[int]] | None = None,
+    representatives: Callable[[], Representatives] | None = None,
+) -> Solution:
+    """Return the best choice found; exact (bound = value) where tables and work stay within the limits.
+
+    The first of `starts`, choices known beforehand, is taken at once, the others when bounds do not suffice.
+    """
+    starts = iter(()) if starts is None else starts
+    task = Task(model, limits, time.process_time() + limits.seconds, starts, representatives)
+    known = Known.of(model, next(starts, (0,) * len(model.sizes)))
+    for stage in STAGES.values():
+        if known.is_proved or task.is_late:
+            break
+        known = stage(task, known)
+    return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
+
+
+def solve_live(task: Task, known: Known, operations: float = inf) -> Known:
+    """Solve over the live states where tables and work stay within limits."""
+    model, limits, tuning = task.model, task.limits, task.limits.tuning
+    live, most = known.live_alike(model.colours), min(operations, limits.operations)
+    outline = model.outline(live)
+    if outline.entries > tuning.table_entries or not _may_fit(outline, most, tuning):
+        return known
+    found = optimum(model.exact(live), limits, most)
+    return known if found is None else known.solved(model, _chosen(live, found.states), found.order)
+
+
+def solve_quickly(task: Task, known: Known) -> Known:
+    """Solve over the live states where that takes about a second."""
+    return solve_live(task, known, task.limits.tuning.quick_operations)
+
+
+def solve_groups(task: Task, known: Known) -> Known:
+    """Solve over groups of states, and drop those that only worse choices have."""
+    if task.representatives is None:
+        return known
+    return over_groups(task.model, known, task.limits, task.representatives())
+
+
+def divide_groups(task: Task, known: Known) -> Known:
+    """Solve over what is left of the groups, divided in two, where they left anything out."""
+    if task.representatives is None or known.lower == NO_BOUND:
+        return known
+    return over_halves(task.model, known, task.limits, task.representatives())
+
+
+def bound_by_messages(task: Task, known: Known) -> Known:
+    """Pass messages on the pairwise relaxation; let shared fetches add to it; solve it where that is quick."""
+    model, limits, tuning = task.model, task.limits, task.limits.tuning
+    live = known.live_alike(model.colours)
+    part = model.restricted(live)
+    messages = Messages(part.relaxed)
+    _sweep(task, messages, tuning.sweeps)
+    known = _read_off(model, known, messages, live, part.scale)
+    slacks = [] if known.is_proved or task.is_late else part.slacks(limits.memory_bytes // SLACKS_PART)
+    if slacks:
+        whole = Messages(with_pairs(part.relaxed, slacks))
+        whole.resume(messages.messages())
+        _share(task, whole, Sharing(whole, slacks), known.cost * part.scale)
+        known = _read_off(model, known, whole, live, part.scale)
+    return known
+
+
+def take_starts(task: Task, known: Known) -> Known:
+    """Take the other choices known beforehand."""
+    for choice in task.starts:
+        known = known.offered(task.model, choice)
+    return known
+
+
+def search_neighbourhoods(task: Task, known: Known) -> Known:
+    """Improve the best choice."""
+    return improved(task.model, known, task.limits, task.deadline)
+
+
+STAGES: dict[str, Callable[[Task, Known], Known]] = {
+    "whole at once": solve_quickly,
+    "groups": solve_groups,
+    "whole after groups": solve_quickly,
+    "halves": divide_groups,
+    "whole after halves": solve_live,
+    "messages": bound_by_messages,
+    "whole after messages": solve_live,
+    "other starts": take_starts,
+    "neighbourhoods": search_neighbourhoods,
+    "whole at last": solve_live,
+}
+"""The stages, in turn."""
+
+
+def _may_fit(outline: Outline, operations: float, tuning: Tuning) -> bool:
+    """Whether a problem may take no more additions, or making its tables takes less time than telling."""
+    if outline.entries <= tuning.few_entries:
+        return True
+    return lockstep_order(outline.sizes, outline.terms, tuning.hoped_gain * operations, tuning, orders=1).complete
+
+
+def _chosen(live: Live, states: Sequence[int]) -> list[int]:
+    return [of[state] for of, state in zip(live, states, strict=True)]
+
+
+def _read_off(model: Model, known: Known, messages: Messages, live: Live, scale: int) -> Known:
+    """Take the bound, the bounds of states, and the choice that messages suggest."""
+    known = known.offered(model, _chosen(live, messages.round()))
+    known = known.raised(-(-messages.value() // scale))
+    return known.bounded(live, [-(-bounds // scale) for bounds in messages.of_states()])
+
+
+def _sweep(task: Task, messages: Messages, most: int) -> None:
+    before = None
+    for sweep in range(1, most + 1):
+        messages.sweep()
+        if task.is_late:
+            return
+        if sweep % CHECKED_SWEEPS == 0:
+            value = messages.value()
+            if before is not None and value - before < task.limits.tuning.converged * abs(value):
+                return
+            before = value
+
+
+def _share(task: Task, messages: Messages, sharing: Sharing, cost: int) -> None:
+    """Let shared fetches give to their pairs, until that closes little of what is open below a cost."""
+    tuning = task.limits.tuning
+    before, end = messages.value(), time.process_time() + tuning.sharing_part * task.limits.seconds
+    for turn in range(tuning.shares):
+        sharing.share(turn)
+        _sweep(task, messages, tuning.shared_sweeps)
+        if task.is_late or time.process_time() > end:
+            return
+        if turn % 2:
+            value = messages.value()
+            if value - before <= tuning.shares_converged * max(0, cost - value):
+                return
+            before = value

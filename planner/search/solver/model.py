@@ -1,0 +1,340 @@
+"""What the solver works on: an exact view of a problem over few states, and a pairwise one never above it over all.
+
+Tables of three and more variables are large, and most of their states are never needed. So the pairwise view bounds
+and prunes, and the exact one is built for the states that are left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import combinations
+from math import prod
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
+from planner.search.objectives.objective import Bytes, Objective
+from planner.search.solver.isomorphism import colours
+from planner.search.solver.messages import SCALE_BITS
+from planner.search.solver.problem import Problem, build, compacted, restricted, simplified
+from planner.search.solver.quotient import Lazy, constant_term, lazy
+from planner.search.solver.relaxation import (
+    Group,
+    RelaxedFetches,
+    SharedFetch,
+    is_shared,
+    relax,
+    relaxed_fetches,
+)
+from planner.search.solver.slacks import Slack
+
+SLACK_ITEM_BYTES = 4
+
+GROUP_ENTRIES = 1 << 22
+"""Up to so many entries a fetch that three and more nodes share is bounded as a whole."""
+
+ALIKE_ROUNDS = 2
+"""How far around two variables must look alike to be of one colour."""
+
+Live = Sequence[tuple[int, ...]]
+"""The live states of every variable: those that are still to be chosen from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a problem would be, no table made: equal numbers stand for equal tables, of so many `entries` together."""
+
+    sizes: tuple[int, ...]
+    terms: tuple[Term, ...]
+    entries: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], keyed: Iterable[tuple[Scope, Hashable]]) -> Outline:
+        """Return the outline of terms of given scopes and keys, which are equal for equal tables."""
+        numbers: dict[Hashable, int] = {}
+        scopes: dict[int, Scope] = {}
+        terms = []
+        for scope, key in keyed:
+            number = numbers.setdefault((key, tuple(sizes[v] for v in scope)), len(numbers))
+            scopes.setdefault(number, scope)
+            terms.append((scope, number))
+        return cls(tuple(sizes), tuple(terms), sum(prod(sizes[v] for v in scope) for scope in scopes.values()))
+
+
+class Model(Protocol):
+    """A problem in two views; `relaxed` costs at most `scale` times what `exact` does, at any choice."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many states every variable has."""
+        ...
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """The variables of every exact term."""
+        ...
+
+    @property
+    def scale(self) -> int:
+        """How many times the exact cost the relaxed one is counted."""
+        ...
+
+    @property
+    def colours(self) -> Sequence[int]:
+        """A colour per variable: those of one colour look alike, as far as a few terms away."""
+        ...
+
+    @property
+    def relaxed(self) -> Problem:
+        """The pairwise view, over all states."""
+        ...
+
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states of every variable would be, no table made."""
+        ...
+
+    def exact(self, live: Live) -> Problem:
+        """Return the problem over some states of every variable, in a store of its own."""
+        ...
+
+    def restricted(self, live: Live) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        ...
+
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return larger terms that can be added to the relaxed view, if they take no more bytes."""
+        ...
+
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
+
+        Nothing if the distinct ones have more entries together.
+        """
+        ...
+
+    def value(self, states: Sequence[int]) -> int:
+        """Return the cost of one state per variable."""
+        ...
+
+
+class Dense:
+    """A model whose tables are all there."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self.sizes, self.scale = problem.sizes, 1
+        self.scopes = [scope for scope, _ in problem.terms]
+
+    @cached_property
+    def colours(self) -> list[int]:
+        """A colour per variable: those of one colour look alike."""
+        return colours(self.sizes, self._problem.terms, ALIKE_ROUNDS)
+
+    @cached_property
+    def relaxed(self) -> Problem:
+        """The pairwise view, over all states."""
+        pairwise = all(len(scope) <= 2 for scope in self.scopes)
+        return self._problem if pairwise else compacted(relax(self._problem))
+
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states would be."""
+        keys = ((number, *(live[v] for v in scope)) for scope, number in self._problem.terms)
+        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+
+    def exact(self, live: Live) -> Problem:
+        """Return the problem over some states of every variable."""
+        some_of = some(live, self.sizes)
+        return compacted(simplified(restricted(self._problem, some_of))) if some_of else self._problem
+
+    def restricted(self, live: Live) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        return Dense(self.exact(live))
+
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return nothing."""
+        return []
+
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
+        return _if_few(lazy(self._problem), self.sizes, most_entries)
+
+    def value(self, states: Sequence[int]) -> int:
+        """Return the cost of one state per variable."""
+        return self._problem.value(states)
+
+
+class Fetches:
+    """A coarse graph whose shared fetches are tabulated over the states that are asked for."""
+
+    def __init__(
+        self, coarse: CoarseGraph, relaxed: RelaxedFetches, domains: Sequence[Domain], objective: Objective
+    ) -> None:
+        self._coarse, self._relaxed_fetches = coarse, relaxed
+        self._domains, self._objective = tuple(domains), objective
+        self.sizes = tuple(len(domain.states) for domain in domains)
+        self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
+        tables, self.scale, self._groups = Tables(), relaxed.scale, relaxed.groups
+        self.relaxed = build(relaxed.coarse, domains, tables, objective)
+        pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
+        shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
+        self._shared = replace(coarse, factors=tuple(shared))
+        self._alone = build(replace(coarse, factors=tuple(pairs)), domains, tables, objective)
+        self._some: dict[tuple[int, tuple[int, ...]], Domain] = {}
+        self._points = Tables()
+
+    @cached_property
+    def colours(self) -> list[int]:
+        """A colour per variable: those of one colour look alike."""
+        return colours(self.sizes, self.relaxed.terms, ALIKE_ROUNDS)
+
+    def outline(self, live: Live) -> Outline:
+        """Return what the problem over some states would be."""
+        domains = self._domains_of(live)
+        keys = ((one.cost, one.weight, *(id(domains[v]) for v in one.scope)) for one in self._coarse.factors)
+        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+
+    def exact(self, live: Live) -> Problem:
+        """Return the problem over some states of every variable."""
+        alone = compacted(restricted(self._alone, some(live, self.sizes)))
+        shared = build(self._shared, self._domains_of(live), alone.tables, self._objective)
+        terms = (*alone.terms, *shared.terms)
+        both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
+        return compacted(simplified(both))
+
+    def restricted(self, live: Live) -> Model:
+        """Return the model of choosing among some states of every variable."""
+        return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
+
+    def slacks(self, most_bytes: int) -> list[Slack]:
+        """Return what shared fetches cost beyond the pairwise view, if that takes no more bytes.
+
+        Where the table of a whole group is large, it is those of all pairs of its nodes.
+        """
+        fetches = self._shared_fetches
+        wanted = {self._key(fetch): fetch for fetch in fetches}
+        if sum(map(self._entries, wanted.values())) * SLACK_ITEM_BYTES > most_bytes:
+            return []
+        tables = {key: self._slack(fetch) for key, fetch in wanted.items()}
+        return [Slack(fetch.scope, tables[self._key(fetch)]) for fetch in fetches]
+
+    def terms(self, most_entries: float) -> list[Lazy]:
+        """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
+        spanning: dict[int, list[int]] = defaultdict(list)
+        fetches = self._shared_fetches
+        for at, fetch in enumerate(fetches):
+            spanning[fetch.scope[-1]].append(at)
+        within: list[list[Term]] = [[] for _ in fetches]
+        terms = [constant_term(self.relaxed.constant)]
+        for scope, number in self.relaxed.terms:
+            home = next((at for v in scope for at in spanning[v] if set(scope) <= set(fetches[at].scope)), None)
+            if home is None:
+                terms.append(Lazy(scope, number, partial(self.relaxed.tables.__getitem__, number)))
+            else:
+                within[home].append((scope, number))
+        for fetch, inner in zip(fetches, within, strict=True):
+            scope = tuple(dict.fromkeys(fetch.scope))
+            placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
+            key = self._key(fetch), tuple(map(scope.index, fetch.scope)), placed
+            terms.append(Lazy(scope, key, partial(self._whole, fetch, placed)))
+        return _if_few(terms, self.sizes, most_entries)
+
+    def _whole(self, fetch: SharedFetch, within: Shape) -> Table:
+        """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope.
+
+        Its axes are the variables of the scope, each where it first occurs.
+        """
+        variables = list(dict.fromkeys(fetch.scope))
+        total = self._beyond(fetch)
+        if len(variables) < len(fetch.scope):
+            total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
+        for number, positions in within:
+            total += spread(self.relaxed.tables[number], positions, len(variables))
+        return total
+
+    @cached_property
+    def _shared_fetches(self) -> list[SharedFetch]:
+        return [fetch for group in self._groups for fetch in self._fetches(group)]
+
+    def _fetches(self, group: Group) -> list[SharedFetch]:
+        whole = group.shared(range(group.nodes))
+        if group.nodes == 2 or self._entries(whole) <= GROUP_ENTRIES:
+            return [whole]
+        return [group.shared(pair) for pair in combinations(range(group.nodes), 2)]
+
+    def _entries(self, fetch: SharedFetch) -> int:
+        return prod(self.sizes[v] for v in fetch.scope)
+
+    def _key(self, fetch: SharedFetch) -> object:
+        return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
+
+    def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
+        """Return [layout, state of each node...], times 2**SCALE_BITS."""
+        by_layout = np.ascontiguousarray(np.moveaxis(self._beyond(fetch), -1, 0))
+        return single_precision(by_layout) * np.float32(2**SCALE_BITS)
+
+    def _beyond(self, fetch: SharedFetch) -> Table:
+        """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
+        *nodes, layouts = (self._domains[v] for v in fetch.scope)
+        strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
+        if len(strategies) < len(nodes) or not isinstance(layouts, Layouts):
+            raise TypeError(f"expected a fetch by nodes of a tensor, got {nodes} of {layouts}")
+        total: Table = np.zeros((), dtype=np.int64)
+        for chosen in sorted(fetch.costs, key=len, reverse=True):
+            found = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
+            times = fetch.times * (len(nodes) - 1 if len(chosen) == 1 else len(nodes))
+            kept = (*(slice(None) if node in chosen else None for node in range(len(nodes))), slice(None))
+            total = _plus(total, (found * np.int64(times))[kept])
+        return total
+
+    def value(self, states: Sequence[int]) -> int:
+        """Return the cost of one state per variable."""
+        domains = self._domains_of([(state,) for state in states])
+        return self._alone.value(states) + build(self._shared, domains, self._points, self._objective).constant
+
+    def _domains_of(self, live: Live) -> list[Domain]:
+        return [self._taken(domain, states) for domain, states in zip(self._domains, live, strict=True)]
+
+    def _taken(self, domain: Domain, states: tuple[int, ...]) -> Domain:
+        if len(states) == len(domain.states):
+            return domain
+        key = (id(domain), states)
+        if key not in self._some:
+            self._some[key] = domain.taken(states)
+        return self._some[key]
+
+
+def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
+    """Return the model of choosing one state of each variable's domain so that the objective is least."""
+    relaxed = relaxed_fetches(coarse) if isinstance(objective, Bytes) else None
+    if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
+        return Dense(build(coarse, domains, Tables(), objective))
+    return Fetches(coarse, relaxed, domains, objective)
+
+
+def _plus(total: Table, more: Table) -> Table:
+    """Return the sum of two tables, in the memory of the first if it is as large."""
+    return np.add(total, more, out=total) if total.ndim else more
+
+
+def _if_few(terms: list[Lazy], sizes: Sequence[int], most_entries: float) -> list[Lazy]:
+    """Return the terms if those of different keys have no more entries together, else nothing."""
+    entries = {term.key: prod(sizes[v] for v in term.scope) for term in terms}
+    return terms if sum(entries.values()) <= most_entries else []
+
+
+def single_precision(table: Table) -> NDArray[np.float32]:
+    """Return a table of numbers from 0 in single precision, nowhere more than it was."""
+    single = table.astype(np.float32)
+    return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
+
+
+def some(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the variables that keep only some of their states, with these."""
+    return {v: states for v, (states, size) in enumerate(zip(live, sizes, strict=True)) if len(states) < size}

@@ -1,0 +1,125 @@
+"""The quotient of a problem by groups of states: a term costs the least of what it costs over the groups' members.
+
+Tables over all states are made one after the other, and only what they come to over groups is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.costs.tables import Scope, Table, Tables
+from planner.search.solver.problem import Problem, simplified
+from planner.search.solver.relaxation import absorbed
+
+LARGE_ENTRIES = 1 << 18
+"""Larger tables are not copied to be brought in order."""
+
+Representatives = Sequence[NDArray[np.intp]]
+"""Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A term whose table is made when it is asked for; those of one `key` are equal. A scope is in any order."""
+
+    scope: Scope
+    key: Hashable
+    table: Callable[[], Table]
+
+
+def lazy(problem: Problem) -> list[Lazy]:
+    """Return a problem's terms, those of few variables within larger ones, and its constant."""
+    whole = absorbed(problem)
+    terms = [Lazy(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
+    return [constant_term(whole.constant), *terms]
+
+
+def constant_term(cost: int) -> Lazy:
+    """Return a term of no variable."""
+    return Lazy((), None, partial(np.array, cost))
+
+
+class Quotient:
+    """A problem over groups of states, in order of who stands for them.
+
+    In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
+    for their groups; both are of one store of `tables`. `live` are the states of every variable that are grouped, by
+    their numbers in the model; costs count `scale` times.
+    """
+
+    def __init__(
+        self, terms: Sequence[Lazy], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
+    ) -> None:
+        self.live, self.scale = live, scale
+        self._groups = [_Groups.of(of) for of in representatives]
+        self.tables = Tables()
+        keys: dict[Hashable, int] = {}
+        ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
+        made: list[tuple[Scope, int, int]] = []
+        for _, alike in groupby(ordered, key=lambda term: term.key):
+            made += self._made(list(alike))
+        sizes = tuple(len(one.standing) for one in self._groups)
+        least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
+        self.least = simplified(Problem(self.tables, sizes, least))
+        self.standing = simplified(Problem(self.tables, sizes, standing))
+
+    def _made(self, terms: Sequence[Lazy]) -> Iterator[tuple[Scope, int, int]]:
+        """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
+        table = terms[0].table()
+        made: dict[object, tuple[int, int]] = {}
+        for term in terms:
+            of, order = [self._groups[v] for v in term.scope], np.argsort(term.scope)
+            key = (*order.tolist(), *(one.key for one in of))
+            if key not in made:
+                standing, least = table[np.ix_(*(one.standing for one in of))], table
+                for axis, one in enumerate(of):
+                    least = one.least(least, axis)
+                made[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
+            yield tuple(sorted(term.scope)), *made[key]
+
+    def standing_for(self, chosen: Sequence[int]) -> list[int]:
+        """Return the states, by their numbers in the model, that stand for the groups chosen."""
+        return [of[int(one.standing[group])] for of, one, group in zip(self.live, self._groups, chosen, strict=True)]
+
+    def groups_of(self, v: int) -> NDArray[np.intp]:
+        """Return the group of every state of a variable."""
+        return self._groups[v].of_state
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The groups of a variable's states: who stands for each, and all states by group, where each group begins."""
+
+    key: bytes
+    of_state: NDArray[np.intp]
+    standing: NDArray[np.intp]
+    order: NDArray[np.intp]
+    first: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, representatives: NDArray[np.intp]) -> _Groups:
+        standing, group, sizes = np.unique(representatives, return_inverse=True, return_counts=True)
+        order, first = np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes
+        return cls(representatives.tobytes(), group, standing, order, first)
+
+    def least(self, table: Table, axis: int) -> Table:
+        """Return the table with the least over each group along an axis."""
+        if len(self.first) == len(self.order):
+            return table
+        if axis == 0 and table.ndim > 1 and table.size > LARGE_ENTRIES:
+            return self._least_row_by_row(table)
+        return np.asarray(np.minimum.reduceat(table.take(self.order, axis=axis), self.first, axis=axis))
+
+    def _least_row_by_row(self, table: Table) -> Table:
+        """Return the least over each group along axis 0 without a copy of the table."""
+        found = table[self.order[self.first]]
+        for row, start, end in zip(found, self.first, [*self.first[1:], len(self.order)], strict=True):
+            for member in self.order[start + 1 : end]:
+                np.minimum(row, table[member], out=row)
+        return found

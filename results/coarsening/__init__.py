@@ -1,0 +1,1 @@
+"""What each rule of coarsening costs in bytes and saves in time, for 8 workers."""

@@ -1,0 +1,163 @@
+"""The figures of the README, made from the experiments' data and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
+from results.other_planners import run as other_planners
+from results.plan_bytes.run import beaten
+
+HERE = Path(__file__).parent
+SEVERAL = ("S", "S,R")
+GIGABYTE, WORKERS = 10**9, 8
+LEAST_CHANGE = 0.0005
+
+Row = dict[str, Any]
+
+
+def recursion(data: Any) -> str:
+    """Say what the recursion takes on its benchmarks, and what the command takes."""
+
+    def listed(placements: str) -> str:
+        rows = (one for one in data["benchmarks"] if one["placements"] == placements)
+        return ", ".join(f"{one['model']} {one['seconds']:.1f} s" for one in rows)
+
+    searches = "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
+    seconds = [one["wall_seconds"] for one in data["commands"]]
+    published = read_published(HERE / "search_time")["tofu"]["rows"]
+    tofu = ", ".join(f"{one['model']} {one['recursion']}" for one in published)
+    return f"{searches} (Tofu, `S`: {tofu}); the command `plan` {min(seconds):.1f} to {max(seconds):.1f} s"
+
+
+def growth(data: Any) -> str:
+    """Say how seconds grow with depth, and what the largest model takes."""
+    exponents = [one["exponent"] for one in data["depths"]]
+    largest = max(data["workers"], key=lambda one: prod(one["ways"]))
+    return (
+        f"exponents {min(exponents):.2f} to {max(exponents):.2f} (`S` and `S,R`); {largest['model']} over "
+        f"{prod(largest['ways'])} workers {largest['seconds']:.1f} s (`{largest['placements']}`)"
+    )
+
+
+def joint(data: Any, graph: str) -> str:
+    """Say what the joint search takes for 8 workers, and how far from the least its plans may be."""
+
+    def cell(one: Row) -> str:
+        if "over" in one:
+            return f"{one['model']} over {one['over']}"
+        memory = one["memory_bytes"] / GIGABYTE
+        much = f", {memory:.1f} GB" if memory > 1 else ""
+        return f"{one['model']} {one['cpu_seconds']:.1f} s{much} ({gap(one['lower_bound'], one['plan_bytes'])})"
+
+    def listed(placements: str) -> str:
+        asked = {"workers": WORKERS, "placements": placements, "graph": graph, "search": "joint"}
+        return ", ".join(cell(one) for rows in data["rows"].values() for one in rows if asked.items() <= one.items())
+
+    return "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
+
+
+def change(ratio: float) -> str:
+    """Say how much more or less something is."""
+    return f"{ratio - 1:+.1%}" if abs(ratio - 1) >= LEAST_CHANGE else "the same"
+
+
+def beside(rows: list[Row], placements: str, ratio: Callable[[Row, Row], float]) -> str:
+    """Say of every model how the best plan compares with the other planner's, and how far from the least it may be."""
+    best = [
+        (row, min((run for run in row["found"] if run["placements"] == placements), key=lambda run: int(run["bytes"])))
+        for row in rows
+    ]
+    return ", ".join(f"{row['model']} {change(ratio(row, run))} ({other_planners.gap(run, row)})" for row, run in best)
+
+
+def prototype(data: Any) -> str:
+    """Say by how much the best plans are below the prototype's."""
+
+    def ratio(_row: Row, run: Row) -> float:
+        return float(run["ratio"])
+
+    return "elements moved: " + "; ".join(f"`{one}`: {beside(data['tofu'], one, ratio)}" for one in SEVERAL)
+
+
+def alpa(data: Any) -> str:
+    """Say by how much the best plans are below those of Alpa's integer program."""
+
+    def ratio(row: Row, run: Row) -> float:
+        return other_planners.megabytes(run) / float(row["megabytes"])
+
+    return "bytes per device: " + "; ".join(f"`{one}`: {beside(data['alpa'], one, ratio)}" for one in ("S,R", "S,R,P"))
+
+
+def alternatives(data: Any) -> str:
+    """Say where an alternative beats the recursion."""
+    found = beaten(data["plans"])
+    models = len({one["model"] for one in found})
+    most = max((1 - one["bytes"] / one["recursive"] for one in found), default=0.0)
+    placements = " and ".join(f"`{one}`" for one in sorted({one["placements"] for one in found}))
+    where = f", {placements}, by at most {most:.2%}" if found else ""
+    return f"one moves fewer bytes than `recursive` on {models} of {len(data['plans'])} models{where}"
+
+
+def soybean(data: Any) -> str:
+    """Say what the plans move beside the text's hybrid, in cuts by two."""
+    (hybrid,) = {one["moved"] for one in data["accounts"][:3] if one["scheme"] == "hybrid"}
+    found = {
+        one["placements"]: one["bytes"]
+        for one in data["plans"]
+        if one["searcher"] == "recursive" and one["ways"] == [2, 2, 2, 2]
+    }
+    listed = ", ".join(f"`{placements}` {found[placements] / 1e6:.1f} MB" for placements in SEVERAL)
+    return f"its hybrid of the products alone {hybrid / 1e6:.1f} MB; `recursive`, all of training: {listed}"
+
+
+def operators(data: Any) -> str:
+    """Say what is described and verified."""
+    aten, verified = data["counts"]["core ATen 2.11"]["operators"], data["verification"]
+    rows = data["catalogs"]["core ATen 2.11"]["operators"].values()
+    with_kernel = verified["soundness"]["with a kernel"]
+    killed, made = (sum(one[which] for one in verified["mutants"].values()) for which in (0, 1))
+    return (
+        f"{with_kernel['operators']} in the catalog, each strategy split on "
+        f"{with_kernel['fewest shapes of a strategy']} shapes; {killed:,} of {made:,} mutants found; of "
+        f"{aten['operators']} core ATen operators {aten['described']} are described, "
+        f"{sum(row.get('graph', False) for row in rows)} in a training graph"
+    )
+
+
+FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("`recursive`, graph to plan", "scaling", recursion),
+    ("growth with depth, 1 to 16 times", "scaling", growth),
+    ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
+    ("`joint`, untied graphs", "search_time", lambda data: joint(data, "untied")),
+    ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
+    ("against Alpa's ILP, three MLPs", "other_planners", alpa),
+    ("the papers' alternatives", "plan_bytes", alternatives),
+    ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
+    ("operators", "operator_coverage", operators),
+)
+"""What is measured, by which experiment, and how it is said."""
+
+
+def rendered() -> str:
+    """Return the README's table of figures."""
+    return table(
+        ["what", "figure", "experiment"],
+        [
+            [what, figure(read_data(HERE / name)), f"[{name}](results/{name}/README.md)"]
+            for what, name, figure in FIGURES
+        ],
+    )
+
+
+def pages() -> Pages:
+    """Return the README with its table."""
+    return {"README.md": filled(ROOT / "README.md", figures=rendered())}
+
+
+def write() -> None:
+    """Write the README's table."""
+    write_pages(ROOT, pages())

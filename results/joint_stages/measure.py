@@ -1,0 +1,98 @@
+"""One joint search in a process of its own, without one stage: STAGE MODEL BATCH WAYS PLACEMENTS SECONDS."""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from planner.cli import COLLECTED_EVERY
+from planner.models import build
+from planner.search import Limits, SearchOptions, space_of
+from planner.search import joint as of_joint
+from planner.search.costs.tables import Term
+from planner.search.solver import coarse_to_fine, exact, minimise, neighbourhood
+from planner.search.solver.dominance import Dominance
+from planner.search.solver.elimination import Order, greedy_order
+from planner.search.solver.known import Known
+from planner.search.solver.limits import Tuning
+from planner.search.solver.model import Fetches
+from planner.search.solver.problem import Problem
+
+NONE = "none"
+ORDERED = (minimise, exact, coarse_to_fine, neighbourhood)
+
+
+def greedy(
+    sizes: Sequence[int], terms: Sequence[Term], most_operations: float, tuning: Tuning, orders: int | None = None
+) -> Order:
+    """Return an order as `lockstep_order` does, which follows single variables."""
+    return greedy_order(sizes, [scope for scope, _ in terms], most_operations, most_operations)
+
+
+def undominated(_: Dominance, problem: Problem) -> tuple[Problem, list[tuple[int, ...]]]:
+    """Return a problem with all its states."""
+    return problem, [tuple(range(size)) for size in problem.sizes]
+
+
+def unmerged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
+    """Return a problem with all its components."""
+    return problem, list
+
+
+INSTEAD: dict[str, list[tuple[Any, str, Any]]] = {
+    "lockstep": [(module, "lockstep_order", greedy) for module in ORDERED],
+    "dominance": [(Dominance, "prune", undominated)],
+    "isomorphic components": [(exact, "merged", unmerged)],
+    "slacks": [(Fetches, "slacks", lambda *_: [])],
+    "tied start": [(of_joint, "_tied", lambda _: None)],
+}
+"""What is put in the place of what, for stages within stages."""
+
+
+def measure(model: str, batch: int, ways: tuple[int, ...], placements: str, seconds: float) -> dict[str, Any]:
+    """Return a search's cost, bound, CPU seconds from graph to plan, memory, and what each stage took."""
+    spent: dict[str, float] = {}
+    for name, stage in minimise.STAGES.items():
+        minimise.STAGES[name] = _timed(name, stage, spent)
+    graph = build(model, batch=batch)
+    started = time.process_time()
+    found = of_joint.joint(space_of(graph, SearchOptions(ways, "joint", placements)), Limits(seconds=seconds))
+    return {
+        "bytes": found.cost,
+        "lower_bound": found.lower_bound,
+        "cpu_seconds": round(time.process_time() - started, 2),
+        "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "spent": {name: round(taken, 2) for name, taken in spent.items()},
+    }
+
+
+def _timed(name: str, stage: Any, spent: dict[str, float]) -> Any:
+    def timed(task: minimise.Task, known: Known) -> Known:
+        started = time.process_time()
+        known = stage(task, known)
+        spent[name] = spent.get(name, 0.0) + time.process_time() - started
+        return known
+
+    return timed
+
+
+def main(stage: str, model: str, batch: str, *how: str) -> None:
+    """Print what a search without a stage comes to."""
+    ways, placements, seconds = how
+    with ExitStack() as patches:
+        for where, name, other in INSTEAD.get(stage, []):
+            patches.enter_context(patch.object(where, name, other))
+        minimise.STAGES.pop(stage, None)
+        print(json.dumps(measure(model, int(batch), tuple(map(int, ways.split(","))), placements, float(seconds))))
+
+
+if __name__ == "__main__":
+    gc.set_threshold(COLLECTED_EVERY)  # as the command `plan` does
+    main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""What the tests of soundness and of mutants find, in numbers: how many shapes, checks, and mutants killed.
+
+It prints them as JSON and takes minutes: every strategy of every description, every mutant of every operator with a
+kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tests.coverage_tables.test_mutants as table_mutants
+import tests.coverage_tables.test_soundness as tables
+import tests.tdl.test_aten_families as families
+import tests.verify.test_mutants as mutants
+import tests.verify.test_soundness as catalog
+
+
+def verification() -> dict[str, Any]:
+    """Return all figures."""
+    return {
+        "soundness": {
+            "with a kernel": _soundness(catalog.NAMES, catalog.split, set(catalog.FEWER)),
+            "without a kernel": _soundness(sorted(tables.OPERATORS), tables.split, set()),
+        },
+        "fewer shapes": {name: list(found) for name, found in catalog.FEWER.items()},
+        "training steps": {family: _traced(family) for family in families.FAMILIES},
+        "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
+        | {"reductions claimed, without a kernel": _claimed()},
+        "mutants without a kernel": _without_kernel(),
+    }
+
+
+def _soundness(names: Iterable[str], split: Callable[[str], Any], fewer: set[str]) -> dict[str, Any]:
+    """Count operators, strategies, the fewest shapes that one was split on, all shapes, and checks by kind."""
+    checks: Counter[str] = Counter()
+    found: dict[str, Any] = {"operators": 0, "strategies": 0, "shapes": 0}
+    least = []
+    for name in names:
+        shapes, held = split(name)
+        checks += held
+        found["operators"] += 1
+        found["strategies"] += len(shapes.split)
+        found["shapes"] += len(shapes.drawn)
+        least += [] if name in fewer else [shapes.least]
+    return {**found, "fewest shapes of a strategy": min(least), "checks": dict(checks)}
+
+
+def _traced(family: str) -> dict[str, int]:
+    """Compare every call of a training step with PyTorch; count its operators, and calls that differ in shapes."""
+    names, calls = families.compared(family)
+    return {"ATen operators": len(names), "described": len(names & set(families.TRANSLATIONS)), "calls": len(calls)}
+
+
+def _killed(made: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
+    return [len(made) - len(mutants.alive(made)), len(made)]
+
+
+def _without_kernel() -> dict[str, Any]:
+    """Count the mutants of descriptions that only oracles can find; name the operators of those alive."""
+    made = list(table_mutants.every_mutant(None))
+    alive = [name for name, change in made if not table_mutants.is_found(name, change)]
+    return {"mutants": len(made), "killed": len(made) - len(alive), "alive": dict(sorted(Counter(alive).items()))}
+
+
+def _claimed() -> list[int]:
+    made, alive = tables.every_wrong_claim()
+    return [len(made) - len(alive), len(made)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(verification()))

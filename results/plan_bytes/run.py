@@ -1,0 +1,229 @@
+"""Bytes of every search and every placement set, for every family of models and several numbers of workers.
+
+    python -m results.plan_bytes.run [MODEL...]
+
+writes data.json, ratios.svg and the tables in README.md; a model's searches by one searcher run in a process of their
+own (measure.py), each for a limited time. With models named, only theirs are made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from planner.search import SEARCHERS
+from planner.search.alternatives import IMPLIED
+from planner.search.options import PLACEMENTS
+from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
+from results.plan_bytes import picture
+
+HERE = Path(__file__).parent
+WORKERS = (2, 3, 4, 6, 8, 16)
+SHOWN = 8
+SECONDS = 10.0
+"""What one search may take."""
+
+EXACT, DEFAULT = "joint", "recursive"
+ANY_PLACEMENTS = (DEFAULT, EXACT)
+SEARCHES = (EXACT, DEFAULT, *(name for name in SEARCHERS if name not in (EXACT, DEFAULT, "ilp")))
+"""All but the integer program, an oracle for small graphs."""
+
+MODELS: dict[str, dict[str, int]] = {
+    "mlp-4-8192": {"batch": 512},
+    "cnn-5-512": {"batch": 256, "image": 24},
+    "alexnet": {"batch": 256},
+    "vgg-16": {"batch": 128},
+    "wresnet-152-10": {"batch": 8},
+    "rnn-10-8k": {"batch": 64},
+    "transformer-24-2048": {"batch": 8},
+    "encoder-decoder-2-512": {"batch": 32, "sequence": 256},
+    "classifier-85742": {"batch": 512, "image": 112},
+}
+
+TITLE = f"Bytes of each search over those of {EXACT}, {SHOWN} workers, placements S,R"
+
+Row = dict[str, Any]
+Plans = dict[str, list[Row]]
+"""Every model's searches."""
+
+
+def cases(search: str) -> list[tuple[int, str]]:
+    """Return the workers and placements that a search is tried with."""
+    allowed = PLACEMENTS if search in ANY_PLACEMENTS else ("S", "S,R")
+    return [
+        (workers, placements)
+        for workers in WORKERS
+        for placements in allowed
+        if IMPLIED.get(search, placements) == placements
+    ]
+
+
+def searches_of(model: str) -> list[Row]:
+    """Return all searches of a model."""
+    rows = []
+    for search in SEARCHES:
+        wanted = cases(search)
+        how = (model, json.dumps(MODELS[model]), search, str(SECONDS), json.dumps(wanted))
+        found = in_process_within(Within(2 * SECONDS * len(wanted)), "results.plan_bytes.measure", *how)
+        if isinstance(found, dict):
+            found = [{"search": search, "workers": w, "placements": p, **found} for w, p in wanted]
+        rows.extend(found)
+        print(model, search, f"{sum(row.get('seconds', SECONDS) for row in found):.1f} s", flush=True)
+    return rows
+
+
+def by_search(rows: list[Row], workers: int, placements: str) -> dict[str, Row]:
+    """Return the searches of one space by searcher."""
+    return {row["search"]: row for row in rows if (row["workers"], row["placements"]) == (workers, placements)}
+
+
+def cell(row: Row, unit: Row, default: Row) -> str:
+    """Write bytes over those of the unit, bold where they are below the default's, and seconds."""
+    if "over" in row:
+        return f"over {row['over']}"
+    ratio = f"{row['bytes'] / unit['bytes']:.3f}"
+    better = row["search"] not in ANY_PLACEMENTS and row["bytes"] < default.get("bytes", row["bytes"])
+    return f"{f'**{ratio}**' if better else ratio} ({row['seconds']:.2f} s)"
+
+
+def gigabytes(row: Row) -> str:
+    """Write bytes and, where they are not proved least, the gap."""
+    if "over" in row:
+        return f"over {row['over']}"
+    bound = row["lower_bound"]
+    gap = "" if bound in (None, row["bytes"]) else f" (gap {row['bytes'] / bound - 1:.2%})" if bound else " (no bound)"
+    return f"{row['bytes'] / 1e9:.4f}{gap}"
+
+
+def least(found: dict[str, Row]) -> Row:
+    """Return the exact search's plan or, if it was not finished, the best there is."""
+    plans = [row for row in found.values() if "bytes" in row]
+    return found[EXACT] if "bytes" in found[EXACT] else min(plans, key=lambda row: row["bytes"])
+
+
+def searches_table(plans: Plans, placements: str) -> str:
+    """One line per model: the exact search's bytes, and how many times as many the others move."""
+    searches = [name for name in SEARCHES if name != EXACT and (SHOWN, placements) in cases(name)]
+    lines = []
+    for model, rows in plans.items():
+        found = by_search(rows, SHOWN, placements)
+        exact, seconds = found[EXACT], found[EXACT].get("seconds")
+        first = gigabytes(exact) + ("" if seconds is None else f", {seconds:.2f} s")
+        lines.append([f"`{model}`", first, *(cell(found[name], least(found), found[DEFAULT]) for name in searches)])
+    return table(["model", f"{EXACT}, GB", *searches], lines)
+
+
+def workers_table(plans: Plans) -> str:
+    """One line per model and placement set: GB of the exact search, and of the recursion where it moves more."""
+
+    def of(rows: list[Row], workers: int, placements: str) -> str:
+        found = by_search(rows, workers, placements)
+        exact, default = found[EXACT], found[DEFAULT]
+        same = exact.get("bytes") == default.get("bytes")
+        return gigabytes(exact) if same else f"{gigabytes(exact)} / {gigabytes(default)}"
+
+    lines = [
+        [f"`{model}`", placements, *(of(rows, workers, placements) for workers in WORKERS)]
+        for model, rows in plans.items()
+        for placements in PLACEMENTS
+    ]
+    return table(["model", "placements", *map(str, WORKERS)], lines)
+
+
+def beaten(plans: Plans) -> list[Row]:
+    """Return the plans of alternatives that move fewer bytes than the recursion's, with the latter's bytes."""
+    found = []
+    for model, rows in plans.items():
+        recursions = {(row["workers"], row["placements"]): row for row in rows if row["search"] == DEFAULT}
+        for row in rows:
+            recursion = recursions[row["workers"], row["placements"]].get("bytes")
+            better = "bytes" in row and recursion is not None and row["bytes"] < recursion
+            if better and row["search"] != EXACT:
+                found.append({"model": model, "recursive": recursion, **row})
+    return found
+
+
+def beaten_table(plans: Plans) -> str:
+    """One line per plan of an alternative that beats the recursion's."""
+    lines = [
+        [
+            f"`{row['model']}`",
+            row["workers"],
+            row["placements"],
+            row["search"],
+            gigabytes(row | {"lower_bound": None}),
+            f"{row['recursive'] / 1e9:.4f}",
+            f"{row['bytes'] / row['recursive'] - 1:+.2%}",
+        ]
+        for row in beaten(plans)
+    ]
+    return table(["model", "workers", "placements", "search", "GB", "recursive, GB", "difference"], lines)
+
+
+def says(plans: Plans) -> str:
+    """Say what the tables show."""
+    above = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, DEFAULT, p)]
+    unreduced = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, "icml18", p)]
+    lines = [
+        f"For {SHOWN} workers the recursion moves at most {max(above) - 1:.1%} more than the best (`S` and `S,R`); not "
+        f"reducing outputs (`icml18`) costs a factor of {min(unreduced):.1f} to {max(unreduced):.1f}.",
+        *(
+            f"`{more}` against `{fewer}`, bytes of the best plan found, {workers} workers: "
+            f"{_changes(plans, workers, fewer, more)}."
+            for workers in (SHOWN, WORKERS[-1])
+            for fewer, more in pairwise(PLACEMENTS)
+        ),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def compared(plans: Plans, workers: int, unit: str, search: str | None, placements: str) -> list[dict[str, Any]]:
+    """Return, per model, a search's bytes (None: the best known) over the best known for the placements of the unit."""
+    found = []
+    for model, rows in plans.items():
+        space = by_search(rows, workers, placements)
+        row = least(space) if search is None else space[search]
+        if "bytes" in row:
+            best = least(by_search(rows, workers, unit))
+            found.append({"model": model, "ratio": row["bytes"] / best["bytes"]})
+    return found
+
+
+def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
+    ratios = sorted((one["ratio"], one["model"]) for one in compared(plans, workers, fewer, None, more))
+    return " to ".join(f"{ratio - 1:+.1%} ({model})" for ratio, model in (ratios[-1], ratios[0]))
+
+
+def ratios(plans: Plans, placements: str) -> dict[str, dict[str, float]]:
+    """Return every model's bytes by searcher over the least, for the number of workers shown."""
+    found = {model: by_search(rows, SHOWN, placements) for model, rows in plans.items()}
+    return {
+        model: {name: row["bytes"] / least(rows)["bytes"] for name, row in rows.items() if "bytes" in row}
+        for model, rows in found.items()
+    }
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    plans = data["plans"]
+    tables = {f"searches_{p.replace(',', '')}": searches_table(plans, p) for p in ("S", "S,R")}
+    tables |= {"workers": workers_table(plans), "beaten": beaten_table(plans), "says": says(plans)}
+    measured_on = f"Measured on: {data['machine']}. A search may take {data['limit_s']:g} s."
+    readme = filled(HERE / "README.md", machine=measured_on, **tables)
+    return {"README.md": readme, "ratios.svg": picture.dots(ratios(plans, "S,R"), EXACT, TITLE)}
+
+
+def main(models: list[str]) -> None:
+    """Search, and write what is found after every model."""
+    kept = read_data(HERE)["plans"] if models else {}
+    for model in models or MODELS:
+        kept[model] = searches_of(model)
+        plans = {known: kept[known] for known in MODELS if known in kept}
+        publish(HERE, {"machine": machine(), "limit_s": SECONDS, "models": MODELS, "plans": plans}, pages)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

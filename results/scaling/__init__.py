@@ -1,0 +1,1 @@
+"""How the recursive search grows with the model's depth, and with the number of workers."""

@@ -1,0 +1,160 @@
+"""How long the searches take, and how much memory, beside what others report (Tofu's Table 1).
+
+    python -m results.search_time.run [MODEL...]
+
+writes data.json, seconds.svg and the tables in README.md; every search runs in a process of its own (measure.py). With
+models named, only theirs are measured anew.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from planner.search import Ties
+from results.experiment import (
+    Pages,
+    Within,
+    filled,
+    gap,
+    in_process_within,
+    machine,
+    publish,
+    read_data,
+    read_published,
+    table,
+)
+from results.search_time import picture
+
+HERE = Path(__file__).parent
+MODELS = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
+"""Models and batches."""
+
+RULES = tuple(field.name for field in fields(Ties))
+WITHOUT = {"tied": (), "untied": ("elementwise", "gradients", "updates"), "not coarsened": RULES}
+"""The rules of coarsening that a graph does without; under S,R a tied one does without `updates`, too."""
+
+DEFAULT = "default"
+"""The graph that a searcher is given where no rules are named."""
+
+WITHIN = Within(300.0)
+STEPS = {8: 3, 16: 4, 64: 6}
+TRIES = 2
+QUICK_S = 5.0
+"""Searches that take less are run again, and the faster is kept: the machine has other things to do."""
+
+Row = dict[str, Any]
+
+
+def cases() -> Iterator[Row]:
+    """Yield what is searched, with every model."""
+    for placements in ("S", "S,R"):
+        for workers in STEPS:
+            yield {"workers": workers, "placements": placements, "graph": DEFAULT, "search": "recursive"}
+        for graph in ("tied", "untied"):
+            for search in ("recursive", "joint"):
+                yield {"workers": 8, "placements": placements, "graph": graph, "search": search}
+        for workers in (16, 64):
+            for search in ("recursive", "joint"):
+                yield {"workers": workers, "placements": placements, "graph": "tied", "search": search}
+    yield {"workers": 8, "placements": "S", "graph": "not coarsened", "search": "recursive"}
+
+
+def rules(graph: str, placements: str) -> str:
+    """Return the names of the rules that apply, or that they are the default's."""
+    if graph == DEFAULT:
+        return DEFAULT
+    without = {*WITHOUT[graph], *(("updates",) if "R" in placements else ())}
+    return ",".join(rule for rule in RULES if rule not in without)
+
+
+def measured(model: str, case: Row) -> Row:
+    """Return a search's bytes, seconds and memory, or what it took too much of."""
+    ways = ",".join(["2"] * STEPS[case["workers"]])
+    ties = rules(case["graph"], case["placements"])
+    how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ties)
+    found = in_process_within(WITHIN, "results.search_time.measure", *how)
+    for _ in range(1, TRIES):
+        if found.get("seconds", QUICK_S) < QUICK_S:
+            again = in_process_within(WITHIN, "results.search_time.measure", *how)
+            found = min(found, again, key=lambda one: one.get("cpu_seconds", math.inf))
+    row = {"model": model, "batch": MODELS[model], **case, **found}
+    print(row, flush=True)
+    return row
+
+
+def times_table(rows: list[Row]) -> str:
+    """Render the searches."""
+
+    def cells(row: Row) -> list[str]:
+        if "over" in row:
+            return [f"over {row['over']}", "", "", "", ""]
+        return [
+            f"{row['cpu_seconds']:.2f}",
+            f"{row['seconds']:.2f}",
+            f"{row['memory_bytes'] / 1e6:,.0f} MB",
+            f"{row['plan_bytes'] / 1e9:.3f}" + ("" if row["winner"] == row["search"] else f" ({row['winner']})"),
+            gap(row["lower_bound"], row["plan_bytes"]),
+        ]
+
+    columns = ["model", "workers", "placements", "graph", "search", "CPU s", "wall s", "memory", "GB moved", "gap"]
+    kinds = ("workers", "placements", "graph", "search")
+    return table(columns, [[f"`{row['model']}`", *(row[kind] for kind in kinds), *cells(row)] for row in rows])
+
+
+def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
+    """Render Table 1 beside the same searches here."""
+
+    def here(model: str, graph: str, search: str) -> str:
+        wanted = {"model": model, "workers": 8, "placements": "S", "graph": graph, "search": search}
+        row = next(row for row in rows if all(row[key] == value for key, value in wanted.items()))
+        return f"over {row['over']}" if "over" in row else f"{row['cpu_seconds']:.2f} s"
+
+    columns = ["model", "recursion, published", "here", "joint, coarsened, published", "here, tied", "here, untied"]
+    return table(
+        columns,
+        [
+            [
+                f"`{one['model']}`",
+                one["recursion"],
+                here(one["model"], DEFAULT, "recursive"),
+                one["joint"],
+                *(here(one["model"], graph, "joint") for graph in ("tied", "untied")),
+            ]
+            for one in published["tofu"]["rows"]
+            if any(row["model"] == one["model"] for row in rows)
+        ],
+    )
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    published, rows = read_published(HERE), [row for found in data["rows"].values() for row in found]
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
+        table_1=beside_tofu(rows, published),
+        others=table(
+            ["planner", "graph", "seconds"],
+            [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]],
+        ),
+        searches=times_table(rows),
+    )
+    return {"README.md": readme, "seconds.svg": picture.bars(rows)}
+
+
+def main(models: list[str]) -> None:
+    """Measure, and write the data, the picture and the README's tables."""
+    kept = read_data(HERE)["rows"] if models and (HERE / "data.json").exists() else {}
+    for model in models or MODELS:
+        kept[model] = [measured(model, case) for case in cases()]
+    rows = {model: kept[model] for model in MODELS if model in kept}
+    publish(HERE, {"machine": machine(), "within": asdict(WITHIN), "rows": rows}, pages)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,160 @@
+"""SoyBean's example of five layers on 16 workers: its own accounting, exact counts, and what the planner finds.
+
+    python -m results soybean-example
+
+writes data.json, bytes.svg and the tables in README.md, all beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from planner.models import build
+from planner.search import SearchOptions, search
+from results.experiment import Pages, filled, publish, read_published, table
+from results.soybean_example import schemes
+
+HERE = Path(__file__).parent
+SCHEMES = ("data", "model", "hybrid")
+SEARCHERS = {"data": "data-parallel", "model": "model-parallel", "hybrid": "hybrid"}
+WAYS = ((16,), (4, 4), (2, 2, 2, 2))
+MB = 10**6
+
+
+def examples(published: dict[str, Any]) -> list[schemes.Example]:
+    """The example of the text, and the one with batch and width exchanged."""
+    common = (published["layers"], published["workers"], published["groups"])
+    return [schemes.Example(one["batch"], one["width"], *common) for one in published["examples"]]
+
+
+def accounts_of(one: schemes.Example) -> list[dict[str, Any]]:
+    """One row per scheme: the text's accounting and ours, in bytes."""
+    text, others = schemes.as_in_the_text(one), schemes.as_in_the_text(one, own_part=False)
+    return [
+        {
+            "batch": one.batch,
+            "width": one.width,
+            "scheme": scheme,
+            "text": text[scheme],
+            "without_own_part": others[scheme],
+            "weighted_sum": schemes.weighted_sum(scheme, one),
+            "moved": schemes.moved(scheme, one),
+        }
+        for scheme in SCHEMES
+    ]
+
+
+def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
+    """One row per ways, placement set and searcher: bytes of full training iterations with SGD and momentum."""
+    graph = build(f"mlp-{one.layers}-{one.width}", batch=one.batch)
+    rows = []
+    for ways in WAYS:
+        for searcher in (*SEARCHERS.values(), "recursive", "joint"):
+            for placements in ("S,R",) if searcher in SEARCHERS.values() else ("S", "S,R"):
+                plan = search(graph, SearchOptions(ways, searcher, placements))
+                report = plan.search
+                rows.append(
+                    {
+                        "batch": one.batch,
+                        "width": one.width,
+                        "ways": list(ways),
+                        "searcher": searcher,
+                        "placements": placements,
+                        "bytes": report.bytes[searcher],
+                        "gap": report.gap,
+                        "groups": report.details.get("groups"),
+                    }
+                )
+    return rows
+
+
+def accounts_table(rows: list[dict[str, Any]], published: dict[str, Any]) -> str:
+    """Render the accountings."""
+    first = rows[0]["batch"]
+    return table(
+        ["batch, width", "parallelism", "printed", "its formula", "less the own part", "Sec 4.3's sum", "bytes moved"],
+        [
+            (
+                f"{row['batch']}, {row['width']}",
+                row["scheme"],
+                published["megabytes"][row["scheme"]] if row["batch"] == first else "",
+                *(f"{row[key] / MB:.1f}" for key in ("text", "without_own_part", "weighted_sum", "moved")),
+            )
+            for row in rows
+        ],
+    )
+
+
+def plans_table(rows: list[dict[str, Any]]) -> str:
+    """Render the planner's finds: one line per searcher, one column per ways."""
+    found = {(row["searcher"], row["placements"], tuple(row["ways"])): row for row in rows}
+    lines = dict.fromkeys((row["searcher"], row["placements"]) for row in rows)
+    return table(
+        ["searcher", "placements", *(",".join(map(str, ways)) for ways in WAYS)],
+        [
+            (f"`{name}`", placements, *(_cell(found[name, placements, ways]) for ways in WAYS))
+            for name, placements in lines
+        ],
+    )
+
+
+def _cell(row: dict[str, Any]) -> str:
+    groups = f" ({row['groups']})" if row["groups"] else ""
+    return f"{row['bytes'] / MB:.2f}{groups}" + (" at most" if row["gap"] else "")
+
+
+def bars(accounts: list[dict[str, Any]], plans: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
+    """Name, megabytes and colour of each bar of the picture."""
+    grey, blue, green = "#bbbbbb", "#34699a", "#2e8b57"
+    found = [(f"{row['scheme']}: the text", row["text"] / MB, grey) for row in accounts]
+    found += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, blue) for row in accounts]
+    for row in plans:
+        if row["ways"] != [16] and row["searcher"] in ("hybrid", "recursive", "joint"):
+            ways = ",".join(map(str, row["ways"]))
+            found.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, green))
+    return found
+
+
+def picture(rows: list[tuple[str, float, str]], hybrid: float) -> str:
+    """Draw the bars; a line marks the text's hybrid."""
+    row, left, scale = 20, 230, 5.5
+    height = row * (len(rows) + 2)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="730" height="{height}" font-family="sans-serif" '
+        'font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="8" y="16">five layers of 300, batch 400, 16 workers: MB per iteration '
+        "(green: full training iterations)</text>",
+    ]
+    for number, (name, megabytes, colour) in enumerate(rows, start=1):
+        top = row * number + 6
+        parts += [
+            f'<text x="8" y="{top + 13}">{name}</text>',
+            f'<rect x="{left}" y="{top + 2}" width="{megabytes * scale:.1f}" height="{row - 5}" fill="{colour}"/>',
+            f'<text x="{left + megabytes * scale + 6:.1f}" y="{top + 13}">{megabytes:.1f}</text>',
+        ]
+    at = left + hybrid * scale
+    parts.append(
+        f'<line x1="{at:.1f}" y1="24" x2="{at:.1f}" y2="{height - 10}" stroke="black" stroke-dasharray="4 3"/>'
+    )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
+    of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
+    readme = filled(HERE / "README.md", accounts=accounts_table(accounts, published), plans=plans_table(plans))
+    return {"README.md": readme, "bytes.svg": picture(bars(of_first, plans), published["megabytes"]["hybrid"])}
+
+
+def main() -> None:
+    """Count, plan, and write the files."""
+    both = examples(read_published(HERE))
+    accounts = [row for one in both for row in accounts_of(one)]
+    publish(HERE, {"accounts": accounts, "plans": plans_of(both[0])}, pages)
+
+
+if __name__ == "__main__":
+    main()

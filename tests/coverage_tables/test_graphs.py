@@ -1,0 +1,60 @@
+"""What the table of ATen's operators says of training graphs is so: a graph takes these, and refuses all others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.errors import GraphError
+from planner.graph import GraphBuilder
+from planner.graph.build import ZEROS
+from results.operator_coverage.facts import operand_dtypes
+from results.operator_coverage.tables.aten import ATEN
+from tests.coverage_tables.test_descriptions import HAS_TORCH, RANDOM, TABLES
+
+DATA = Path(__file__).resolve().parents[2] / "results" / "operator_coverage" / "data.json"
+ROWS = json.loads(DATA.read_text())["catalogs"]["core ATen 2.11"]["operators"]
+DESCRIBED = [name for name, entry in ATEN.items() if entry.text is not None]
+SAMPLES = {
+    entries[name].text: oracle.operands for entries, oracles in TABLES.values() for name, oracle in oracles.items()
+}
+
+
+def operands_of(entry):
+    """Operands on which the composition is compared with others' results; of a random one, any."""
+    if RANDOM & set(entry.composition.parts):
+        return [np.zeros((3, 4)[:rank]) for rank in entry.composition.operands.values()]
+    return SAMPLES[entry.text]
+
+
+def build(entry):
+    found, builder = entry.composition, GraphBuilder()
+    dtypes = operand_dtypes(found)
+    for (name, rank), array in zip(found.operands.items(), operands_of(entry), strict=True):
+        assert array.ndim == rank
+        builder.input(name, array.shape, ZEROS, dtypes[name])
+    for number, one in enumerate(found.applications):
+        builder.apply_all(one.operator, *one.inputs, name=f"node{number}", outputs=one.outputs, **one.attributes)
+    return builder.finish({}, {})
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="the shapes are those of calls of PyTorch")
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_graph_takes_what_the_table_says(name):
+    if ROWS[name]["graph"]:
+        assert len(build(ATEN[name]).nodes) == len(ATEN[name].composition.applications)
+    else:
+        with pytest.raises(GraphError):
+            build(ATEN[name])
+
+
+def test_what_is_refused_is_not_counted():
+    refused = [
+        name
+        for name in DESCRIBED
+        if not ROWS[name]["graph"] and ROWS[name]["kernel"][0] == len(ATEN[name].composition.parts)
+    ]
+    assert refused == ["masked_scatter"]
