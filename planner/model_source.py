@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.errors import GraphError
 from planner.extensions import guarded, load_file
-from planner.graph.check import check
+from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
 from planner.models import build

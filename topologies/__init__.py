@@ -1,10 +1,10 @@
 """Machines as data: what devices, memories and links there are, and how traffic crosses them."""
 
+from topologies import tables
 from topologies.errors import TopologyError
 from topologies.level import Level, levels
 from topologies.load import available, load_topology, parse_topology
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
-from topologies.tables import tables
 
 __all__ = [
     "CATEGORIES",

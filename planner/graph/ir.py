@@ -1,4 +1,4 @@
-"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `check.py`."""
+"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `checking.py`."""
 
 from __future__ import annotations
 
