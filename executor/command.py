@@ -75,10 +75,10 @@ class Execution:
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
+                programs, part = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
-                    findings = Job(programs, self.ranks, data, request).run(advance)
-                if self.ranks.rank == 0:
+                    findings = Job(part, self.ranks, data, request).run(advance)
+                if programs is not None:
                     reports.append(report(programs, path, findings, settings))
                     self._tell(reports, programs, findings)
         failed = [found for found in reports if found.check is not None and not found.check.passed]
@@ -117,7 +117,7 @@ class Execution:
         return data
 
     def _lowered(self, plan: Plan) -> Programs:
-        return lowered(plan, self.options["prefetch"], self.options["transport"], self.options["evaluate"])
+        return lowered(plan, self.options["prefetch"], self.options["evaluate"])
 
     def _request(self, xp: ModuleType) -> Request:
         return Request(
@@ -149,15 +149,14 @@ class Execution:
 
 
 def failed_check(found: Report) -> str:
-    """Say which tensor differs most from one worker's."""
+    """Say how many tensors differ from one worker's, and which does most."""
     if found.check is None:
         raise ValueError(f"{found.plan}: expected a check, found none")
     worst = found.check.worst_difference
-    wider = "" if found.dtype == "float64" else ", or a plan in float64"
     return (
-        f"{found.plan}: {found.check.worst_tensor} differs from one worker's by "
-        f"{'what is not finite' if worst is None else f'{worst:.3g}'}, expected at most {found.check.tolerance:.3g}"
-        f" (rounding grows with steps, most near kinks of relu: compare also --steps 1{wider})"
+        f"{found.plan}: {found.check.failed} of {found.check.tensors} tensors differ from one worker's, most of all "
+        f"{found.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
+        f"value, where rounding explains {found.check.tolerance:.3g}"
     )
 
 

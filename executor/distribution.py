@@ -6,38 +6,14 @@ cores than ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar, overload
+from collections.abc import Callable
+from typing import TypeVar
 
 from executor.cluster import Cluster
 from executor.launch import agreed
-from executor.training import Programs
-from planner.program.tasks import Program, WorkerProgram
+from executor.training import Part, Programs
 
 T = TypeVar("T")
-
-
-class OwnProgram(Sequence[WorkerProgram]):
-    """The programs of all workers as one rank has them: its own alone. Asking for another is a LookupError."""
-
-    def __init__(self, own: WorkerProgram, workers: int) -> None:
-        self._own = own
-        self._workers = workers
-
-    def __len__(self) -> int:
-        return self._workers
-
-    @overload
-    def __getitem__(self, worker: int) -> WorkerProgram: ...
-
-    @overload
-    def __getitem__(self, worker: slice) -> Sequence[WorkerProgram]: ...
-
-    def __getitem__(self, worker: int | slice) -> WorkerProgram | Sequence[WorkerProgram]:
-        if worker != self._own.worker:
-            raise LookupError(f"expected worker {self._own.worker}, whose program this rank has, found {worker}")
-        return self._own
 
 
 def from_first_rank(cluster: Cluster, prepare: Callable[[], T]) -> T:
@@ -46,22 +22,7 @@ def from_first_rank(cluster: Cluster, prepare: Callable[[], T]) -> T:
     return cluster.tell(found)
 
 
-def programs_from_first_rank(cluster: Cluster, prepare: Callable[[], Programs]) -> Programs:
-    """Lower on rank 0; return there all workers' programs, and on any other rank that rank's own."""
+def programs_from_first_rank(cluster: Cluster, prepare: Callable[[], Programs]) -> tuple[Programs | None, Part]:
+    """Lower on rank 0; return there the programs of all workers, and on every rank that rank's part of them."""
     found = agreed(cluster, lambda: prepare() if cluster.rank == 0 else None)
-    parts = None if found is None else [_part(found, rank) for rank in range(cluster.size)]
-    own = cluster.deal(parts)
-    return own if found is None else found
-
-
-def _part(programs: Programs, rank: int) -> Programs:
-    evaluation = programs.evaluation
-    return replace(
-        programs,
-        training=_own(programs.training, rank),
-        evaluation=None if evaluation is None else _own(evaluation, rank),
-    )
-
-
-def _own(program: Program, rank: int) -> Program:
-    return replace(program, workers=OwnProgram(program.workers[rank], len(program.workers)))
+    return found, cluster.deal(None if found is None else [found.part(rank) for rank in range(cluster.size)])

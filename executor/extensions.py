@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from executor.kernels import KERNELS, Kernel
-from executor.verify_cases import CASES, Generate
+from executor.verification.cases import CASES, Generate
 from planner.extensions import register_in
 
 

@@ -15,7 +15,7 @@ from executor.backend import synchronize
 from executor.check import check
 from executor.cluster import Cluster
 from executor.data import DataSet, Digits, data_tensors
-from executor.training import Programs, Trainer, right_answers
+from executor.training import Part, Trainer, right_answers
 from executor.values import Tile
 from planner.graph.ir import Graph, Tensor
 from planner.layout import local_shape
@@ -76,12 +76,12 @@ class Findings:
 class Job:
     """A plan being trained; every method is collective."""
 
-    def __init__(self, programs: Programs, cluster: Cluster, data: DataSet, request: Request) -> None:
+    def __init__(self, part: Part, cluster: Cluster, data: DataSet, request: Request) -> None:
         self._request = request
         self._data = data
         self._cluster = cluster
-        self._graph = programs.plan.graph
-        self._trainer = Trainer(programs, cluster, request.xp, request.transport)
+        self._graph = part.plan.graph
+        self._trainer = Trainer(part, cluster, request.xp, request.transport)
         self._findings = Findings()
 
     def run(self, progress: Callable[[], None]) -> Findings:

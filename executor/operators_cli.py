@@ -15,8 +15,8 @@ from rich.table import Table
 import tdl
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.kernels import KERNELS
-from executor.verify import KINDS, Options, Verification, check_operator
-from executor.verify_cases import CASES, Draw, drawn
+from executor.verification import KINDS, Options, Verification, check_operator
+from executor.verification.cases import CASES, Draw, drawn
 from planner.extensions import load_operators, operators_option
 from planner.graph.rules import RULES
 from planner.report.console import JobError, command_errors, progress, stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,34 @@ from executor.transport import TRANSPORTS, Transport
 from executor.values import Tile, fill, stream
 from executor.worker import Worker
 from planner.graph.ir import Graph
+from planner.layout import Region
 from planner.plans.plan import Plan
 from planner.program.lower import lower
-from planner.program.tasks import Program
+from planner.program.tasks import Program, WorkerProgram
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgram:
+    """One rank's tasks and buffers, and where stored tensors lie on all ranks."""
+
+    own: WorkerProgram
+    tensors: Mapping[str, int]
+    regions: Mapping[str, Sequence[Region]]
+
+    @classmethod
+    def of(cls, program: Program, rank: int) -> RankProgram:
+        """Return a rank's part of a program."""
+        return cls(program.workers[rank], program.tensors, program.regions)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank needs of a plan lowered for training and, where wanted, for evaluation, in one arena."""
+
+    plan: Plan
+    training: RankProgram
+    evaluation: RankProgram | None
+    arena_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +60,19 @@ class Programs:
         both = [program for program in (self.training, self.evaluation) if program is not None]
         return max(program.workers[worker].arena_bytes for program in both)
 
+    def part(self, rank: int) -> Part:
+        """Return what one rank needs."""
+        evaluation = None if self.evaluation is None else RankProgram.of(self.evaluation, rank)
+        return Part(self.plan, RankProgram.of(self.training, rank), evaluation, self.arena_bytes(rank))
 
-def lowered(plan: Plan, prefetch: int, transport: str, evaluate: bool) -> Programs:
+
+def lowered(plan: Plan, prefetch: int, evaluate: bool) -> Programs:
     """Lower a plan; evaluation runs just the nodes that the logits need."""
-    training = lower(plan, prefetch=prefetch, transport=transport)
+    training = lower(plan, prefetch=prefetch)
     if not evaluate:
         return Programs(plan, training)
     nodes = needed_nodes(plan.graph, plan.graph.metrics["logits"])
-    return Programs(plan, training, lower(plan, prefetch=prefetch, transport=transport, nodes=nodes))
+    return Programs(plan, training, lower(plan, prefetch=prefetch, nodes=nodes))
 
 
 def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
@@ -62,34 +92,35 @@ class Trainer:
     the same values.
     """
 
-    def __init__(self, programs: Programs, cluster: Cluster, xp: Any, transport: str) -> None:
-        self.programs = programs
-        self.graph = programs.plan.graph
+    def __init__(self, part: Part, cluster: Cluster, xp: Any, transport: str) -> None:
+        self.part = part
+        self.graph = part.plan.graph
         self.cluster = cluster
         self.xp = xp
         self._make_transport = TRANSPORTS[transport]
-        self.arena = Arena(xp, programs.arena_bytes(cluster.rank))
-        self.worker = self._worker(programs.training)
+        self.arena = Arena(xp, part.arena_bytes)
+        self.worker = self._worker(part.training)
         for name, tensor in self.graph.tensors.items():
             if tensor.init is not None and tensor.init.kind != "data":
-                fill(xp, self._view(name), self._tile(programs.training, name), stream(programs.plan.seed, name))
+                fill(xp, self.view(name), self._tile(part.training, name), stream(part.plan.seed, name))
 
-    def _worker(self, program: Program) -> Worker:
+    def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
             return self._make_transport(memory, self.cluster.comm, self.cluster.wait)
 
-        return Worker(program.workers[self.cluster.rank], self.arena, transport)
+        return Worker(program.own, self.arena, transport)
 
-    def _tile(self, program: Program, name: str) -> Tile:
+    def _tile(self, program: RankProgram, name: str) -> Tile:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
 
-    def _view(self, name: str) -> Any:
-        return self.worker.memory.views[self.programs.training.tensors[name]]
+    def view(self, name: str) -> Any:
+        """Return the local array of a stored tensor."""
+        return self.worker.memory.views[self.part.training.tensors[name]]
 
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers."""
         for tensor in data_tensors(self.graph):
-            data.fill(self.xp, self._view(tensor.name), self._tile(self.programs.training, tensor.name), step)
+            data.fill(self.xp, self.view(tensor.name), self._tile(self.part.training, tensor.name), step)
 
     def run(self, settle: bool = False) -> tuple[list[float], NDArray[np.int64]]:
         """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
@@ -100,15 +131,15 @@ class Trainer:
 
     def whole(self, name: str) -> HostArray | None:
         """Put a stored tensor together on rank 0 (collective); None elsewhere."""
-        program = self.programs.training
-        return self.cluster.assemble(self.graph.tensors[name], program.regions[name], asnumpy(self._view(name)))
+        regions = self.part.training.regions[name]
+        return self.cluster.assemble(self.graph.tensors[name], regions, asnumpy(self.view(name)))
 
     def evaluate(self, held_out: HeldOut) -> float | None:
         """Return, on rank 0, the share of held-out images that are classified right (collective); None elsewhere.
 
         Batch normalization uses the statistics of the batch that is evaluated.
         """
-        program = self.programs.evaluation
+        program = self.part.evaluation
         if program is None:
             raise ValueError("expected a program for evaluation, found none")
         worker = self._worker(program)

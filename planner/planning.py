@@ -9,6 +9,7 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
+from planner.program.lower import arena_sizes
 from planner.search import SearchOptions, best_plan
 from planner.search.memory import parse_memory
 from topologies import Machine, load_topology
@@ -32,6 +33,7 @@ def plan(
     asked = SearchOptions(
         machine=load_topology(machine) if isinstance(machine, str) else machine,
         memory_bytes=parse_memory(memory) if isinstance(memory, str) else memory,
+        arena_of=arena_sizes,
         **options,
     )
     return best_plan(graph, _workers(workers, asked.ways), asked)

@@ -11,7 +11,7 @@ import display
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan_json import load_plan
-from planner.report.console import command_errors, stdout
+from planner.report.console import JobError, command_errors, stdout
 from planner.report.schema import write_reports
 from simulator.report import report, simulation_of
 from simulator.tracing import trace
@@ -30,7 +30,10 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for chrome://tracing or ui.perfetto.dev.")
 def main(plan_path: Path, topo: str, **options: Any) -> None:
-    """Simulate one training iteration of PLAN on a described machine."""
+    """Simulate one training iteration of PLAN on a described machine.
+
+    Exit status 1 where a device's memory does not hold what its workers need.
+    """
     json_path, trace_path = options["json_path"], options["trace_path"]
     check_written((json_path, trace_path), (plan_path,))
     load_operators(options["operator_files"])
@@ -42,3 +45,5 @@ def main(plan_path: Path, topo: str, **options: Any) -> None:
     if trace_path is not None:
         trace(simulation).write(trace_path)
     stdout().print(*display.tables(result), sep="\n")
+    if simulation.overfull:
+        raise JobError(f"{plan_path}: out of memory on {', '.join(simulation.overfull)}")

@@ -12,13 +12,11 @@ from heapq import heappop, heappush
 from itertools import count
 
 from simpy import Environment, Event
-from simpy.events import EventPriority
 
 from simulator.fairness import ActivityClass, fair_rates
 
 Callback = Callable[[], object]
 
-AFTER_ALL = EventPriority(2)  # after every ordinary event of the same instant
 SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than this are one instant
 MEMO_ENTRIES = 20_000
 
@@ -68,12 +66,11 @@ class Sharing:
 
     def after(self, delay_s: float, call: Callback) -> None:
         """Call `call` after a delay; calls for the same moment are one event, made in the order of asking."""
-        environment = self._environment
-        moment = environment.now + delay_s
+        moment = self._environment.now + delay_s
         calls = self._delayed.get(moment)
         if calls is None:
             calls = self._delayed[moment] = []
-            environment.timeout(delay_s).callbacks.append(lambda _: self._call_delayed(moment))
+            self._at(delay_s, lambda _: self._call_delayed(moment))
         calls.append(call)
 
     def _call_delayed(self, moment: float) -> None:
@@ -84,15 +81,15 @@ class Sharing:
         """Recompute the rates at the end of this instant, once, however many activities start and end in it."""
         if not self._flushing:
             self._flushing = True
-            self._at(0.0, AFTER_ALL, self._flush)
+            self._at(0.0, self._flush)
 
-    def _at(self, delay_s: float, priority: EventPriority, call: Callable[[Event], None]) -> None:
-        event = Event(self._environment)
-        event.callbacks.append(call)
-        event._ok, event._value = True, None  # triggered by the schedule alone, as simpy's Timeout is
-        self._environment.schedule(event, priority, delay_s)
+    def _at(self, delay_s: float, call: Callable[[Event], None]) -> None:
+        self._environment.timeout(delay_s).callbacks.append(call)
 
     def _flush(self, _: Event) -> None:
+        if self._environment.peek() <= self._environment.now:
+            self._at(0.0, self._flush)  # behind what else happens in this instant
+            return
         self._flushing = False
         self._advance()
         active = frozenset((number, len(running.ends)) for number, running in self._running.items())
@@ -109,7 +106,7 @@ class Sharing:
         if rates:
             generation = self._generation
             delay_s = max(soonest, 0.0)
-            self._at(delay_s, EventPriority(1), lambda _: self._complete(generation))
+            self._at(delay_s, lambda _: self._complete(generation))
 
     def _solve(self, active: frozenset[tuple[int, int]]) -> tuple[tuple[int, float], ...]:
         order = sorted(active)

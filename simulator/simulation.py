@@ -33,9 +33,9 @@ class Simulation:
         return self.timeline.seconds
 
     @property
-    def fits(self) -> bool:
-        """Whether every memory holds what is allocated in it."""
-        return all(memory.verdict == "fits" for memory in self.memories)
+    def overfull(self) -> tuple[str, ...]:
+        """The devices whose memory does not hold what is allocated in it."""
+        return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
 
 
 def simulated(program: Program, machine: Machine, *, overlap: bool = True, record_messages: bool = False) -> Simulation:

@@ -7,7 +7,7 @@ Run with `plan docs/examples/own_operator.py:model`, then `simulate` and `execut
 import tdl
 from executor.extensions import cases, kernel
 from executor.kernels import KernelCall
-from executor.verify_cases import Case, Draw
+from executor.verification.cases import Case, Draw
 from planner.extensions import gradient
 from planner.graph import Graph, GraphBuilder, Optimizer, training_graph
 from planner.graph.rules import Backward, Gradients

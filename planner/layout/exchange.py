@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.region import Region, elements, intersect, intersect_runs, length, subtract_all
-from planner.layout.split import Runs, digits
+from planner.layout.split import REMEMBERED, Runs, digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,10 @@ class Exchange:
                 yield source, regions
 
 
-_PEERS: dict[tuple[tuple[int, ...], frozenset[int], int], tuple[int, ...]] = {}
-
-
+@lru_cache(REMEMBERED)
 def peers(ways: tuple[int, ...], fixed: frozenset[int], worker: int) -> tuple[int, ...]:
     """Return the workers that share the worker's digits at the fixed steps, in ascending order."""
-    key = (ways, fixed, worker)
-    if key not in _PEERS:
-        matrix = sharing(ways, fixed)
-        _PEERS[key] = tuple(int(other) for other in np.flatnonzero(matrix[:, worker]))
-    return _PEERS[key]
+    return tuple(int(other) for other in np.flatnonzero(sharing(ways, fixed)[:, worker]))
 
 
 def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
@@ -70,7 +64,7 @@ def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
     return np.asarray((own[:, None, at] == own[None, :, at]).all(axis=2))
 
 
-@cache
+@lru_cache(REMEMBERED)
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
     pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -13,7 +13,7 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import Runs, digits, first_eligible, iteration_runs, normalise
+from planner.layout.split import REMEMBERED, Runs, digits, first_eligible, iteration_runs, normalise
 
 Strategy = tuple[str, ...]
 """One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
@@ -35,7 +35,7 @@ def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: 
     )
 
 
-@cache
+@lru_cache(REMEMBERED)
 def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
     return tuple(owned(shape, layout, ways, worker) for worker in range(prod(ways)))
@@ -85,7 +85,7 @@ def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: 
     return found
 
 
-@cache
+@lru_cache(REMEMBERED)
 def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return what each worker needs of an operand: a product over its dimensions, united over the accesses."""
     shape = signature.shapes[operand]
@@ -101,7 +101,6 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[i
     return tuple(region(worker) for worker in range(prod(ways)))
 
 
-@cache
 def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return which elements of an output each worker computes (whole values or partial results)."""
     shape = signature.outputs[output]
@@ -153,7 +152,7 @@ class Production:
     reducer: str | None
 
 
-@cache
+@lru_cache(REMEMBERED)
 def production(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> Production:
     """Return how a strategy leaves an output."""
     summed = signature.description.reduction_variables
@@ -166,7 +165,7 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: tupl
     )
 
 
-@cache
+@lru_cache(REMEMBERED)
 def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
-from planner.layout.split import Runs, normalise
+from planner.layout.split import REMEMBERED, Runs, normalise
 
 Region = tuple[Runs, ...]
 """One tuple of runs per dimension; the empty tuple is the single element of a scalar."""
@@ -36,7 +36,7 @@ def whole(shape: Sequence[int]) -> Region:
     return tuple(((0, extent),) if extent else () for extent in shape)
 
 
-@cache
+@lru_cache(REMEMBERED)
 def intersect_runs(one: Runs, other: Runs) -> Runs:
     """Return the indices in both."""
     found, i, j = [], 0, 0
@@ -51,7 +51,6 @@ def intersect_runs(one: Runs, other: Runs) -> Runs:
     return tuple(found)
 
 
-@cache
 def subtract_runs(one: Runs, other: Runs) -> Runs:
     """Return the indices of `one` that are not in `other`."""
     found = []
@@ -98,7 +97,7 @@ def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...
     return left
 
 
-@cache
+@lru_cache(REMEMBERED)
 def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
     """Say where the indices `common` lie in two local arrays along one dimension, as few contiguous segments."""
     found: list[Segment] = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
+
+REMEMBERED = 1 << 14
+"""Entries of every cache of geometry. Alike layers share theirs, so that one plan of the largest zoo model has fewer; a
+process that plans many forgets the oldest."""
 
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
@@ -34,7 +37,6 @@ def first_eligible(shape: Sequence[int], ways: Sequence[int], step: int) -> int 
     return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step)), None)
 
 
-@cache
 def chosen_runs(extent: int, chosen: tuple[int | None, ...], ways: tuple[int, ...]) -> Runs:
     """Return the indices whose digit at step i is `chosen[i]`, wherever that is not None.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
 import tdl
@@ -12,6 +12,7 @@ from planner.errors import PlanError
 from planner.layout import Runs, Signature, Strategy, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.region import elements, length, offset
+from planner.layout.split import REMEMBERED
 from planner.program.tasks import Slices
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -38,7 +39,7 @@ class NodeWork:
     output_elements: tuple[int, ...]
 
 
-@cache
+@lru_cache(REMEMBERED)
 def node_work(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> NodeWork:
     """Return a worker's share of a node."""
     return _NodeWorker(signature, strategy, ways, worker).work()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from planner.layout import Exchange, Region, elements
 from planner.layout.region import Segment, boxes, intersect, subtract_all
+from planner.layout.split import REMEMBERED
 from planner.program.tasks import Piece, Slices
 
 Pieces = tuple[Piece, ...]
@@ -28,7 +29,7 @@ class Share:
     copied: tuple[Pieces, ...]
 
 
-@cache
+@lru_cache(REMEMBERED)
 def cut(exchange: Exchange) -> tuple[Share, ...]:
     """Return every worker's share of an exchange."""
     workers = range(len(exchange.targets))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,25 +31,22 @@ from planner.program.tasks import (
 )
 from planner.program.units import Unit
 
-TRANSPORTS = ("p2p",)
 
-
-def lower(plan: Plan, prefetch: int = 1, transport: str = "p2p", nodes: Sequence[str] | None = None) -> Program:
+def lower(plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
     """Return the program of one training iteration for every worker.
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
     the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
-    Raises a PlanError for an unknown transport or a negative prefetch.
+    Raises a PlanError for a negative prefetch.
     """
-    if transport not in TRANSPORTS:
-        raise PlanError(f"transport: expected one of {', '.join(TRANSPORTS)}, found {transport!r}")
     if prefetch < 0:
         raise PlanError(f"prefetch: expected 0 or more, found {prefetch}")
     wanted = None if nodes is None else frozenset(nodes)
     traffic = Traffic(plan, [node for node in plan.graph.nodes if wanted is None or node.name in wanted])
     drafting = Drafting(plan, prefetch, traffic)
     regions = {name: drafting.owned(name) for name in drafting.stored}
-    return Program(plan.ways, _Workers(drafting), drafting.stored, regions, sent_bytes(drafting))
+    workers = tuple(_Emitter(drafting, worker).program() for worker in range(plan.workers))
+    return Program(plan.ways, workers, drafting.stored, regions, sent_bytes(drafting))
 
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
@@ -68,31 +64,6 @@ def sent_bytes(drafting: Drafting) -> NDArray[np.int64]:
             for peer, pieces in share.sends:
                 total[worker, peer] += total_elements(pieces) * item
     return total
-
-
-class _Workers(Sequence[WorkerProgram]):
-    """Every worker's program, each written when first asked for."""
-
-    def __init__(self, drafting: Drafting) -> None:
-        self._drafting = drafting
-        self._written: dict[int, WorkerProgram] = {}
-
-    def __len__(self) -> int:
-        return self._drafting.plan.workers
-
-    @overload
-    def __getitem__(self, worker: int) -> WorkerProgram: ...
-
-    @overload
-    def __getitem__(self, worker: slice) -> list[WorkerProgram]: ...
-
-    def __getitem__(self, worker: int | slice) -> WorkerProgram | list[WorkerProgram]:
-        if isinstance(worker, slice):
-            return [self[number] for number in range(len(self))[worker]]
-        number = range(len(self))[worker]
-        if number not in self._written:
-            self._written[number] = _Emitter(self._drafting, number).program()
-        return self._written[number]
 
 
 class _Emitter:

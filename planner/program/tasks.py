@@ -8,7 +8,7 @@ or `Reduce` (the incoming half), and ended by its `Wait`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -185,7 +185,7 @@ class Program:
     """
 
     ways: tuple[int, ...]
-    workers: Sequence[WorkerProgram]
+    workers: tuple[WorkerProgram, ...]
     tensors: Mapping[str, int]
     regions: Mapping[str, tuple[tuple[tuple[tuple[int, int], ...], ...], ...]]
     bytes: NDArray[np.int64]

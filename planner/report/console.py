@@ -23,6 +23,7 @@ from topologies.errors import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
 USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
@@ -42,13 +43,14 @@ class Main(Protocol):
 def describe_failure(error: BaseException) -> tuple[str, int]:
     """Return what to print for a failure, in one line without `error: `, and the exit status.
 
-    Bad input (a user's file, graph, plan, topology, report or option) is status 2, any other failure status 1.
+    Bad input (a user's file, graph, plan, topology, report or option) is status 2, Ctrl-C 130, any other
+    failure 1.
     """
     match error:
         case click.ClickException():
             return _one_line(error.format_message()), BAD_INPUT
         case click.Abort() | KeyboardInterrupt():
-            return "interrupted", JOB_FAILED
+            return "interrupted", INTERRUPTED
         case OSError() if error.strerror:
             full = "standard output" if error.errno == errno.ENOSPC else None  # files are named where they are written
             where = full if error.filename is None else error.filename
@@ -66,8 +68,8 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
 def command_errors(command: click.Command) -> Main:
     """Make a click command an entry point that ends every failure in exactly one line on stderr.
 
-    Goes above `@click.command()`, so that usage errors are covered too. Exit status: 0, 1 where the job failed, 2
-    where the input was bad. A callback may end early with `ctx.exit(status)`.
+    Goes above `@click.command()`, so that usage errors are covered too. Exit status: 0, or that of
+    `describe_failure`. A callback may end early with `ctx.exit(status)`.
     """
 
     @functools.wraps(command.callback or command.main)
@@ -75,9 +77,6 @@ def command_errors(command: click.Command) -> Main:
         try:
             status = command.main(args=args, prog_name=command.name, standalone_mode=False)
             sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(JOB_FAILED)
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 traceback.print_exc()

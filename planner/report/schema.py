@@ -64,10 +64,11 @@ class LinkUse(_Record, frozen=True, kw_only=True):
 
 
 class CheckResult(_Record, frozen=True, kw_only=True):
-    """The comparison of k workers with one: the worst tensor's max|a-b| / max|b|."""
+    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|."""
 
     passed: bool
     tensors: int
+    failed: int = 0
     worst_tensor: str
     worst_difference: float | None
     tolerance: float

@@ -107,10 +107,10 @@ def _training(report: Report) -> list[tuple[str, str]]:
         if share is not None:
             rows.append((name, percent(share)))
     if report.check is not None:
-        verdict = "passed" if report.check.passed else "FAILED"
+        verdict = "passed:" if report.check.passed else f"FAILED: {report.check.failed} of"
         worst = report.check.worst_difference
         difference = "not finite" if worst is None else f"{worst:.2g}"
-        text = f"{verdict}: {report.check.tensors} tensors, worst {report.check.worst_tensor} {difference}"
+        text = f"{verdict} {report.check.tensors} tensors, worst {report.check.worst_tensor} {difference}"
         rows.append(("check against one worker", f"{text} (tolerance {report.check.tolerance:.2g})"))
     return rows
 

@@ -13,9 +13,7 @@ from math import isqrt, prod
 
 from planner.errors import PlanError
 from planner.layout import Shard
-from planner.plans.plan import Plan
 from planner.plans.search_record import Allowed
-from planner.program.lower import arena_sizes
 from planner.search.carriage import MOST_PENALTIES
 from planner.search.objectives.storage import Stored, least_stored, resident
 from planner.search.space import Outcome, Space, State
@@ -80,7 +78,7 @@ class _Search:
     """
 
     space: Space
-    plan_of: Callable[[Sequence[State]], Plan]
+    arena_of: Callable[[Sequence[State]], int]
     limit: int
     lower: int | None
     name: str
@@ -104,7 +102,7 @@ class _Search:
     def arena(self, outcome: Outcome) -> int:
         """Return the largest arena of a plan."""
         if outcome.choice not in self.sizes:
-            self.sizes[outcome.choice] = max(arena_sizes(self.plan_of(outcome.choice)))
+            self.sizes[outcome.choice] = self.arena_of(outcome.choice)
         return self.sizes[outcome.choice]
 
     def floor(self) -> int:
@@ -186,16 +184,17 @@ def fitted(
     space: Space,
     found: Mapping[str, Outcome],
     searchers: Mapping[str, Callable[[Space], Outcome]],
-    plan_of: Callable[[Sequence[State]], Plan],
+    arena_of: Callable[[Sequence[State]], int],
     limit: int,
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
     `found` are outcomes without the constraint, of which one is the first searcher's; all searchers are asked again,
-    with memory priced. Raises a DoesNotFitError where nothing is found that fits.
+    with memory priced. `arena_of` gives the largest arena of a choice. Raises a DoesNotFitError where nothing found
+    fits.
     """
     free = found[next(iter(searchers))]
-    search = _Search(space, plan_of, limit, free.lower_bound, *next(iter(searchers.items())))
+    search = _Search(space, arena_of, limit, free.lower_bound, *next(iter(searchers.items())))
     for other, outcome in found.items():
         search.offer(other, outcome)
     cheapest = min(found.values(), key=lambda outcome: outcome.cost)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
+from planner.plans.plan import Plan
 from planner.search import alternatives
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.searchers import PARTIAL, SEARCHERS
@@ -32,8 +34,8 @@ class SearchOptions:
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
     `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
     them to do without. `objective` is "bytes" or, on a `machine`, "time";
-    `memory_bytes` is what every worker's arena must fit in, as lowered with `prefetch` 1. `bound` asks for a lower
-    bound even where the searcher knows none.
+    `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`).
+    `bound` asks for a lower bound even where the searcher knows none.
     """
 
     ways: tuple[int, ...] = ()
@@ -46,6 +48,7 @@ class SearchOptions:
     objective: str = "bytes"
     machine: Machine | None = None
     memory_bytes: int | None = None
+    arena_of: Callable[[Plan], Sequence[int]] | None = None
     bound: bool = False
 
 
@@ -79,6 +82,8 @@ def placements_of(options: SearchOptions) -> str:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
     if options.objective not in OBJECTIVES:
         raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
+    if options.memory_bytes is not None and options.arena_of is None:
+        raise PlanError("memory_bytes: expected arena_of with it, which says how large arenas are, found none")
     if (options.objective == "time") != (options.machine is not None):
         machine = "none" if options.machine is None else options.machine.name
         raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")

@@ -60,13 +60,14 @@ def _searched(graph: Graph, options: SearchOptions, known: Coarsenings, alternat
     found = _found(space, options, known, alternatives)
     asked = found[options.searcher]
     bound, record = asked.lower_bound, _record(options, known, asked)
-    if options.memory_bytes is None:
+    if options.memory_bytes is None or options.arena_of is None:
         winner = min(found, key=lambda name: found[name].cost)
     else:
+        sizes, plan_of = options.arena_of, partial(_plan, graph, options, space)
         names = (options.searcher, "recursive") if options.searcher == "joint" else (options.searcher,)
         again = {name: partial(_again, options, name) for name in names}
         found |= {name: ask(space) for name, ask in again.items() if name not in found}
-        fit = fitted(space, found, again, partial(_plan, graph, options, space), options.memory_bytes)
+        fit = fitted(space, found, again, lambda choice: max(sizes(plan_of(choice))), options.memory_bytes)
         winner, bound, found = fit.name, fit.lower_bound, {fit.name: fit.outcome}
         record = with_fields(record, memory=fit.allowed)
     choosing = "" if options.searcher in FREE else f"what {options.searcher} may choose, "

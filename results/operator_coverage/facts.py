@@ -14,9 +14,9 @@ import numpy as np
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify import Options, check_operator
-from executor.verify_cases import CASES
-from executor.verify_cases_base import Draw
+from executor.verification import Options, check_operator
+from executor.verification.cases import CASES
+from executor.verification.cases.base import Draw
 from planner.errors import GraphError
 from planner.graph import Graph
 from planner.graph.infer import INTEGER_OPERANDS, check_dtypes

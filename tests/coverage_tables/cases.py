@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from executor.verify_cases_base import Case, Draw, Generate, positive_shape, same_shape
+from executor.verification.cases.base import Case, Draw, Generate, positive_shape, same_shape
 from results.operator_coverage.tables.operators.spatial import LOWEST
 
 SIZES = (2, 4)

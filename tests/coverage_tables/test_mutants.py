@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from executor.verify_cases import Draw
-from executor.verify_check import difference
+from executor.verification.cases import Draw
+from executor.verification.check import difference
 from results.operator_coverage.tables.operators import OPERATORS, operator
 from tests.coverage_tables.oracles_alone import ORACLES
 from tests.coverage_tables.test_descriptions import CASES, HAS_TORCH, RANDOM, TABLES

@@ -7,9 +7,9 @@ results are concatenated or combined, and what a part reads is within its halo.
 import numpy as np
 import pytest
 
-from executor.verify_cases import Draw
-from executor.verify_parts import PartError
-from executor.verify_splits import meaning_checks
+from executor.verification.cases import Draw
+from executor.verification.parts import PartError
+from executor.verification.splits import meaning_checks
 from results.operator_coverage.tables.operators import OPERATORS
 from tests.coverage_tables import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough

@@ -72,7 +72,7 @@ def run_plans(ranks, *paths):
         plan = load_plan(path)
         comm = watched()
         here = Cluster(comm, ranks.diagnostics, *host_place(MPI.COMM_WORLD))
-        trainer = Trainer(lowered(plan, 1, "p2p", False), here, np, "p2p")
+        trainer = Trainer(lowered(plan, 1, False).part(ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()
         at_the_door = [0] * ranks.size

@@ -7,17 +7,20 @@ from executor.check import check, difference
 from executor.cluster import alone
 from executor.data import Random
 from executor.job import classification
+from executor.kernels import KERNELS
 from executor.training import Trainer, lowered, needed_nodes, right_answers
 from planner.graph.ir import Graph, Node
+from planner.models import build
 from planner.plans.plan import single_worker
+from planner.search import SearchOptions, search
 from tests.cross.cases import Case
 
 PLAN = single_worker(Case("mlp", (2,), "recursive", "S", "float64", "adam").plan())
 
 
-def trained(steps, evaluate=False):
-    trainer = Trainer(lowered(PLAN, 1, "p2p", evaluate), alone(1), np, "p2p")
-    data = Random(PLAN.graph, PLAN.seed)
+def trained(steps, evaluate=False, plan=PLAN):
+    trainer = Trainer(lowered(plan, 1, evaluate).part(0), alone(1), np, "p2p")
+    data = Random(plan.graph, plan.seed)
     for step in range(steps):
         trainer.load(data, step)
         trainer.run()
@@ -54,11 +57,54 @@ def test_equal_runs_pass():
 def test_a_wrong_tensor_is_named(value, reported):
     trainer, data = trained(2)
     name = next(n for n in PLAN.graph.updates if PLAN.graph.tensors[n].role == "weight")
-    trainer.worker.memory.views[trainer.programs.training.tensors[name]][0, 0] += value
+    trainer.view(name)[0, 0] += value
     found = check(trainer, data, 2)
     assert not found.passed
+    assert (found.failed, found.tensors) == (1, len(PLAN.graph.updates))
     assert found.worst_tensor == name
     assert (found.worst_difference is not None) == reported
+
+
+def transformer(optimizer, dtype="float32"):
+    """Shifting all keys by one vector changes no attention: the gradient of their bias is zero but for rounding."""
+    options = {"batch": 2, "sequence": 8, "vocabulary": 16, "heads": 4, "optimizer": optimizer, "dtype": dtype}
+    return single_worker(search(build("transformer-2-64", **options), SearchOptions(ways=(2,))))
+
+
+def by_a_factor(out):
+    out *= 1.01
+
+
+def in_one_element(out):
+    out.reshape(-1)[0] += 0.05
+
+
+@pytest.mark.parametrize("wrong", [by_a_factor, in_one_element])
+@pytest.mark.parametrize("op", ["mm", "softmax_backward", "UPDATE"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
+def test_a_wrong_kernel_fails(monkeypatch, optimizer, op, wrong):
+    op = optimizer if op == "UPDATE" else op
+    right = KERNELS[op]
+
+    def kernel(call):
+        right(call)
+        wrong(call.outputs[-1] if op == optimizer else call.outputs[0])
+
+    with monkeypatch.context() as patch:
+        patch.setitem(KERNELS, op, kernel)
+        trainer, data = trained(1, plan=transformer(optimizer))
+    assert not check(trainer, data, 1).passed
+
+
+def test_one_wrong_call_of_a_kernel_fails(monkeypatch):
+    """Wrong in a single element of the one gradient that is zero but for rounding."""
+    plan = transformer("adam")
+    trainer, data = trained(1, plan=plan)
+    state = trainer.view("l0.attention.qkv.b.m")
+    assert np.abs(state).min() < 1e-6 * np.abs(state).max()
+    state.reshape(-1)[np.abs(state).argmin()] += 1e-4 * np.abs(state).max()
+    found = check(trainer, data, 1)
+    assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b.m")
 
 
 def test_steps_matter():
@@ -68,12 +114,12 @@ def test_steps_matter():
 
 def test_evaluation_uses_the_trained_weights_and_only_forward_nodes():
     trainer, _ = trained(2, evaluate=True)
-    program = trainer.programs.evaluation
-    assert len(program.workers[0].tasks) < len(trainer.programs.training.workers[0].tasks)
+    training, evaluation = trainer.part.training, trainer.part.evaluation
+    assert len(evaluation.own.tasks) < len(training.own.tasks)
     for name, tensor in PLAN.graph.tensors.items():
         if tensor.init is not None:
-            number, other = program.tensors[name], trainer.programs.training.tensors[name]
-            here, there = program.workers[0].buffers[number], trainer.programs.training.workers[0].buffers[other]
+            here = evaluation.own.buffers[evaluation.tensors[name]]
+            there = training.own.buffers[training.tensors[name]]
             assert here.offset == there.offset
 
 

@@ -105,6 +105,46 @@ def test_plans_searched_by_nobody(ranks, tmp_path):
         assert report.arena_bytes == report.planned_arena_bytes
 
 
+def zero_but_for_rounding(optimizer):
+    """A plan in which the optimizer divides gradients that are nothing but rounding by their own size."""
+    return search(build("transformer-2-64", batch=4, optimizer=optimizer), SearchOptions(ways=(2,)))
+
+
+def test_rounding_is_no_failure(ranks, tmp_path):
+    paths, written = [tmp_path / optimizer for optimizer in ("adam", "rmsprop", "adagrad")], tmp_path / "reports.json"
+    for path in paths:
+        zero_but_for_rounding(path.name).save(path)
+    done = ranks(2, *COMMAND, *paths, "--check", "--json", written)
+    assert done.returncode == 0, done.stderr
+    assert [(report.check.passed, report.check.failed) for report in read_reports(written)] == [(True, 0)] * 3
+
+
+WRONG_ON_ONE_RANK = """
+from mpi4py import MPI
+from executor.kernels import KERNELS
+
+def wrong(call, right=KERNELS["mm"]):
+    right(call)
+    call.outputs[0][0, 0] += 0.01
+
+if MPI.COMM_WORLD.rank == 1:
+    KERNELS["mm"] = wrong
+"""
+
+
+def test_a_wrong_kernel_on_one_rank_is_told(ranks, tmp_path):
+    path, wrong, written = tmp_path / "plan.json", tmp_path / "wrong.py", tmp_path / "report.json"
+    zero_but_for_rounding("adam").save(path)
+    wrong.write_text(WRONG_ON_ONE_RANK)
+    done = ranks(2, *COMMAND, path, "--check", "--operators", wrong, "--json", written)
+    (report,) = read_reports(written)
+    failed, tensors = report.check.failed, report.check.tensors
+    assert done.returncode == 1
+    assert 0 < failed < tensors
+    assert f"plan.json: {failed} of {tensors} tensors differ from one worker's, most" in one_error(done)
+    assert f"FAILED: {failed} of {tensors} tensors, worst" in done.stdout
+
+
 def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
     path = tmp_path / "plan.json"
     Case("wresnet", (2,), "recursive", "S").plan().save(path)

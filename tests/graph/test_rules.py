@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.verify import Options, check_operator
-from executor.verify_cases import CASES as DRAWN
+from executor.verification import Options, check_operator
+from executor.verification.cases import CASES as DRAWN
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Node, gradients
 from planner.graph.rules import RULES

@@ -4,9 +4,9 @@ import numpy as np
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify import run_whole
-from executor.verify_cases import Case
-from executor.verify_parts import Subject
+from executor.verification import run_whole
+from executor.verification.cases import Case
+from executor.verification.parts import Subject
 
 
 def apply(name, *operands, **attributes):

@@ -7,8 +7,8 @@ import pytest
 
 import tdl
 from executor.kernels import KERNELS, convolution
-from executor.verify import Options, check_operator
-from executor.verify_cases import CASES, Draw
+from executor.verification import Options, check_operator
+from executor.verification.cases import CASES, Draw
 from tdl.catalog import loss, pointwise
 
 NAMES = sorted(tdl.catalog)

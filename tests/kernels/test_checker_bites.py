@@ -7,8 +7,8 @@ import pytest
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify import Options, check_operator
-from executor.verify_cases import Case
+from executor.verification import Options, check_operator
+from executor.verification.cases import Case
 
 
 def failed_checks(name, kernel=None, operator=None, generate=None):

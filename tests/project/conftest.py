@@ -18,11 +18,14 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 def command():
     """Run a console script by name, as declared, from the repository's root."""
 
-    def run(name, *arguments, launcher=()):
+    def run(name, *arguments, launcher=(), environment=None, stdout=subprocess.PIPE):
         module, function = SCRIPTS[name].split(":")
         code = f"import sys; from {module} import {function}; sys.argv = [{name!r}, *sys.argv[1:]]; {function}()"
         line = [*launcher, sys.executable, "-c", code, *map(str, arguments)]
-        return subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
+        environment = {**os.environ, **(environment or {})}
+        return subprocess.run(
+            line, check=False, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT, env=environment
+        )
 
     return run
 

@@ -92,6 +92,25 @@ def test_the_search_stands_on_its_floors(floor):
                 assert ".".join(module.split(".")[:3]) in below, f"{path.relative_to(ROOT)}:{line} imports {module}"
 
 
+def test_the_search_knows_nothing_of_programs_and_reports():
+    for path in FILES:
+        if module_name(path).startswith("planner.search"):
+            for module, line in imports(path):
+                where = f"{path.relative_to(ROOT)}:{line} imports {module}"
+                assert not module.startswith(("planner.program", "planner.report")), where
+
+
+SIMULATOR = [path for path in FILES if path.relative_to(ROOT).parts[0] == "simulator"]
+
+
+@pytest.mark.parametrize("path", SIMULATOR, ids=module_name)
+def test_the_simulator_reaches_into_no_other_object(path):
+    """SimPy is used through its public interface."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            assert ast.unparse(node.value) == "self", f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+
+
 def test_no_import_cycles():
     graph = {}
     for name, path in MODULES.items():

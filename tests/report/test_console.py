@@ -39,7 +39,7 @@ def test_files_are_named(capsys):
 def test_failed_jobs_are_status_1(capsys):
     assert ends(JobError("rank 3 ended"), capsys) == (1, "error: rank 3 ended\n")
     status, line = ends(KeyboardInterrupt(), capsys)
-    assert (status, line.strip()) == (1, "error: interrupted")
+    assert (status, line.strip()) == (130, "error: interrupted")
 
 
 def test_unexpected_failures_name_their_place(capsys, monkeypatch):

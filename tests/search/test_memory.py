@@ -84,7 +84,7 @@ def test_a_tighter_limit_costs_more_and_is_kept(name, searcher, objective):
     for part in (1, 0.95, 0.9):
         limit = int(size * part)
         try:
-            plan = search(graph, replace(options, memory_bytes=limit))
+            plan = search(graph, replace(options, memory_bytes=limit, arena_of=arena_sizes))
         except DoesNotFitError as error:
             assert error.least > limit  # noqa: PT017
             break
@@ -116,7 +116,7 @@ def found_within(graph, options, limit, plans):
     """Search under a limit; what is said must be true of every plan. Returns whether it is the cheapest that fits."""
     fitting = [cost for cost, size in plans if size <= limit]
     try:
-        found = search(graph, replace(options, memory_bytes=limit)).search
+        found = search(graph, replace(options, memory_bytes=limit, arena_of=arena_sizes)).search
     except DoesNotFitError as error:
         failed = error
     else:
@@ -166,10 +166,10 @@ def test_factors_that_do_not_fit_are_passed_over():
     graph = graph_of("mlp-3-64")
     options = SearchOptions((), placements="S,R")
     sizes = [max(arena_sizes(search(graph, SearchOptions(ways, placements="S")))) for ways in ((2, 2), (4,))]
-    plan = best_plan(graph, 4, SearchOptions((), placements="S,R", memory_bytes=max(sizes)))
+    plan = best_plan(graph, 4, SearchOptions((), placements="S,R", memory_bytes=max(sizes), arena_of=arena_sizes))
     assert max(arena_sizes(plan)) <= max(sizes)
     with pytest.raises(DoesNotFitError, match=r"fits in 1000 bytes .* takes \d+, \d+ more"):
-        best_plan(graph, 4, replace(options, memory_bytes=1000))
+        best_plan(graph, 4, replace(options, memory_bytes=1000, arena_of=arena_sizes))
 
 
 @pytest.mark.parametrize(
@@ -236,14 +236,14 @@ def test_the_command_says_what_the_arena_takes(tmp_path, capsys):
 
 @pytest.mark.parametrize(("seed", "placements", "limit"), [(2017, "S,R,P", 1024), (2002, "S,R", 640)])
 def test_joint_is_never_worse_than_the_recursion(seed, placements, limit):
-    asked = SearchOptions((2, 2), placements=placements, memory_bytes=limit)
+    asked = SearchOptions((2, 2), placements=placements, memory_bytes=limit, arena_of=arena_sizes)
     joint, recursive = (search(random_graph(seed), replace(asked, searcher=name)) for name in ("joint", "recursive"))
     assert joint.total_bytes <= recursive.total_bytes
     assert joint.search.lower_bound <= joint.total_bytes
 
 
 def test_the_least_is_that_of_all_factorisations():
-    asked = SearchOptions((), memory_bytes=1)
+    asked = SearchOptions((), memory_bytes=1, arena_of=arena_sizes)
     with pytest.raises(DoesNotFitError) as error:
         best_plan(random_graph(9001), 8, asked)
     for ways in ((2, 2, 2), (4, 2), (8,)):
@@ -251,3 +251,8 @@ def test_the_least_is_that_of_all_factorisations():
             search(random_graph(9001), replace(asked, ways=ways))
         assert error.value.floor <= one.value.floor
         assert error.value.least <= one.value.least
+
+
+def test_a_limit_without_a_way_to_size_arenas():
+    with pytest.raises(PlanError, match="memory_bytes: expected arena_of with it"):
+        search(product_graph((4, 4, 4)), SearchOptions((2,), memory_bytes=1))

@@ -10,12 +10,12 @@ from planner.search.minsum.bounds import Bound
 from planner.search.minsum.components import merge
 from planner.search.minsum.deadends import DeadEnds
 from planner.search.minsum.elimination import contract, greedy_order, solve
-from planner.search.minsum.limits import Limits
 from planner.search.minsum.problem import Problem, restricted, simplified
 from planner.search.minsum.relaxation import relax
 from planner.search.minsum.solver import minimise
 
 from planner.search.costs.tables import Tables
+from planner.search.solver.limits import Limits
 
 NOTHING_FITS = Limits(memory_bytes=0, operations=0, seconds=0.2)
 

@@ -52,7 +52,7 @@ def test_what_overwrites_in_place_counts_once():
 def test_the_verdict_is_the_arenas(arena, verdict):
     simulation = simulated(program([compute(100)], buffers={0: []}, arena=arena), star())
     assert simulation.memories[0].verdict == verdict
-    assert simulation.fits is (verdict == "fits")
+    assert bool(simulation.overfull) is (verdict == "out of memory")
     assert simulation.seconds == 1  # time is reported all the same
 
 

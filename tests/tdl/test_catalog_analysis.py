@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdl
-from executor.verify_cases import CASES, Draw
+from executor.verification.cases import CASES, Draw
 from tdl import analysis
 from tdl.catalog.shape import reshape_attributes
 

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 import tdl
-from executor.verify_cases import Case
-from executor.verify_parts import Subject
-from executor.verify_splits import uncovered
+from executor.verification.cases import Case
+from executor.verification.parts import Subject
+from executor.verification.splits import uncovered
 from tdl import REDUCERS, Max, Min, Prod, Sum, maximum, pad, where
 from tests.tdl.test_split_soundness import cells, concatenate
 

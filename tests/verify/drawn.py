@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from executor.kernels import Kernel
-from executor.verify_cases import Case, Draw, Generate
-from executor.verify_check import Application, Check
-from executor.verify_parts import Subject
+from executor.verification.cases import Case, Draw, Generate
+from executor.verification.check import Application, Check
+from executor.verification.parts import Subject
 from tdl import Description, Operator
 
 LEAST = 50

@@ -14,8 +14,8 @@ import numpy as np
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify import Options, check_operator
-from executor.verify_cases import CASES, Draw
+from executor.verification import Options, check_operator
+from executor.verification.cases import CASES, Draw
 from planner.graph.ir import Node
 from planner.graph.rules import RULES
 from tdl.expr import Coordinate, Element, walk

@@ -7,9 +7,9 @@ import pytest
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify import KINDS, Options, check_operator
-from executor.verify_cases import CASES, Case
-from executor.verify_check import difference
+from executor.verification import KINDS, Options, check_operator
+from executor.verification.cases import CASES, Case
+from executor.verification.check import difference
 from planner.graph.rules import RULES
 
 

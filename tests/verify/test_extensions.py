@@ -11,7 +11,7 @@ import tdl
 from executor.extensions import cases, kernel
 from executor.kernels import KERNELS
 from executor.operators_cli import main as operators
-from executor.verify_cases import CASES
+from executor.verification.cases import CASES
 from planner import extensions
 from planner.cli import main as plan
 from planner.errors import GraphError
@@ -23,7 +23,7 @@ from simulator.cli import main as simulate
 OPERATOR = """
 import tdl
 from executor.extensions import cases, kernel
-from executor.verify_cases import Case
+from executor.verification.cases import Case
 from planner.extensions import gradient
 from planner.graph import GraphBuilder, Init
 

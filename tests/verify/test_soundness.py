@@ -9,9 +9,9 @@ import pytest
 
 import tdl
 from executor.kernels import KERNELS
-from executor.verify_cases import CASES, Draw
-from executor.verify_planned import planned_checks
-from executor.verify_splits import meaning_checks, split_check
+from executor.verification.cases import CASES, Draw
+from executor.verification.planned import planned_checks
+from executor.verification.splits import meaning_checks, split_check
 from tests.verify.drawn import LEAST, split_on_enough
 
 NAMES = sorted(set(tdl.catalog) & set(CASES) & set(KERNELS))

@@ -7,21 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from executor.verify_cases_base import Array, Case, Draw, Generate
+from executor.verification.cases.base import Array, Case, Draw, Generate, spread
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 
 Domain = Callable[..., Array]
 
 
-def anywhere(draw: Draw, *shape: int) -> Array:
-    """Values of both signs."""
-    return draw.array(*shape)
-
-
-def above_zero(draw: Draw, *shape: int) -> Array:
-    """Values above zero."""
-    return draw.positive(*shape)
+anywhere, above_zero = Draw.array, Draw.positive
 
 
 def above_one(draw: Draw, *shape: int) -> Array:
@@ -76,33 +69,26 @@ def _attributes(draw: Draw, row: str) -> Mapping[str, Value]:
     return ATTRIBUTES[row](draw) if row in ATTRIBUTES else {}
 
 
-def _shape(draw: Draw) -> tuple[int, ...]:
-    return draw.shape()
-
-
 def _one_operand(draw: Draw, row: str, operands: int) -> Case:
     """Draw a case of a unary or scalar row, or of its slope, whose first operand is the gradient."""
-    shape = _shape(draw)
+    shape = draw.shape()
     arrays = [draw.array(*shape) for _ in range(operands - 1)] + [DOMAINS.get(row, anywhere)(draw, *shape)]
     return Case(tuple(arrays), _attributes(draw, row))
 
 
 def _two_operands(draw: Draw, row: str, operands: int) -> Case:
     """Draw a case of a binary row or of its slopes, the last operand possibly spread over the first's dimensions."""
-    shape, pow_ = _shape(draw), row == "pow"
+    shape = draw.shape()
     arrays = [draw.array(*shape) for _ in range(operands - 2)]
-    arrays.append(draw.positive(*shape) if pow_ else draw.array(*shape))
+    arrays.append((above_zero if row == "pow" else anywhere)(draw, *shape))
     last = anywhere if row in ("maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge") else off_zero
-    if draw.flag():
-        return Case((*arrays, last(draw, *shape)))
-    dims = draw.subset(len(shape))
-    return Case((*arrays, last(draw, *(shape[dim] for dim in dims))), {"dims": dims})
+    return spread(draw, arrays, last)
 
 
 def _quotient(draw: Draw, row: str, operands: int) -> Case:
     """Draw a case of a remainder or of its slopes: quotients halfway between the integers, at which it jumps."""
     del row
-    shape = _shape(draw)
+    shape = draw.shape()
     dims = draw.subset(len(shape)) if draw.flag() else tuple(range(len(shape)))
     b = draw.generator.integers(4, 17, [shape[dim] for dim in dims]) / 8
     b *= 2 * draw.generator.integers(0, 2, b.shape) - 1
@@ -114,14 +100,14 @@ def _quotient(draw: Draw, row: str, operands: int) -> Case:
 
 
 def _integers(draw: Draw, row: str, operands: int) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     arrays = tuple(draw.below(3, *shape) for _ in range(operands))
     return Case(arrays, _attributes(draw, row))
 
 
 def _broadcast_mask(draw: Draw, operands: int) -> Case:
     """Draw a mask over some or all dimensions, for `where` (mask, a, b) or `masked_fill` (x, mask)."""
-    shape = _shape(draw)
+    shape = draw.shape()
     dims = draw.subset(len(shape)) if draw.flag() else None
     attributes: dict[str, Value] = {} if dims is None else {"dims": dims}
     mask = draw.below(2, *(shape if dims is None else (shape[dim] for dim in dims)))
@@ -141,11 +127,11 @@ def _diagonal(draw: Draw) -> Case:
 
 def _dropout(draw: Draw) -> Case:
     step = draw.generator.integers(0, 1000, ()).astype(float)
-    return Case((draw.array(*_shape(draw)), step), {"p": draw.number(1, 7) / 8, "seed": draw.number(0, 5)})
+    return Case((draw.array(*draw.shape()), step), {"p": draw.number(1, 7) / 8, "seed": draw.number(0, 5)})
 
 
 def _random(draw: Draw, **attributes: Value) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     extents = {f"i{dim}": extent for dim, extent in enumerate(shape)}
     step = draw.generator.integers(0, 1000, ()).astype(float)
     return Case((step,), {**attributes, "rank": len(shape), "seed": draw.number(0, 5), "extents": extents})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -19,7 +19,7 @@ import numpy as np
 from executor.backend import asnumpy
 from executor.kernels import Kernel, KernelCall
 from executor.kernels.call import OutputError
-from executor.verify_cases import Array, Case, Draw
+from executor.verification.cases import Array, Case, Draw
 from planner.graph.ir import Value
 from planner.layout import Runs
 from tdl import REDUCERS, Affine, Description, Digits, Index
@@ -32,7 +32,7 @@ class PartError(ValueError):
     """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
     """What is run: a kernel, its description at given ranks, one case, and the extents of the whole."""
 
@@ -50,6 +50,27 @@ class Subject:
         """Every iteration."""
         return {variable: ((0, extent),) for variable, extent in self.extents.items()}
 
+    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the outputs."""
+        return self.description.output_shapes(self.extents)
+
+    @cached_property
+    def output_dtypes(self) -> list[np.dtype[Any]]:
+        """Each output's dtype, as the description says."""
+        operands = [str(operand.dtype) for operand in self.case.operands]
+        return [np.dtype(dtype) for dtype in self.description.output_dtypes(operands)]
+
+    @cached_property
+    def indices(self) -> list[list[tuple[Index, ...]]]:
+        """The distinct indices of every dimension of every operand."""
+        return [self._indices(number) for number in range(len(self.case.operands))]
+
+    def _indices(self, number: int) -> list[tuple[Index, ...]]:
+        own = [access.index for access in self.description.accesses if access.operand == number]
+        if not own:
+            return [()] * self.case.operands[number].ndim
+        return [tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True)]
+
 
 def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
     """Cut range(extent) unevenly into `parts` non-empty parts; scattered parts have several runs each if possible."""
@@ -61,25 +82,40 @@ def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
 
 def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -> tuple[Array, ...]:
     """Run every combination of the parts that `cuts` gives for some variables, and assemble the whole outputs."""
-    outputs = subject.description.outputs
-    results: list[Array | None] = [None] * len(outputs)
-    counts: list[Array | None] = [None] * len(outputs)
+    wholes = [
+        Whole(np.zeros(shape, dtype), np.zeros(shape, int))
+        for shape, dtype in zip(subject.output_shapes(), subject.output_dtypes, strict=True)
+    ]
     reducer = _reducer(subject.description, tuple(cuts))
     for chosen in product(*cuts.values()):
         iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
-        for call_runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
-            for number, (output, array) in enumerate(zip(outputs, arrays, strict=True)):
-                where = _selection([_positions(index, call_runs, subject.extents) for index in output.index])
-                if results[number] is None:
-                    shape = subject.description.output_shapes(subject.extents)[number]
-                    results[number], counts[number] = np.zeros(shape, array.dtype), np.zeros(shape, int)
-                _combine(cast(Array, results[number]), cast(Array, counts[number]), (where, array, reducer))
-    for number, count in enumerate(counts):
-        if count is None or count.min() < 1:
+        for runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
+            for output, whole, array in zip(subject.description.outputs, wholes, arrays, strict=True):
+                where = _selection([_positions(index, runs, subject.extents) for index in output.index])
+                whole.put(where, array, reducer)
+    for number, whole in enumerate(wholes):
+        if whole.counts.min() < 1:
             raise PartError(f"output {number} has elements that no part computes")
-        if reducer is None and count.max() > 1:
+        if reducer is None and whole.counts.max() > 1:
             raise PartError(f"output {number} has elements that several parts compute, and no reducer")
-    return tuple(cast(Array, result) for result in results)
+    return tuple(whole.values for whole in wholes)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An output that is put together of parts, and how many of them each element was put into."""
+
+    values: Array
+    counts: Array
+
+    def put(self, where: Any, part: Array, reducer: str | None) -> None:
+        """Put one part into its place, combining it with what is there already if there is a reducer."""
+        before = self.counts[where]
+        part = part.reshape(before.shape)
+        if reducer is not None and before.any():
+            part = np.where(before > 0, REDUCERS[reducer].numpy(self.values[where], part), part)
+        self.values[where] = part
+        self.counts[where] += 1
 
 
 def _reducer(description: Description, variables: tuple[str, ...]) -> str | None:
@@ -88,17 +124,6 @@ def _reducer(description: Description, variables: tuple[str, ...]) -> str | None
     if len(reducers) > 1:
         raise PartError(f"variables {', '.join(variables)} have different reducers {sorted(map(str, reducers))}")
     return next(iter(reducers), None)
-
-
-def _combine(result: Array, count: Array, part: tuple[Any, Array, str | None]) -> None:
-    """Put one part into its place, combining it with what is there already."""
-    where, array, reducer = part
-    array = array.reshape(count[where].shape)
-    if reducer is not None and count[where].any():
-        merged = REDUCERS[reducer].numpy(result[where], array)
-        array = np.where(count[where] > 0, merged, array)
-    result[where] = array
-    count[where] += 1
 
 
 def run_worker(
@@ -138,7 +163,7 @@ def call_kernel(
     """
     outputs = tuple(
         blank(subject.xp, [_length(index, runs) for index in output.index], dtype)
-        for output, dtype in zip(subject.description.outputs, output_dtypes(subject), strict=True)
+        for output, dtype in zip(subject.description.outputs, subject.output_dtypes, strict=True)
     )
     ranges = {}
     for variable, spans in runs.items():
@@ -151,16 +176,6 @@ def call_kernel(
     for number, output in enumerate(written):
         _require_written(number, output)
     return written
-
-
-def output_dtypes(subject: Subject) -> list[np.dtype[Any]]:
-    """Return each output's dtype, as the description says."""
-    return list(_output_dtypes(subject.description, tuple(operand.dtype for operand in subject.case.operands)))
-
-
-@lru_cache(maxsize=1024)
-def _output_dtypes(description: Description, dtypes: tuple[np.dtype[Any], ...]) -> tuple[np.dtype[Any], ...]:
-    return tuple(np.dtype(dtype) for dtype in description.output_dtypes([str(dtype) for dtype in dtypes]))
 
 
 UNWRITTEN = {"f2": 0x7E5A, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5}
@@ -220,13 +235,6 @@ def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
     return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
 
 
-@lru_cache(maxsize=1024)
-def _indices(description: Description, number: int) -> tuple[tuple[Index, ...], ...]:
-    """Distinct indices of every dimension of an operand."""
-    own = [access.index for access in description.accesses if access.operand == number]
-    return tuple(tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True))
-
-
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
     """Return the indices needed of each dimension of an operand: hulls per combination of runs, clipped, united.
 
@@ -234,8 +242,8 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
     variables `split` occurs is needed whole; with None every dimension is narrowed.
     """
     operand = subject.case.operands[number]
-    indices = _indices(subject.description, number) or ((),) * operand.ndim
-    return [_marked(subject, extent, own, runs, split) for extent, own in zip(operand.shape, indices, strict=True)]
+    dimensions = zip(operand.shape, subject.indices[number], strict=True)
+    return [_marked(subject, extent, own, runs, split) for extent, own in dimensions]
 
 
 def _marked(

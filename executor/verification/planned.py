@@ -16,9 +16,10 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.kernels import KernelCall
-from executor.verify_cases import Array, Draw
-from executor.verify_check import Application, Check, compared
-from executor.verify_parts import PartError, Subject, blank, output_dtypes
+from executor.values import indices
+from executor.verification.cases import Array, Draw
+from executor.verification.check import Application, Check, compared
+from executor.verification.parts import PartError, Subject, Whole, blank
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
 from planner.layout import production as produce
@@ -88,14 +89,12 @@ def _run_worker(
     """Run one worker's calls; return its local outputs."""
     ways, worker = place
     held = [
-        subject.xp.asarray(operand[np.ix_(*_indices(needed(signature, number, strategy, ways)[worker]))])
-        if operand.ndim
-        else subject.xp.asarray(operand)
+        subject.xp.asarray(operand[_where(needed(signature, number, strategy, ways)[worker])])
         for number, operand in enumerate(subject.case.operands)
     ]
     outputs = [
         blank(subject.xp, local_shape(produce(signature, number, strategy, ways).regions[worker]), dtype)
-        for number, dtype in enumerate(output_dtypes(subject))
+        for number, dtype in enumerate(subject.output_dtypes)
     ]
     for call in node_work(signature, strategy, ways, worker).calls:
         _call(subject, call, held, outputs)
@@ -118,27 +117,17 @@ def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Se
 
 def _assemble(made: Production, parts: Sequence[Array], ways: tuple[int, ...]) -> Array:
     """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
-    whole = np.zeros(made.shape, parts[0].dtype)
-    counts = np.zeros(made.shape, int)
+    whole = Whole(np.zeros(made.shape, parts[0].dtype), np.zeros(made.shape, int))
     for worker, own in enumerate(parts):
         twin = _twin(worker, made.same, ways)
-        if twin != worker:
-            if not np.array_equal(own, parts[twin], equal_nan=True):
-                raise PartError(f"workers {twin} and {worker} compute the same, but their results differ")
-            continue
-        region = made.regions[worker]
-        where: Any = np.ix_(*_indices(region)) if made.shape else ()
-        part = own.reshape(np.shape(whole[where]))
-        if made.reducing and made.reducer is not None:
-            merged = REDUCERS[made.reducer].numpy(whole[where], part)
-            whole[where] = np.where(counts[where] > 0, merged, part)
-        else:
-            whole[where] = part
-        counts[where] += 1
-    expected = prod(ways[step] for step in made.reducing)
+        if twin == worker:
+            whole.put(_where(made.regions[worker]), own, made.reducer if made.reducing else None)
+        elif not np.array_equal(own, parts[twin], equal_nan=True):
+            raise PartError(f"workers {twin} and {worker} compute the same, but their results differ")
+    expected, counts = prod(ways[step] for step in made.reducing), whole.counts
     if counts.min(initial=expected) < expected or counts.max(initial=expected) > expected:
         raise PartError(f"some elements are computed {counts.min()} to {counts.max()} times, expected {expected}")
-    return whole
+    return whole.values
 
 
 def _twin(worker: int, same: frozenset[int], ways: tuple[int, ...]) -> int:
@@ -149,5 +138,6 @@ def _twin(worker: int, same: frozenset[int], ways: tuple[int, ...]) -> int:
     return found
 
 
-def _indices(region: Region) -> list[Array]:
-    return [np.concatenate([np.arange(start, stop) for start, stop in runs] or [np.arange(0)]) for runs in region]
+def _where(region: Region) -> Any:
+    """Return what selects a region of a whole array."""
+    return np.ix_(*map(indices, region)) if region else ()

@@ -13,20 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 import tdl
 from executor.kernels import KERNELS, Kernel
 from executor.kernels.call import OutputError
-from executor.verify_cases import CASES, Case, Draw, Generate, drawn
-from executor.verify_check import Application, Check
-from executor.verify_gradients import gradient_checks
-from executor.verify_kernel import kernel_checks, run_whole, shape_checks
-from executor.verify_parts import PartError, Subject
-from executor.verify_planned import planned_checks
-from executor.verify_splits import split_checks
+from executor.verification.cases import CASES, Case, Draw, Generate, drawn
+from executor.verification.check import Application, Check
+from executor.verification.gradients import gradient_checks
+from executor.verification.kernel import kernel_checks, run_whole, shape_checks
+from executor.verification.parts import PartError, Subject
+from executor.verification.planned import planned_checks
+from executor.verification.splits import split_checks
 from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 
@@ -55,6 +54,10 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.operator}: {self.check}: {self.found} ({self.case})"
+
+
+Done = tuple[str, str, Failure | None]
+"""A check that was made: its kind, its name, and how it failed, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,73 +96,59 @@ def check_operator(name: str, options: Options | None = None) -> Verification:
     Raises KeyError if the catalog has no such operator.
     """
     options = options or Options()
-    operator = options.catalog[name]
-    found = _Found(name)
-    for what, table in (("kernel", options.kernels), ("cases", options.generators)):
-        if name not in table:
-            found.missing(what, f"none registered; use executor.extensions.{what}")
-    if found.failures:
-        return found.verification()
+    done: list[Done] = []
+    for entry in _checked(options.catalog[name], options):
+        done.append(entry)
+        if options.brief and entry[2] is not None:
+            break
+    kinds = Counter(kind for kind, _, _ in done)
+    splits = [check.removeprefix("split ") for _, check, _ in done if check.startswith("split ")]
+    strategies = dict.fromkeys(variable for split in splits for variable in split.split(","))
+    failures = tuple(failure for *_, failure in done if failure is not None)
+    return Verification(name, len(done), dict(kinds), tuple(strategies), failures)
+
+
+def _checked(operator: tdl.Operator, options: Options) -> Iterator[Done]:
+    """Yield every check of every case; where there can be none, that as one that failed."""
+    name = operator.name
+    tables = {"kernel": options.kernels, "cases": options.generators}
+    missing = [what for what, table in tables.items() if name not in table]
+    for what in missing:
+        yield _failed(name, "kernel", what, f"none registered; use executor.extensions.{what}")
+    if missing:
+        return
     draw = Draw(np.random.default_rng([options.seed, *name.encode()]))
     for _ in range(options.cases):
         try:
             case = drawn(options.generators[name], draw)
         except Exception as error:  # a user's generator may fail in any way
-            found.missing("cases", _told(error))
-            break
-        for kind, check, failure in check_case(operator, case, draw, options):
-            found.note(kind, check, failure)
-            if failure is not None and options.brief:
-                return found.verification()
-    return found.verification()
+            yield _failed(name, "kernel", "cases", _told(error))
+            return
+        yield from check_case(operator, case, draw, options)
 
 
-class _Found:
-    """What has been found of one operator so far."""
-
-    def __init__(self, operator: str) -> None:
-        self.operator = operator
-        self.kinds: Counter[str] = Counter()
-        self.strategies: dict[str, None] = {}
-        self.failures: list[Failure] = []
-
-    def note(self, kind: str, check: str, failure: Failure | None) -> None:
-        """Count one check."""
-        self.kinds[kind] += 1
-        if check.startswith("split "):
-            self.strategies |= dict.fromkeys(check.removeprefix("split ").split(","))
-        if failure is not None:
-            self.failures.append(failure)
-
-    def missing(self, what: str, reason: str) -> None:
-        """Note that nothing could be checked for want of something."""
-        self.failures.append(Failure(self.operator, "kernel", what, "any case", reason))
-
-    def verification(self) -> Verification:
-        """Return it as a record."""
-        kinds = dict(self.kinds)
-        return Verification(self.operator, sum(kinds.values()), kinds, tuple(self.strategies), tuple(self.failures))
+def _failed(operator: str, kind: str, check: str, found: str, case: str = "any case") -> Done:
+    return kind, check, Failure(operator, kind, check, case, found)
 
 
-def check_case(
-    operator: tdl.Operator, case: Case, draw: Draw, options: Options
-) -> Iterator[tuple[str, str, Failure | None]]:
-    """Yield kind and name of every check of one case, with its failure or None."""
+def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: Options) -> Iterator[Done]:
+    """Yield every check of one case."""
     shown = _describe(case)
     try:
         description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
         extents = description.extents(tuple(operand.shape for operand in case.operands), case.attributes)
         expected = description.evaluate(case.operands, case.attributes, extents)
     except tdl.TDLError as error:
-        yield "shapes", "description", Failure(operator.name, "shapes", "description", shown, str(error))
+        yield _failed(operator.name, "shapes", "description", str(error), shown)
         return
     subject = Subject(options.kernels[operator.name], description, case, extents, options.xp)
     application = Application(operator, subject, expected, options.rules, options.pairs)
     for kind in options.kinds:
         for check in _guarded(KINDS[kind](application, draw)):
             found = _finding(check)
-            failure = None if found is None else Failure(operator.name, kind, check.name, shown, found)
-            yield kind, check.name, failure
+            yield (
+                (kind, check.name, None) if found is None else _failed(operator.name, kind, check.name, found, shown)
+            )
 
 
 def _guarded(checks: Iterator[Check]) -> Iterator[Check]:
@@ -190,5 +179,4 @@ def _told(error: Exception) -> str:
 def _describe(case: Case) -> str:
     """Shapes and attributes of a case, in one line."""
     shapes = " ".join("x".join(map(str, operand.shape)) or "scalar" for operand in case.operands)
-    attributes: dict[str, Any] = dict(case.attributes)
-    return f"operands {shapes}" + "".join(f", {name}={value}" for name, value in attributes.items())
+    return f"operands {shapes}" + "".join(f", {name}={value}" for name, value in case.attributes.items())

@@ -5,17 +5,13 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from executor.verify_cases_base import Case, Draw, Generate, groups
+from executor.verification.cases.base import Case, Draw, Generate, groups
 from planner.graph.ir import Value
 
 RESHAPES = (
     "b s h -> (bs) h", "(bs) h -> b s h", "n (cyx) -> n c y x", "n c y x -> n (cyx)",
     "a b (cd) -> a c b d", "(ab) c -> a (bc)",
 )  # fmt: skip
-
-
-def _shape(draw: Draw, least: int = 1) -> tuple[int, ...]:
-    return draw.shape(least)
 
 
 def _reshape(draw: Draw) -> Case:
@@ -42,19 +38,19 @@ def _stack(draw: Draw) -> Case:
 
 
 def _permute(draw: Draw) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     return Case((draw.array(*shape),), {"dims": draw.subset(len(shape), len(shape))})
 
 
 def _cat(draw: Draw) -> Case:
-    shape, sizes = list(_shape(draw)), draw.shape(1, 4, 1, 4)
+    shape, sizes = list(draw.shape()), draw.shape(1, 4, 1, 4)
     dim = draw.size(0, len(shape) - 1)
     arrays = tuple(draw.array(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes)
     return Case(arrays, {"dim": dim, "sizes": sizes})
 
 
 def _select(draw: Draw, *, backward: bool) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     dim = draw.size(0, len(shape) - 1)
     attributes: dict[str, Value] = {"dim": dim, "index": draw.number(0, shape[dim] - 1)}
     if not backward:
@@ -65,7 +61,7 @@ def _select(draw: Draw, *, backward: bool) -> Case:
 
 def _slice(draw: Draw, *, backward: bool) -> Case:
     shape, (length, step, start, skip) = (
-        list(_shape(draw)),
+        list(draw.shape()),
         (draw.size(1, 4), *draw.sizes(1, 1, 3), *draw.sizes(2, 0, 3)),
     )
     dim = draw.size(0, len(shape) - 1)
@@ -77,7 +73,7 @@ def _slice(draw: Draw, *, backward: bool) -> Case:
 
 
 def _pad(draw: Draw) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     low, high = (tuple(draw.size(0, 2) for _ in shape) for _ in range(2))
     value = (0.0, -1.5)[draw.number(0, 1)]
     attributes: dict[str, Value] = {"low": low, "high": high, "value": value, "sizes": shape}
@@ -86,7 +82,7 @@ def _pad(draw: Draw) -> Case:
 
 
 def _flip(draw: Draw) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     dims = draw.subset(len(shape), 1)
     return Case((draw.array(*shape),), {"dims": dims, "sizes": tuple(shape[dim] for dim in dims)})
 
@@ -113,7 +109,7 @@ def _embedding_backward(draw: Draw) -> Case:
 
 
 def _index_select(draw: Draw, *, backward: bool) -> Case:
-    shape, count = list(_shape(draw)), draw.size(2, 5)
+    shape, count = list(draw.shape()), draw.size(2, 5)
     dim = draw.size(0, len(shape) - 1)
     indices, rows = draw.below(shape[dim], count), shape[dim]
     if not backward:
@@ -123,7 +119,7 @@ def _index_select(draw: Draw, *, backward: bool) -> Case:
 
 
 def _gather(draw: Draw, *, backward: bool) -> Case:
-    shape = list(_shape(draw))
+    shape = list(draw.shape())
     dim = draw.size(0, len(shape) - 1)
     index_shape = [*shape[:dim], draw.size(2, 4), *shape[dim + 1 :]]
     indices = draw.below(shape[dim], *index_shape)
@@ -133,7 +129,7 @@ def _gather(draw: Draw, *, backward: bool) -> Case:
 
 
 def _index_of(draw: Draw) -> Case:
-    shape = _shape(draw)
+    shape = draw.shape()
     dim = draw.size(0, len(shape) - 1)
     x = draw.array(*shape)
     # Some values occur nowhere.

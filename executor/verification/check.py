@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import tdl
-from executor.verify_cases import Array
-from executor.verify_parts import Subject
+from executor.verification.cases import Array
+from executor.verification.parts import Subject
 from planner.graph.rules import Rule
 
 EXACT = 1e-9

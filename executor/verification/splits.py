@@ -15,9 +15,9 @@ from typing import cast
 
 import numpy as np
 
-from executor.verify_cases import Array, Draw
-from executor.verify_check import EXACT, Application, Check, compared, difference
-from executor.verify_parts import PartError, Subject, deal, run_in_parts
+from executor.verification.cases import Array, Draw
+from executor.verification.check import EXACT, Application, Check, compared, difference
+from executor.verification.parts import PartError, Subject, deal, run_in_parts
 from tdl import REDUCERS, Affine, Halo, Output, Strategy
 from tdl.index import Rational
 

@@ -6,19 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from executor import verify_cases_pointwise, verify_cases_reduction, verify_cases_shape, verify_cases_windows
-from executor.verify_cases_base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
+from executor.verification.cases import pointwise, reduction, shape, windows
+from executor.verification.cases.base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
 from planner.graph.ir import Value
 
 __all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
-
-
-def _add_n(draw: Draw) -> Case:
-    return same_shape(draw, draw.size(1, 4))
-
-
-def _increment(draw: Draw) -> Case:
-    return Case((draw.array(),))
 
 
 def _adam(draw: Draw) -> Case:
@@ -69,10 +61,6 @@ def _einsum(draw: Draw) -> Case:
     return Case(tuple(draw.array(*(extents[c] for c in term)) for term in terms), {"equation": equation})
 
 
-def _shift_two(draw: Draw) -> Case:
-    return Case((draw.array(draw.size(4, 64)),))
-
-
 def _conv1d(draw: Draw) -> Case:
     b, ci, co, dx = draw.sizes(4, 2, 3)
     x = draw.size(1, 5)
@@ -86,19 +74,19 @@ def _batch_cholesky(draw: Draw) -> Case:
 
 
 CASES: dict[str, Generate] = {
-    **verify_cases_pointwise.CASES,
-    **verify_cases_reduction.CASES,
-    **verify_cases_shape.CASES,
-    **verify_cases_windows.CASES,
+    **pointwise.CASES,
+    **reduction.CASES,
+    **shape.CASES,
+    **windows.CASES,
     **{name: partial(same_shape, count=1) for name in ("relu", "sigmoid", "tanh", "exp", "neg")},
     "log": positive_shape,
     **{name: partial(same_shape, count=2) for name in ("threshold_backward", "sigmoid_backward", "tanh_backward")},
     **dict.fromkeys(("add", "sub", "mul", "div"), binary),
-    "add_n": _add_n,
+    "add_n": lambda draw: same_shape(draw, draw.size(1, 4)),
     "scale": partial(same_shape, count=1, factor=0.75),
     "sgd": partial(same_shape, count=2, lr=0.1),
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
-    "increment": _increment,
+    "increment": lambda draw: Case((draw.array(),)),
     "adam": _adam,
     "adamw": _adamw,
     "rmsprop": partial(_by_root, alpha=0.75),
@@ -106,7 +94,7 @@ CASES: dict[str, Generate] = {
     "mm": _mm,
     "bmm": _bmm,
     "einsum": _einsum,
-    "shift_two": _shift_two,
+    "shift_two": lambda draw: Case((draw.array(draw.size(4, 64)),)),
     "conv1d": _conv1d,
     "batch_cholesky": _batch_cholesky,
 }

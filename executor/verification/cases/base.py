@@ -5,7 +5,7 @@ Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and compariso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,13 +105,17 @@ def positive_shape(draw: Draw) -> Case:
 
 
 def binary(draw: Draw) -> Case:
-    """Two operands, the second above zero and of the same shape or of some of the first one's dimensions."""
-    shape = draw.shape()
-    a = draw.array(*shape)
+    """Two operands, the second above zero."""
+    return spread(draw, [draw.array(*draw.shape())], Draw.positive)
+
+
+def spread(draw: Draw, arrays: Sequence[Array], last: Callable[..., Array]) -> Case:
+    """Operands of one shape with a last one, of the same shape or of some of the others' dimensions."""
+    shape = arrays[0].shape
     if draw.flag():
-        return Case((a, draw.positive(*shape)))
+        return Case((*arrays, last(draw, *shape)))
     dims = draw.subset(len(shape))
-    return Case((a, draw.positive(*(shape[dim] for dim in dims))), {"dims": dims})
+    return Case((*arrays, last(draw, *(shape[dim] for dim in dims))), {"dims": dims})
 
 
 def groups(side: str) -> tuple[tuple[str, ...], ...]:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
 import tdl
 from executor.backend import asnumpy
 from executor.kernels import KernelCall
-from executor.verify_cases import Array, Case, Draw
-from executor.verify_check import ROUGH, Application, Check, compared
-from executor.verify_parts import Subject, call_kernel, output_dtypes
+from executor.verification.cases import Array, Case, Draw
+from executor.verification.check import ROUGH, Application, Check, compared
+from executor.verification.parts import Subject, call_kernel
 from planner.errors import GraphError
 from planner.graph.infer import infer
 
@@ -62,39 +63,39 @@ def kernel_checks(application: Application, _draw: Draw) -> Iterator[Check]:
 
 def run_whole(subject: Subject) -> tuple[Array, ...]:
     """Run the kernel once, on everything; raises if it changes an operand."""
-    inputs = tuple(subject.xp.asarray(operand.copy()) for operand in subject.case.operands)
-    origins = tuple((0,) * operand.ndim for operand in subject.case.operands)
-    outputs = call_kernel(subject, subject.whole(), inputs, origins)
+    inputs = _copies(subject)
+    outputs = call_kernel(subject, subject.whole(), inputs, _origins(subject))
     for number, (array, operand) in enumerate(zip(inputs, subject.case.operands, strict=True)):
         if not np.array_equal(asnumpy(array), operand, equal_nan=True):
             raise ValueError(f"the kernel changed operand {number}")
     return outputs
 
 
+def _copies(subject: Subject) -> tuple[Any, ...]:
+    return tuple(subject.xp.asarray(operand.copy()) for operand in subject.case.operands)
+
+
+def _origins(subject: Subject) -> tuple[tuple[int, ...], ...]:
+    return tuple((0,) * operand.ndim for operand in subject.case.operands)
+
+
 def _aliasings(subject: Subject) -> list[tuple[int, ...]]:
     """Return ways in which outputs may be the very memory of operands of their shape and dtype."""
-    shapes = subject.description.output_shapes(subject.extents)
-    wanted = list(zip(shapes, output_dtypes(subject), strict=True))
+    wanted = list(zip(subject.output_shapes(), subject.output_dtypes, strict=True))
     kinds = [(operand.shape, operand.dtype) for operand in subject.case.operands]
     ways = permutations(range(len(kinds)), len(wanted))
-    fitting = [way for way in ways if [kinds[number] for number in way] == wanted]
-    return fitting[:ALIASINGS]
+    return [way for way in ways if [kinds[number] for number in way] == wanted][:ALIASINGS]
 
 
 def _run_in_place(subject: Subject, way: tuple[int, ...]) -> tuple[Array, ...]:
     """Run the whole operator with output number j in the memory of operand way[j]."""
-    inputs = tuple(subject.xp.asarray(operand.copy()) for operand in subject.case.operands)
+    inputs = _copies(subject)
     outputs = tuple(inputs[number] for number in way)
     ranges = {variable: (0, extent) for variable, extent in subject.extents.items()}
-    origins = tuple((0,) * operand.ndim for operand in subject.case.operands)
-    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
+    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, _origins(subject)))
     return tuple(asnumpy(output) for output in outputs)
 
 
 def _single(case: Case) -> Case:
     """Convert floating-point operands to single precision (exact for the values that cases draw)."""
-    return replace(case, operands=tuple(_to_single(operand) for operand in case.operands))
-
-
-def _to_single(operand: Array) -> Array:
-    return operand.astype(np.float32) if operand.dtype.kind == "f" else operand
+    return replace(case, operands=tuple(a.astype(np.float32) if a.dtype.kind == "f" else a for a in case.operands))

@@ -16,8 +16,8 @@ from typing import cast
 import numpy as np
 
 import tdl
-from executor.verify_cases import Array, Case, Draw
-from executor.verify_check import Application, Check
+from executor.verification.cases import Array, Case, Draw
+from executor.verification.check import Application, Check
 from planner.graph.build import ONES, GraphBuilder
 from planner.graph.ir import Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
@@ -46,8 +46,8 @@ def _batch_statistics(case: Case) -> dict[int, Derived]:
 
 
 def _statistics(case: Case) -> dict[int, Derived]:
-    kept = cast("tuple[int, ...]", case.attributes["statistics"])
     shape = case.operands[0].shape
+    kept = cast("tuple[int, ...]", case.attributes["statistics"])
     dims = tuple(dim for dim in range(len(shape)) if dim not in kept)
     count = prod(shape[dim] for dim in dims)
     return {
@@ -80,59 +80,54 @@ def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
     rule = application.rules.get(name)
     if rule is None:
         return
-    case = application.subject.case
-    derived = DERIVED[name](case) if name in DERIVED else {}
-    free = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f" and number not in derived]
-    problem = _Problem(name, case, derived, draw)
+    problem = _Problem(application, rule, draw)
     outputs = [number for number, array in enumerate(application.expected) if array.dtype.kind == "f"]
-    ways = {"": outputs}
+    yield from _Slopes(problem, tuple(outputs)).checks("")
     if len(outputs) > 1:
-        ways[" with one output in use"] = [outputs[draw.size(0, len(outputs) - 1)]]
-    for suffix, used in ways.items():
-        yield from _Slopes(problem, rule, tuple(used), tuple(free), constant=False).checks(suffix)
+        one = outputs[draw.size(0, len(outputs) - 1)]
+        yield from _Slopes(problem, (one,)).checks(" with one output in use")
     if outputs and application.expected[outputs[0]].shape == ():
-        yield from _Slopes(problem, rule, (outputs[0],), tuple(free), constant=True).checks(" from a constant")
+        yield from _Slopes(problem, (outputs[0],), constant=True).checks(" from a constant")
 
 
 class _Problem:
-    """One case, off the points where functions have kinks and elements tie."""
+    """One case, off the points where functions have kinks and elements tie; `free` are the operands that may move."""
 
-    def __init__(self, operator: str, case: Case, derived: Mapping[int, Derived], draw: Draw) -> None:
-        self.operator = operator
-        self.case = case
-        self.derived = derived
-        self.random = draw.generator
+    def __init__(self, application: Application, rule: Rule, draw: Draw) -> None:
+        name, case = application.operator.name, application.subject.case
+        self.rule, self.random = rule, draw.generator
+        self.derived = DERIVED[name](case) if name in DERIVED else {}
         self.operands = _untied(case.operands, self.random)
+        floats = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f"]
+        self.free = [number for number in floats if number not in self.derived]
+        self.node = Node("result", name, tuple(f"operand{n}" for n in range(len(self.operands))), (), case.attributes)
 
-    def forward(self) -> tuple[GraphBuilder, Node, list[str]]:
-        """Build the operator's node with those that derive its operands; return the operands' names too."""
-        builder = GraphBuilder("float64")
-        names = [f"operand{number}" for number in range(len(self.operands))]
+    def forward(self) -> GraphBuilder:
+        """Build the operator's node, the last, with those that derive its operands."""
+        builder, names = GraphBuilder("float64"), self.node.inputs
         for number, (name, array) in enumerate(zip(names, self.operands, strict=True)):
-            if array.dtype.kind == "f" and number not in self.derived:
+            if number in self.free:
                 builder.weight(name, array.shape, ONES)
             elif number not in self.derived:
                 builder.input(name, array.shape, Init("data"), str(array.dtype))
         for number, own in self.derived.items():
             builder.apply(own.op, *(names[other] for other in own.operands), name=names[number], **own.attributes)
-        builder.emit(Node("result", self.operator, tuple(names), (), self.case.attributes))
-        return builder, builder.nodes[-1], names
+        builder.emit(self.node)
+        return builder
 
 
 class _Slopes:
     """The gradients that a rule gives for one choice of outputs, and the central differences of the same."""
 
-    def __init__(
-        self, problem: _Problem, rule: Rule, used: tuple[int, ...], free: tuple[int, ...], *, constant: bool
-    ) -> None:
-        self.problem, self.rule, self.used, self.free = problem, rule, used, free
-        self.builder, self.node, self.names = problem.forward()
+    def __init__(self, problem: _Problem, used: tuple[int, ...], *, constant: bool = False) -> None:
+        self.problem, self.constant = problem, constant
+        self.builder = problem.forward()
         self.nodes = tuple(self.builder.nodes)
-        operands = dict(zip(self.names, problem.operands, strict=True))
-        self.given = {name: array for name, array in operands.items() if name not in _produced(self.nodes)}
+        self.node = self.nodes[-1]
+        operands = zip(self.node.inputs, problem.operands, strict=True)
+        self.given = {name: array for number, (name, array) in enumerate(operands) if number not in problem.derived}
         shapes = {number: self.builder.shape(self.node.outputs[number]) for number in used}
         self.factors = {number: problem.random.uniform(-1, 1, shape) for number, shape in shapes.items()}
-        self.constant = constant
         self.gradients: Gradients | None = None
         self.values: Mapping[str, Array] = {}
 
@@ -140,15 +135,16 @@ class _Slopes:
         """Yield the check that the rule applies, then, where it does, one per operand."""
         yield Check(f"gradient rule{suffix}", self.apply)
         if self.gradients is not None:
-            for number in self.free:
+            for number in self.problem.free:
                 yield Check(f"gradient of operand {number}{suffix}", partial(self.compare, number))
 
     def compare(self, number: int) -> str | None:
         """Say how the derivative along a random direction of one operand differs, or None."""
-        operand = self.given[self.names[number]]
+        name = self.node.inputs[number]
+        operand = self.given[name]
         direction = np.asarray(self.problem.random.uniform(-1, 1, operand.shape))
         found, size = self._by_rule(number, direction)
-        ends = [self._combined({self.names[number]: operand + sign * STEP * direction}) for sign in (1, -1)]
+        ends = [self._combined({name: operand + sign * STEP * direction}) for sign in (1, -1)]
         expected = (ends[0] - ends[1]) / (2 * STEP)
         if abs(found - expected) <= TOLERANCE * max(1.0, size, abs(expected)):
             return None
@@ -166,9 +162,9 @@ class _Slopes:
             arriving[number] = self.builder.input(name, factor.shape, ONES)
             values[name] = factor
         producers = {output: node for node in self.nodes for output in node.outputs}
-        wanted = tuple(number in self.free or number in self.problem.derived for number in range(len(self.names)))
+        wanted = tuple(n in self.problem.free or n in self.problem.derived for n in range(len(self.node.inputs)))
         backward = Backward(self.builder, self.node, tuple(arriving), wanted, producers)
-        gradients = apply_rule(self.rule, backward)
+        gradients = apply_rule(self.problem.rule, backward)
         self.values = evaluated(self.builder.nodes, values)
         self.gradients = gradients
 
@@ -185,10 +181,6 @@ class _Slopes:
         values = evaluated(self.nodes, {**self.given, **moved})
         outputs = self.node.outputs
         return float(sum(np.sum(factor * values[outputs[number]]) for number, factor in self.factors.items()))
-
-
-def _produced(nodes: Sequence[Node]) -> set[str]:
-    return {output for node in nodes for output in node.outputs}
 
 
 def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, Array]:
