@@ -83,7 +83,7 @@ def test_soybeans_five_layers():
 
 def test_equalchop_finds_what_the_authors_prototype_finds():
     options = {"batch": 512, "optimizer": "none", "first_input_gradient": True}
-    plan = search(build("mlp-4-8192", **options), SearchOptions((2, 2, 2), "equalchop"))
+    plan = search(build("mlp-4-8192", **options), SearchOptions((2, 2, 2), "equalchop", "S"))
     loss = 4 * 512 * 8
     assert 4 * 234_881_024 <= plan.total_bytes <= 4 * 234_881_024 + 2 * loss
 
@@ -91,14 +91,14 @@ def test_equalchop_finds_what_the_authors_prototype_finds():
 def test_spartan_moves_less_than_the_authors_prototype_of_it():
     options = {"batch": 512, "optimizer": "none", "first_input_gradient": True}
     graph = build("mlp-4-8192", **options)
-    spartan, joint = (search(graph, SearchOptions((2, 2, 2), name)).total_bytes for name in ("spartan", "joint"))
+    spartan, joint = (search(graph, SearchOptions((2, 2, 2), name, "S")).total_bytes for name in ("spartan", "joint"))
     assert joint < spartan < 4 * 286_261_248
 
 
 def test_spartan_splits_the_largest_tensor_as_its_reader_would_have_it():
     b = GraphBuilder()
     b.apply("mm", b.input("x", (64, 8)), b.input("w", (8, 4)), name="y")
-    plan = search(b.finish({}, {}), SearchOptions((2,), "spartan"))
+    plan = search(b.finish({}, {}), SearchOptions((2,), "spartan", "S"))
     assert plan.layouts["x"] == plan.layouts["y"] == (Shard(0),)
     assert plan.total_bytes == 8 * 4 * 4
 
