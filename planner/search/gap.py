@@ -32,6 +32,5 @@ def with_bound(plan: Plan, options: SearchOptions, known: Coarsenings) -> Plan:
     asked = replace(options, ways=plan.ways)
     space = space_of(plan.graph, asked, known)
     found = joint(space, replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS)))
-    record = with_fields(plan.search, bound_by="joint")
-    record = bounded(record, found.lower_bound or 0, space, described(asked, known))
+    record = bounded(with_fields(plan.search, bound_by="joint"), found.lower_bound, space, described(asked, known))
     return plan if record.lower_bound is None or record.lower_bound > record.cost else replace(plan, search=record)
