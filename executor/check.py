@@ -11,7 +11,7 @@ from executor.backend import asnumpy
 from executor.cluster import HostArray, alone
 from executor.data import DataSet
 from executor.training import Trainer, lowered
-from planner.plan import single_worker
+from planner.plans.plan import single_worker
 from planner.report.schema import CheckResult, finite
 
 TOLERANCES: Mapping[str, float] = {"float32": 1e-5, "float64": 1e-12}

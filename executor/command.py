@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
+import display
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
@@ -27,26 +28,21 @@ from executor.training import Programs, lowered
 from executor.transport import TRANSPORTS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
-from planner.plan import Plan
-from planner.plan_json import load_plan
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
 from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
-from planner.report.tables import byte_matrix, summary
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("execute")
+@click.command("execute", context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="Training iterations.")
-@click.option(
-    "--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="auto: cupy where a GPU is."
-)
-@click.option("--transport", type=click.Choice(tuple(TRANSPORTS)), default="p2p", show_default=True)
-@click.option(
-    "--prefetch", type=click.IntRange(0), default=1, show_default=True, help="Start fetches so many units early."
-)
-@click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random", show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
+@click.option("--transport", type=click.Choice(tuple(TRANSPORTS)), default="p2p")
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
+@click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
 @click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
 @click.option("--check", is_flag=True, help="Then train on one worker, and compare every updated tensor.")
 @operators_option
@@ -141,8 +137,7 @@ class Execution:
     def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:
         """Print and write the last report (rank 0); those before it are written again with it."""
         last = reports[-1]
-        for table in (summary(last), byte_matrix(last.bytes)):
-            stdout().print(table)
+        stdout().print(*display.tables(last), sep="\n")
         sys.stdout.flush()
         if last.check is not None and not last.check.passed:
             print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)

@@ -12,9 +12,9 @@ import numpy as np
 from executor.cluster import Cluster
 from executor.job import Findings
 from executor.training import Programs
+from planner.graph.facts import batch_size, weight_dtype
 from planner.program.tasks import Compute, Program
-from planner.report.facts import batch_size, matrix, weight_dtype
-from planner.report.schema import OutsideArena, Report, Setting, finite
+from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
 from planner.report.trace import Trace
 
 
@@ -43,9 +43,9 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
         machine=platform.node(),
         hardware=str(settings["hardware"]),
         plan=path.name,
-        model=str(plan.search.get("model", path.stem)),
-        searcher=str(plan.search.get("name", "unknown")),
-        placements=str(plan.search.get("placements", "unknown")),
+        model=plan.search.model or path.stem,
+        searcher=plan.search.searcher or "unknown",
+        placements=plan.search.placements or "unknown",
         workers=plan.workers,
         ways=plan.ways,
         planned_bytes=matrix(plan.bytes.tolist()),

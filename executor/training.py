@@ -18,7 +18,7 @@ from executor.values import Tile, fill, stream
 from executor.worker import Worker
 from planner.graph.ir import Graph
 from planner.layout import Region
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.program.lower import lower
 from planner.program.tasks import Program, WorkerProgram
 

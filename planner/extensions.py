@@ -27,7 +27,7 @@ operators_option = click.option(
     metavar="FILE.py",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Run a Python file that registers operators of your own; may be given several times.",
+    help="Run a Python file that registers operators, models or searchers of your own; may be given several times.",
 )
 """The option of every command that works with operators; its value goes to `load_operators`."""
 

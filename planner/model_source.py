@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from planner.errors import GraphError
 from planner.extensions import guarded, load_file
-from planner.graph.check import check
+from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 
 _FUNCTION = r"(.+\.py):(\w+)"
 
 
-def source_files(model: str) -> tuple[Path, ...]:
-    """Return the file that MODEL names, if it names one."""
-    match = re.fullmatch(_FUNCTION, model)
-    if match is None and not model.endswith((".json", ".py")):
+def source_files(source: str) -> tuple[Path, ...]:
+    """Return the file that a model's source names, if it names one."""
+    match = re.fullmatch(_FUNCTION, source)
+    if match is None and not source.endswith((".json", ".py")):
         return ()
-    return (Path(match[1] if match else model),)
+    return (Path(match[1] if match else source),)
 
 
-def load_model(model: str, options: Mapping[str, Any]) -> Graph:
-    """Return the checked training graph that MODEL names.
+def model(source: str, **options: object) -> Graph:
+    """Return the checked training graph that `source` names.
 
-    `options` are fields of `ModelOptions` that were given; only zoo models take any. Raises GraphError naming the
-    file or model and what is wrong, OSError where a file cannot be read.
+    `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
+    (batch=128); only zoo models take any. Raises GraphError naming the file or model and what is wrong, OSError where a
+    file cannot be read.
     """
-    match = re.fullmatch(_FUNCTION, model)
-    if not source_files(model):
-        return build(model, ModelOptions(**options))
+    match = re.fullmatch(_FUNCTION, source)
+    if not source_files(source):
+        return replace(build(source, **options), name=source)
     if options:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-        raise GraphError(f"{model}: a graph of one's own has no model options, found {given}")
+        raise GraphError(f"{source}: a graph of one's own has no model options, found {given}")
     if match is not None:
-        return _from_function(Path(match[1]), match[2])
-    if model.endswith(".py"):
-        raise GraphError(f"{model}: expected {model}:FUNCTION, found no function's name")
-    return load_graph(Path(model))
+        return replace(_from_function(Path(match[1]), match[2]), name=source)
+    if source.endswith(".py"):
+        raise GraphError(f"{source}: expected {source}:FUNCTION, found no function's name")
+    return replace(load_graph(Path(source)), name=source)
 
 
 def _from_function(path: Path, name: str) -> Graph:

@@ -7,28 +7,24 @@ from typing import Any
 
 import click
 
+import display
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
-from planner.plan_json import load_plan
-from planner.program.lower import lower
+from planner.plans.plan_json import load_plan
 from planner.report.console import JobError, command_errors, stdout
 from planner.report.schema import write_reports
-from planner.report.tables import byte_matrix, devices, links, summary
-from simulator.report import report
-from simulator.simulation import simulate
+from simulator.report import report, simulation_of
 from simulator.tracing import trace
-from topologies import load_topology
+from topologies import available
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 
 @command_errors
-@click.command("simulate")
+@click.command("simulate", context_settings={"show_default": True})
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--topo", required=True, help="A topology file, or the name of one of the package's own.")
-@click.option(
-    "--prefetch", type=click.IntRange(0), default=1, show_default=True, help="Start fetches so many units early."
-)
+@click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
@@ -41,19 +37,13 @@ def main(plan_path: Path, topo: str, **options: Any) -> None:
     json_path, trace_path = options["json_path"], options["trace_path"]
     check_written((json_path, trace_path), (plan_path,))
     load_operators(options["operator_files"])
-    machine = load_topology(topo)
-    plan = load_plan(plan_path)
-    machine.require_devices(plan.workers)
-    settings = {"prefetch": options["prefetch"], "overlap": options["overlap"]}
-    program = lower(plan, prefetch=settings["prefetch"])
-    simulation = simulate(program, machine, overlap=settings["overlap"], record_messages=trace_path is not None)
-    result = report(plan, plan_path, simulation, settings)
+    plan, settings = load_plan(plan_path), {name: options[name] for name in ("prefetch", "overlap")}
+    simulation = simulation_of(plan, topo, record_messages=trace_path is not None, **settings)
+    result = report(plan, plan_path.name, simulation, settings)
     if json_path is not None:
         write_reports(json_path, result)
     if trace_path is not None:
         trace(simulation).write(trace_path)
-    console = stdout()
-    for table in (summary(result), devices(result), byte_matrix(result.bytes), links(result)):
-        console.print(table)
+    stdout().print(*display.tables(result), sep="\n")
     if simulation.overfull:
         raise JobError(f"{plan_path}: out of memory on {', '.join(simulation.overfull)}")

@@ -1,28 +1,50 @@
-"""A simulation as the report that simulator and executor share."""
+"""Simulating a plan, as the command `simulate` and `simulator.simulate` do it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.plan import Plan
-from planner.report.facts import batch_size, matrix, weight_dtype
-from planner.report.schema import Report, Setting
-from simulator.simulation import Simulation
+from planner.graph.facts import batch_size, weight_dtype
+from planner.plans.plan import Plan
+from planner.program.lower import lower
+from planner.report.schema import Report, Setting, matrix
+from simulator.simulation import Simulation, simulated
+from topologies import Machine, load_topology
 
 
-def report(plan: Plan, path: Path, simulation: Simulation, settings: Mapping[str, Setting]) -> Report:
-    """Return the report of one simulated plan; `path` is the plan's file, by whose name reports are matched."""
+def simulate(plan: Plan, machine: str | Machine, *, prefetch: int = 1, overlap: bool = True) -> Report:
+    """Return the report of one simulated training iteration of a plan.
+
+    `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
+    compute units early fetches start, `overlap` whether transfers overlap computation. Raises a TopologyError where the
+    machine has too few devices or no figure for a dtype.
+    """
+    found = simulation_of(plan, machine, prefetch=prefetch, overlap=overlap)
+    return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap})
+
+
+def simulation_of(
+    plan: Plan, machine: str | Machine, *, prefetch: int, overlap: bool, record_messages: bool = False
+) -> Simulation:
+    """Lower and simulate a plan."""
+    machine = load_topology(machine) if isinstance(machine, str) else machine
+    machine.require_devices(plan.workers)
+    return simulated(lower(plan, prefetch), machine, overlap=overlap, record_messages=record_messages)
+
+
+def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str, Setting]) -> Report:
+    """Return the report of one simulated plan; reports are matched by the plan's `name`."""
     machine, program = simulation.machine, simulation.program
     batch, seconds = batch_size(plan.graph), simulation.seconds
     return Report(
         source="simulator",
         machine=machine.name,
         hardware=machine.description,
-        plan=path.name,
-        model=str(plan.search.get("model", path.stem)),
-        searcher=str(plan.search.get("name", "unknown")),
-        placements=str(plan.search.get("placements", "unknown")),
+        plan=name,
+        model=plan.search.model or Path(name).stem,
+        searcher=plan.search.searcher or "unknown",
+        placements=plan.search.placements or "unknown",
         workers=plan.workers,
         ways=plan.ways,
         planned_bytes=matrix(plan.bytes),

@@ -38,7 +38,7 @@ class Simulation:
         return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
 
 
-def simulate(program: Program, machine: Machine, *, overlap: bool = True, record_messages: bool = False) -> Simulation:
+def simulated(program: Program, machine: Machine, *, overlap: bool = True, record_messages: bool = False) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the

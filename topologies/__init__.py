@@ -1,5 +1,6 @@
 """Machines as data: what devices, memories and links there are, and how traffic crosses them."""
 
+from topologies import tables
 from topologies.errors import TopologyError
 from topologies.level import Level, levels
 from topologies.load import available, load_topology, parse_topology
@@ -19,4 +20,5 @@ __all__ = [
     "levels",
     "load_topology",
     "parse_topology",
+    "tables",
 ]

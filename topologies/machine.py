@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from display import Shown
 from topologies.errors import TopologyError
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
@@ -92,7 +93,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Machine:
+class Machine(Shown):
     """Devices, memories, links, all their resources, and a route between any two devices."""
 
     name: str

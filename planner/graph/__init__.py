@@ -2,7 +2,7 @@
 
 from planner.graph.autodiff import gradients
 from planner.graph.build import GraphBuilder
-from planner.graph.check import check
+from planner.graph.checking import check
 from planner.graph.graph_json import from_data, load_graph, save_graph, to_data
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 from planner.graph.optimizers import OPTIMIZERS, Optimizer

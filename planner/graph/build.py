@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from planner.errors import GraphError
-from planner.graph.check import check
+from planner.graph.checking import check
 from planner.graph.infer import infer
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 

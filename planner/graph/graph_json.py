@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from planner.errors import GraphError
-from planner.graph.check import check
+from planner.graph.checking import check
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
 T = TypeVar("T")

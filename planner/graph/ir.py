@@ -1,9 +1,11 @@
-"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `check.py`."""
+"""The training graph: tensors, nodes, the loop's updates. Data only; the checker is in `checking.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from display import Shown
 
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 
@@ -67,14 +69,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Shown):
     """A training iteration: nodes in an order in which they can run.
 
     `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
-    `metrics` names the tensors reported while training ("loss", "logits", "labels").
+    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `name` is what people call it.
     """
 
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
+    name: str = field(default="", compare=False)

@@ -13,9 +13,6 @@ process that plans many forgets the oldest."""
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
 
-REMEMBERED = 1 << 14
-"""Results that a function which is asked the same again and again remembers: several graphs' worth, hundreds of MB."""
-
 
 def part(extent: int, parts: int, number: int) -> tuple[int, int]:
     """Return the half-open range of part `number` when `extent` elements are cut into `parts`."""

@@ -11,7 +11,7 @@ from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, add_bias, classify, flatten, linear, max_pool, padded_convolution
 from planner.models.names import scaled
-from planner.models.options import ModelOptions
+from planner.models.options import Scaled
 
 CONVOLUTIONS = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 """Output channels, kernel, stride, padding."""
@@ -20,18 +20,16 @@ POOLED = (1, 2, 5)
 """The convolutions that a 3x3 max pool of stride 2 follows."""
 
 HIDDEN = 4096
-DEFAULT_IMAGE = 224
-DEFAULT_CLASSES = 1000
 
 
-def build(options: ModelOptions) -> Graph:
+def build(options: Scaled) -> Graph:
     """Return the training graph of AlexNet, every width but the classes' times `options.width`; images from 63 pixels.
 
     Raises GraphError for smaller images, and where a scaled width is no integer.
     """
     b = GraphBuilder(options.dtype)
-    size = options.image or DEFAULT_IMAGE
-    x = b.input("images", (options.batch, options.channels or 3, size, size))
+    size = options.image
+    x = b.input("images", (options.batch, options.channels, size, size))
     for layer, (channels, *window) in enumerate(CONVOLUTIONS, start=1):
         kernel, stride, padding = window
         x = padded_convolution(b, x, f"conv{layer}", (scaled(channels, options.width), kernel, stride, padding))
@@ -42,9 +40,9 @@ def build(options: ModelOptions) -> Graph:
     return training_graph(b, metrics, options.optimizer_settings)
 
 
-def classifier(b: GraphBuilder, x: str, hidden: int, options: ModelOptions) -> str:
+def classifier(b: GraphBuilder, x: str, hidden: int, options: Scaled) -> str:
     """Add three fully connected layers with biases, relu between; return the logits of x [n, features]."""
     for layer in (1, 2):
         x = add_bias(b, linear(b, x, hidden, f"fc{layer}", gain=RELU_GAIN), f"fc{layer}", 1)
         x = b.apply("relu", x, name=f"fc{layer}.relu")
-    return add_bias(b, linear(b, x, options.classes or DEFAULT_CLASSES, "fc3"), "fc3", 1)
+    return add_bias(b, linear(b, x, options.classes, "fc3"), "fc3", 1)

@@ -13,14 +13,14 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Init, Value
 from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, linear, softmax, uniform
-from planner.models.options import ModelOptions
+from planner.models.options import Tokens
 
 TO_HEADS = "bsd,thed->tbhse"
 HEAD_WIDTH = 64
 EXPANSION = 4
 
 
-def heads_of(width: int, options: ModelOptions) -> int:
+def heads_of(width: int, options: Tokens) -> int:
     """Return how many heads share `width`: the option, or one per 64; GraphError unless they divide it."""
     heads = options.heads or max(1, width // HEAD_WIDTH)
     if width % heads:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import batch_norm, convolution, pooled_classifier
 from planner.models.names import width
-from planner.models.options import ModelOptions
-
-DEFAULT_IMAGE = 24
-DEFAULT_CLASSES = 1000
+from planner.models.options import Images, option
 
 
-def build(layers: str, channels: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Options(Images):
+    """What can be chosen about a CNN."""
+
+    image: int = option(24, "Height and width of the images.")
+    channels: int | None = option(None, "Channels of the images; default: C.")  # type: ignore[assignment]
+    classes: int = option(1000, "Classes to tell apart.")
+    batch_norm: bool = option(False, "Batch norm after each convolution.")
+
+
+def build(layers: str, channels: str, options: Options) -> Graph:
     """Return the training graph of a CNN: each convolution followed by relu, then global mean and a classifier.
 
     The images have C channels too unless the option `channels` says otherwise; batch norm is off by default.
     """
     b = GraphBuilder(options.dtype)
-    size, count = options.image or DEFAULT_IMAGE, width(channels)
+    size, count = options.image, width(channels)
     x = b.input("images", (options.batch, options.channels or count, size, size))
     for layer in range(1, int(layers) + 1):
         x = convolution(b, x, f"conv{layer}", (count, 3, 1))
         if options.batch_norm:
             x = batch_norm(b, x, f"bn{layer}")
         x = b.apply("relu", x, name=f"relu{layer}")
-    metrics = pooled_classifier(b, x, options.classes or DEFAULT_CLASSES)
+    metrics = pooled_classifier(b, x, options.classes)
     return training_graph(b, metrics, options.optimizer_settings)

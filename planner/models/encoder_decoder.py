@@ -6,16 +6,25 @@ and without dropout. Every decoder block reads the same encoder result, so the g
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
 from planner.models.names import width as read_width
-from planner.models.options import ModelOptions
+from planner.models.options import Tokens, option
 
 
-def build(layers: str, width: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Options(Tokens):
+    """What can be chosen about an encoder-decoder."""
+
+    source_sequence: int | None = option(None, "Tokens that the encoder reads; default: as many as in the target.")
+
+
+def build(layers: str, width: str, options: Options) -> Graph:
     """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch sequence].
 
     Source, target and output layer share one table of embeddings unless `options.tied` is off. Raises GraphError for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
@@ -10,10 +11,18 @@ from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models import wresnet
 from planner.models.layers import classify, global_pool, linear
-from planner.models.options import ModelOptions
+from planner.models.options import option
 
 
-def build(classes: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Options(wresnet.Backbone):
+    """What can be chosen about a face recogniser."""
+
+    backbone: str = option("wresnet-50-1", "The wide ResNet below Classifier-C.")
+    embedding: int = option(512, "Width of Classifier-C's embedding.")
+
+
+def build(classes: str, options: Options) -> Graph:
     """Return the training graph of a backbone, a linear embedding of its pooled features, and a linear classifier.
 
     The backbone is a wide ResNet, by default ResNet-50; the embedding is 512 wide unless options say otherwise. Real

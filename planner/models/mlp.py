@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, classify, linear
 from planner.models.names import width
-from planner.models.options import ModelOptions
+from planner.models.options import Training, option
 
 
-def build(layers: str, hidden: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Options(Training):
+    """What can be chosen about an MLP."""
+
+    first_input_gradient: bool = option(False, "Whether the first layer's data gradient is computed, for no use.")
+
+
+def build(layers: str, hidden: str, options: Options) -> Graph:
     """Return the training graph of an MLP: inputs [batch, H], and as many classes as hidden units."""
     b = GraphBuilder(options.dtype)
     count, units = int(layers), width(hidden)

@@ -1,81 +1,91 @@
-"""What can be chosen about a zoo model besides its name."""
+"""What can be chosen about a model besides its name: every family's options derive from those of training."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from planner.errors import GraphError
 from planner.graph.optimizers import OPTIMIZERS, Optimizer
 
-FLOAT_DTYPES = ("float32", "float64")
-COUNTS = ("batch", "unroll", "input_width", "embedding", "sequence", "vocabulary")
-OPTIONAL_COUNTS = ("image", "channels", "classes", "source_sequence", "heads")
-NUMBERS = ("width", "lr", "momentum", "beta1", "beta2", "eps", "alpha", "decay")
+CHOICES = {"dtype": ("float32", "float64"), "optimizer": tuple(OPTIMIZERS)}
+"""The options whose value is one of several names."""
+
+
+def option(default: Any, meaning: str) -> Any:
+    """Declare an option of a family with its default; None stands for what the model makes of its other numbers."""
+    return field(default=default, metadata={"help": meaning})
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """Options of all models; None stands for the model's own default, and a model ignores what it has no use for.
+class Training:
+    """What every family has. An option is a count (`int`), a number from 0 (`float`), a switch or a name.
 
-    `batch` samples per iteration over all workers. `image` is the images' height and width, `channels` how many they
-    have. `unroll`: timesteps; `input_width`: width of a timestep's input. `batch_norm` after every convolution.
-    `width` multiplies the widths of AlexNet and VGG-16. `backbone` and `embedding`: a Classifier-C's backbone model
-    and the width of its embedding. `sequence`: tokens per sample, of an encoder-decoder's target; `source_sequence`:
-    of its source, by default as many; `vocabulary`: how many different tokens; `heads` per attention; `tied`: whether
-    tokens' embeddings are the output layer's weights too; `qkv_bias`: whether queries, keys and values have biases.
-    (Attention is blind to the keys' bias. Its gradient is rounding alone, which Adam blows up to full steps, so that
-    with Adam no two ways of computing agree on it.)
-    `first_input_gradient`: whether the first layer's data gradient is computed, which training has no use for but
-    some published costs include (MLP only). `optimizer` is a name in `OPTIMIZERS`, with its constants; "none" gives
-    forward and backward only.
+    Raises GraphError for a value out of range.
     """
 
-    batch: int = 32
-    dtype: str = "float32"
-    image: int | None = None
-    channels: int | None = None
-    classes: int | None = None
-    unroll: int = 20
-    input_width: int = 512
-    batch_norm: bool | None = None
-    width: float = 1.0
-    backbone: str = "wresnet-50-1"
-    embedding: int = 512
-    sequence: int = 1024
-    source_sequence: int | None = None
-    vocabulary: int = 32000
-    heads: int | None = None
-    tied: bool = True
-    qkv_bias: bool = True
-    first_input_gradient: bool = False
-    optimizer: str = "momentum"
-    lr: float = 0.01
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    alpha: float = 0.99
-    decay: float = 0.01
+    batch: int = option(32, "Samples per iteration, over all workers.")
+    dtype: str = option("float32", "Of weights and activations.")
+    optimizer: str = option("momentum", "What updates the weights; none: forward and backward only.")
+    lr: float = option(0.01, "Learning rate.")
+    momentum: float = option(0.9, "Of the optimizer momentum.")
+    beta1: float = option(0.9, "Of adam and adamw.")
+    beta2: float = option(0.999, "Of adam and adamw.")
+    eps: float = option(1e-8, "Of adam, adamw, rmsprop and adagrad.")
+    alpha: float = option(0.99, "Of rmsprop.")
+    decay: float = option(0.01, "Of the weights, by adamw.")
 
     def __post_init__(self) -> None:
-        """Raise GraphError for a value out of range."""
-        for name in (*COUNTS, *OPTIONAL_COUNTS):
-            value = getattr(self, name)
-            left_to_model = value is None and name in OPTIONAL_COUNTS
-            if not left_to_model and (type(value) is not int or value < 1):
-                raise GraphError(f"option {name} must be a positive integer, found {value!r}")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise GraphError(f"option {name} must be a finite number from 0, found {value!r}")
-        for name, known in (("dtype", FLOAT_DTYPES), ("optimizer", tuple(OPTIMIZERS))):
-            value = getattr(self, name)
-            if value not in known:
-                raise GraphError(f"option {name} must be one of {', '.join(known)}, found {value!r}")
+        for one in fields(self):
+            _check(one.name, str(one.type).removesuffix(" | None"), getattr(self, one.name), one.default)
 
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        shared = {field.name: getattr(self, field.name) for field in fields(Optimizer) if field.name != "name"}
+        shared = {one.name: getattr(self, one.name) for one in fields(Optimizer) if one.name != "name"}
         return Optimizer(self.optimizer, **shared)
+
+
+def _check(name: str, kind: str, value: object, default: object) -> None:
+    if value is None and default is None:
+        return
+    if kind == "int" and (type(value) is not int or value < 1):
+        raise GraphError(f"option {name} must be a positive integer, found {value!r}")
+    if kind == "float" and not (type(value) in (int, float) and 0 <= value < math.inf):  # type: ignore[operator]
+        raise GraphError(f"option {name} must be a finite number from 0, found {value!r}")
+    if kind == "bool" and type(value) is not bool:
+        raise GraphError(f"option {name} must be True or False, found {value!r}")
+    if kind == "str" and (not isinstance(value, str) or value not in CHOICES.get(name, (value,))):
+        raise GraphError(f"option {name} must be one of {', '.join(CHOICES.get(name, ('a name',)))}, found {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Images(Training):
+    """What models of images have."""
+
+    image: int = option(224, "Height and width of the images.")
+    channels: int = option(3, "Channels of the images.")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(Images):
+    """What AlexNet and VGG-16 have."""
+
+    classes: int = option(1000, "Classes to tell apart.")
+    width: float = option(1.0, "Factor of every width but the classes'.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Training):
+    """What transformers have.
+
+    Attention is blind to the keys' bias. Its gradient is rounding alone, which Adam blows up to full steps, so that
+    with Adam and `qkv_bias` no two ways of computing agree on it.
+    """
+
+    sequence: int = option(1024, "Tokens in a sample; of an encoder-decoder, in its target.")
+    vocabulary: int = option(32000, "How many different tokens there are.")
+    heads: int | None = option(None, "Attention heads; default: width / 64.")
+    tied: bool = option(True, "Whether embeddings are the output layer's weights too.")
+    qkv_bias: bool = option(True, "Whether queries, keys and values have biases.")

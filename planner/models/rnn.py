@@ -6,26 +6,36 @@ worker. There are no biases and no projections.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.graph.build import ZEROS, GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import softmax_cross_entropy, uniform
 from planner.models.names import width
-from planner.models.options import ModelOptions
+from planner.models.options import Training, option
 
-DEFAULT_CLASSES = 512
 GATES = ("i", "f", "g", "o")
 GATE_EQUATION = "bi,ghi->bgh"
 
 
-def build(layers: str, hidden: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Options(Training):
+    """What can be chosen about an unrolled LSTM."""
+
+    unroll: int = option(20, "Timesteps.")
+    input_width: int = option(512, "Width of a timestep's input.")
+    classes: int = option(512, "Classes to tell apart.")
+
+
+def build(layers: str, hidden: str, options: Options) -> Graph:
     """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", the loss their mean over timesteps.
 
     The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.
     """
     b = GraphBuilder(options.dtype)
     cells = _declare_cells(b, int(layers), width(hidden), options)
-    classes = options.classes or DEFAULT_CLASSES
+    classes = options.classes
     weight = b.weight("fc.w", (width(hidden), classes), uniform(width(hidden)))
     losses, metrics = [], {}
     for step in range(options.unroll):
@@ -75,7 +85,7 @@ class _Cell:
         return self.h
 
 
-def _declare_cells(b: GraphBuilder, layers: int, hidden: int, options: ModelOptions) -> list[_Cell]:
+def _declare_cells(b: GraphBuilder, layers: int, hidden: int, options: Options) -> list[_Cell]:
     cells = []
     for layer in range(1, layers + 1):
         inputs = options.input_width if layer == 1 else hidden

@@ -8,10 +8,10 @@ from planner.graph.training import training_graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
 from planner.models.names import width as read_width
-from planner.models.options import ModelOptions
+from planner.models.options import Tokens
 
 
-def build(layers: str, width: str, options: ModelOptions) -> Graph:
+def build(layers: str, width: str, options: Tokens) -> Graph:
     """Return the training graph of a GPT: inputs "tokens" [batch, sequence] and "labels" [batch sequence].
 
     Heads are 64 wide and fully connected layers 4 D; the loss is the mean over all positions. The output layer's

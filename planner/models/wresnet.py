@@ -11,25 +11,37 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, batch_norm, convolution, max_pool, pooled_classifier
-from planner.models.options import ModelOptions
+from planner.models.options import Images, option
 
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 STAGE_WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
 SMALLEST_POOLED_IMAGE = 64
-DEFAULT_IMAGE = 224
-DEFAULT_CLASSES = 1000
 
 
-def build(depth: str, widening: str, options: ModelOptions) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Backbone(Images):
+    """What can be chosen about the features of a wide ResNet."""
+
+    batch_norm: bool = option(True, "Batch norm after each convolution.")
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Backbone):
+    """What can be chosen about a wide ResNet."""
+
+    classes: int = option(1000, "Classes to tell apart.")
+
+
+def build(depth: str, widening: str, options: Options) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
-    metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes or DEFAULT_CLASSES)
+    metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
     return training_graph(b, metrics, options.optimizer_settings)
 
 
-def features(b: GraphBuilder, depth: str, widening: str, options: ModelOptions) -> str:
+def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:
     """Add the input "images" and all blocks; return the last one's activation [n, c, y, x].
 
     L is one of `UNITS`, W a number such that 64 W is whole; GraphError for others. From 64 pixels on the stem is a 7x7
@@ -43,9 +55,9 @@ def features(b: GraphBuilder, depth: str, widening: str, options: ModelOptions) 
     base = STAGE_WIDTHS[0] * Fraction(widening)
     if base.denominator != 1 or base < 1:
         raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
-    size = options.image or DEFAULT_IMAGE
-    images = b.input("images", (options.batch, options.channels or 3, size, size))
-    net = _Network(b, options.batch_norm is not False, sum(units))
+    size = options.image
+    images = b.input("images", (options.batch, options.channels, size, size))
+    net = _Network(b, options.batch_norm, sum(units))
     x = net.stem(images, int(base))
     for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
         for unit in range(1, count + 1):

@@ -3,55 +3,105 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
-from planner.models.options import ModelOptions
+from planner.models.options import CHOICES, Scaled, Tokens, Training
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of models: how its names are spelled, an example, and the function from the name's numbers."""
+    """A family of models: how its names are spelled, an example, how they are built, and what can be chosen.
+
+    `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass.
+    """
 
     pattern: str
     example: str
     build: Callable[..., Graph]
+    options: type[Training] = Training
 
 
 _NUMBER = r"[1-9]\d{0,8}"
 _WIDTH = r"[1-9]\d{0,8}k?"
+_SIZES = rf"-({_NUMBER})-({_WIDTH})"
 
-ZOO: dict[str, Family] = {
-    "mlp-L-H": Family(rf"mlp-({_NUMBER})-({_WIDTH})", "mlp-4-8192", mlp.build),
-    "cnn-L-C": Family(rf"cnn-({_NUMBER})-({_WIDTH})", "cnn-5-2048", cnn.build),
-    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build),
-    "rnn-L-H": Family(rf"rnn-({_NUMBER})-({_WIDTH})", "rnn-8-8k", rnn.build),
-    "alexnet": Family("alexnet", "alexnet", alexnet.build),
-    "vgg-16": Family("vgg-16", "vgg-16", vgg.build),
-    "classifier-C": Family(rf"classifier-({_NUMBER})", "classifier-85742", face.build),
-    "transformer-L-D": Family(rf"transformer-({_NUMBER})-({_WIDTH})", "transformer-24-2048", transformer.build),
+FAMILIES: dict[str, Family] = {
+    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.Options),
+    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.Options),
+    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build, wresnet.Options),
+    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build, rnn.Options),
+    "alexnet": Family("alexnet", "alexnet", alexnet.build, Scaled),
+    "vgg-16": Family("vgg-16", "vgg-16", vgg.build, Scaled),
+    "classifier-C": Family(rf"classifier-({_NUMBER})", "classifier-85742", face.build, face.Options),
+    "transformer-L-D": Family(f"transformer{_SIZES}", "transformer-24-2048", transformer.build, Tokens),
     "encoder-decoder-L-D": Family(
-        rf"encoder-decoder-({_NUMBER})-({_WIDTH})", "encoder-decoder-6-1024", encoder_decoder.build
+        f"encoder-decoder{_SIZES}", "encoder-decoder-6-1024", encoder_decoder.build, encoder_decoder.Options
     ),
 }
-"""From a family's spelling to the family. `build` takes the numbers of the name as they are written, then options."""
+"""From a family's spelling to the family; add to it to have models of your own by name."""
 
 
-def build(name: str, options: ModelOptions | None = None) -> Graph:
+def build(name: str, **options: object) -> Graph:
     """Return the checked training graph of a zoo model: forward, backward and weight update.
 
-    A width may be written in units of 1024: "rnn-8-8k". Raises GraphError for a name or options that fit no model.
+    `options` are fields of the family's options. A width may be written in units of 1024: "rnn-8-8k". Raises GraphError
+    for a name that fits no family, and for options that the family has no use for or values out of range.
     """
-    for family in ZOO.values():
-        match = re.fullmatch(family.pattern, name, re.ASCII)
-        if match:
-            return family.build(*match.groups(), options or ModelOptions())
-    known = ", ".join(_spelled(spelling, family.example) for spelling, family in ZOO.items())
+    for spelling, family in FAMILIES.items():
+        if match := re.fullmatch(family.pattern, name, re.ASCII):
+            return family.build(*match.groups(), _options(spelling, family, options))
+    known = ", ".join(_spelled(spelling, family.example) for spelling, family in FAMILIES.items())
     raise GraphError(f"unknown model {name!r}, the zoo has {known}")
+
+
+def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Training:
+    known = [field.name for field in fields(family.options)]
+    if unknown := [name for name in given if name not in known]:
+        raise GraphError(f"{spelling} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
+    return family.options(**given)  # type: ignore[arg-type]
 
 
 def _spelled(spelling: str, example: str) -> str:
     return spelling if example == spelling else f"{spelling} (such as {example})"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOption:
+    """An option of some families: what kind of value it takes, among which names, if any, and what it means."""
+
+    kind: str
+    choices: tuple[str, ...]
+    help: str
+
+
+def model_options() -> dict[str, ModelOption]:
+    """Return the options of all families by name; the help says which family's default is which."""
+    found: dict[str, dict[object, list[str]]] = {}
+    declared: dict[str, Field[Any]] = {}
+    for spelling, family in FAMILIES.items():
+        for field in fields(family.options):
+            found.setdefault(field.name, {}).setdefault(field.default, []).append(spelling)
+            declared.setdefault(field.name, field)
+    return {
+        name: ModelOption(
+            str(field.type).removesuffix(" | None"),
+            CHOICES.get(name, ()),
+            f"{field.metadata['help']}  {_defaults(found[name])}",
+        )
+        for name, field in declared.items()
+    }
+
+
+def _defaults(by_default: Mapping[object, list[str]]) -> str:
+    """Write the defaults, with the families that have them unless all have one."""
+    known = {default: names for default, names in by_default.items() if default is not None}
+    if [len(names) for names in known.values()] == [len(FAMILIES)]:
+        return f"[default: {next(iter(known))}]"
+    texts = [f"{default} ({', '.join(names)})" for default, names in known.items()]
+    texts += [f"by the model ({', '.join(names)})" for default, names in by_default.items() if default is None]
+    return f"[default: {'; '.join(texts)}]"

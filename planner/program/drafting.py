@@ -8,12 +8,12 @@ from functools import cached_property
 
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Exchange, Region, owned_by_all
-from planner.plan import Plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Read, Traffic, Work, Write
 from planner.program.buffers import Drafts
 from planner.program.cut import cut, total_elements
 from planner.program.schedule import Event, Phase, Transfer, schedule
 from planner.program.units import Unit, compute_units, is_direct
-from planner.traffic import Read, Traffic, Work, Write
 
 WAITS = (Phase.HOP_1_WAIT, Phase.HOP_2_WAIT, Phase.FETCH_WAIT)
 TASKS_TO_START = 2  # a Send and a Fetch or Reduce

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
-from planner.plan import Plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic, Work
 from planner.program.calls import CallGeometry, node_work
 from planner.program.cut import Pieces, cut, total_elements
 from planner.program.drafting import WAITS, Drafting
@@ -29,7 +30,6 @@ from planner.program.tasks import (
     WorkerProgram,
 )
 from planner.program.units import Unit
-from planner.traffic import Traffic, Work
 
 
 def lower(plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from planner.layout import Exchange
+from planner.plans.traffic import Read, Write
 from planner.program.units import Unit
-from planner.traffic import Read, Write
 
 
 class Phase(IntEnum):

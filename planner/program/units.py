@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.graph.ir import Graph
-from planner.traffic import Read, Work
+from planner.plans.traffic import Read, Work
 
 Unit = tuple[Work, ...]
 

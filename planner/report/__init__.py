@@ -1,5 +1,6 @@
-"""What the simulator and the executor report: one schema, tables, traces, the comparison, and the commands' manners."""
+"""How the commands speak: the record that both interpreters report, tables, traces, the comparison, the console."""
 
+from planner.report import summary, tables
 from planner.report.schema import (
     BufferUse,
     CheckResult,
@@ -23,5 +24,7 @@ __all__ = [
     "ReportError",
     "finite",
     "read_reports",
+    "summary",
+    "tables",
     "write_reports",
 ]

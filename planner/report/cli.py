@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from display import printable
 from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
 from planner.report.console import JOB_FAILED, command_errors, stdout
 from planner.report.schema import read_reports
 
 
 @command_errors
-@click.command("compare")
+@click.command("compare", context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPORT.json...")
 @click.option("--pairs", is_flag=True, help="A row for every pair of workers, however many there are.")
 @click.pass_context
@@ -25,11 +26,11 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     comparisons = compare([report for file in files for report in read_reports(file)])
     console = stdout()
     for comparison in comparisons:
-        console.print(comparison.heading, style="bold")
+        console.print(printable(comparison.heading), style="bold")
         console.print(bytes_table(comparison, every_pair=pairs))
         console.print(memory_table(comparison))
     console.print(seconds_table(comparisons))
     for line in (note for comparison in comparisons for note in notes(comparison)):
-        console.print(line)
+        console.print(printable(line))
     if any(comparison.unequal_pairs or comparison.misallocated for comparison in comparisons):
         context.exit(JOB_FAILED)

@@ -15,9 +15,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from display import WIDTH, console, printable
 from planner.errors import GraphError, PlanError
 from planner.report.schema import ReportError
-from planner.report.tables import WIDTH
 from tdl.errors import TDLError
 from topologies.errors import TopologyError
 
@@ -93,8 +93,8 @@ def stdout() -> Console:
     Names are shown as they are, square brackets and colons included.
     """
     if sys.stdout.isatty():
-        return Console(width=max(WIDTH, Console().width), markup=False, emoji=False)
-    return Console(width=WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
+        return console(width=max(WIDTH, Console().width))
+    return console(width=WIDTH, color_system=None)
 
 
 @contextmanager
@@ -110,4 +110,4 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
 
+from display import Shown
 from planner.files import write_file
 
 FORMAT = "report/1"
@@ -78,7 +81,7 @@ class OutsideArena(_Record, frozen=True, kw_only=True):
     nbytes: int | None = None
 
 
-class Report(_Record, frozen=True, kw_only=True):
+class Report(_Record, Shown, frozen=True, kw_only=True):
     """What one plan cost on one machine, predicted or measured.
 
     Seconds of two reports may be compared only where `machine` is the same. All bytes are those of one training
@@ -141,6 +144,11 @@ class Report(_Record, frozen=True, kw_only=True):
         if not self.seconds_per_step or self.seconds_without_communication is None:
             return None
         return 1 - self.seconds_without_communication / self.seconds_per_step
+
+
+def matrix(counted: ArrayLike) -> Matrix:
+    """Return a byte matrix as a report holds it."""
+    return tuple(tuple(int(count) for count in row) for row in np.asarray(counted))
 
 
 def total(matrix: Matrix) -> int:

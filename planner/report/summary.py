@@ -1,123 +1,126 @@
-"""What a plan is, in a few lines: the table that `plan` and `print(plan)` show, and the record behind it."""
+"""What a graph or a plan is, in a few lines."""
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
-from rich.console import Console
+import msgspec
 from rich.table import Table
 
-from planner.report.tables import WIDTH, exact_bytes, facts, grid, percent, quantity, seconds
+import display
+from display import exact_bytes, facts, grid, percent, product, quantity, seconds
+from planner.graph.facts import batch_size
+from planner.graph.ir import Graph
+from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord, Tried
 
-if TYPE_CHECKING:
-    from planner.plan import Plan
+Rows = Iterator[tuple[str, str]]
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+@display.tables.register
+def graph_tables(graph: Graph) -> tuple[Table]:
+    """Show a graph: its size, and its operators, the most frequent first."""
+    kinds = Counter(node.op for node in graph.nodes).most_common()
+    rows = [*_graph(graph), ("operators", ", ".join(f"{count} {op}" for op, count in kinds))]
+    return (facts(f"graph of {graph.name}" if graph.name else "graph", rows),)
+
+
+@display.tables.register
+def plan_tables(plan: Plan) -> tuple[Table]:
+    """Show what was planned; a plan written by hand says little of a search."""
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan.search)]
+    return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
+
+
+def to_data(plan: Plan) -> dict[str, Any]:
     """Return what the table shows, as plain data."""
-    weights = [tensor for tensor in plan.graph.tensors.values() if tensor.role == "weight"]
     return {
-        "model": plan.search.get("model"),
+        "model": plan.search.model or None,
+        "batch": batch_size(plan.graph),
         "nodes": len(plan.graph.nodes),
         "tensors": len(plan.graph.tensors),
-        "weight_bytes": sum(tensor.nbytes for tensor in weights),
+        "weight_bytes": _weight_bytes(plan.graph),
         "workers": plan.workers,
         "ways": plan.ways,
-        "search": dict(plan.search),
+        "search": msgspec.to_builtins(plan.search),
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
     }
 
 
-def summary_table(record: dict[str, Any]) -> Table:
-    """Show what was planned; a plan written by hand says little of a search."""
-    found = record["search"]
-    rows = [
-        ("graph", f"{record['nodes']} nodes, {record['tensors']} tensors"),
-        ("weights", quantity(record["weight_bytes"], "B")),
-        ("workers", grid(record["ways"])),
-    ]
-    if "name" in found:
-        rows.append(("search", f"{found['name']}, placements {found.get('placements', '-')}"))
-    rows.append(("bytes per iteration", exact_bytes(record["bytes"])))
-    if len(record["ways"]) > 1:
-        steps = zip(record["ways"], record["step_bytes"], strict=True)
-        rows += [(f"  step {i}, {way} ways", exact_bytes(cost)) for i, (way, cost) in enumerate(steps, start=1)]
-    rows += _predicted(found) + _memory(found) + _bound(found) + _found(found)
-    return facts(f"plan of {record['model']}" if record["model"] else "plan", rows)
+def _weight_bytes(graph: Graph) -> int:
+    return sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight")
 
 
-def _predicted(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _graph(graph: Graph) -> Rows:
+    yield "graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors"
+    yield "batch", str(batch_size(graph) or "none")
+    yield "weights", quantity(_weight_bytes(graph), "B")
+
+
+def _moved(plan: Plan) -> Rows:
+    """Say what moves, and what would with plain data parallelism."""
+    found, total = plan.search, plan.total_bytes
+    if found.searcher:
+        yield "search", f"{found.searcher}, placements {found.placements or '-'}"
+    yield "bytes per iteration", exact_bytes(total)
+    if len(plan.ways) > 1:
+        for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True), start=1):
+            yield f"  step {step}, {way} ways", exact_bytes(cost)
+    if found.data_parallel_bytes is not None:
+        times = f", {found.data_parallel_bytes / total:.3g} times as many" if total else ""
+        yield "data parallelism", exact_bytes(found.data_parallel_bytes) + times
+    elif found.winner:
+        yield "data parallelism", "not possible: fewer samples than workers"
+
+
+def _found(found: SearchRecord) -> Rows:
+    yield from _predicted(found)
+    if found.memory is not None:
+        taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
+        yield "largest arena", f"{taken} of {limit} bytes allowed"
+    if found.winner:
+        yield from _bound(found)
+        yield "found by", _winner(found)
+    if found.seconds is not None:
+        yield "search took", seconds(found.seconds)
+    for number, tried in enumerate(found.factorisations):
+        yield "" if number else "factorisations tried", _tried(tried)
+
+
+def _predicted(found: SearchRecord) -> Rows:
     """Say where the time of an iteration goes, of a plan searched for that."""
-    if not {"predicted_s", "machine", "winner", "level_s", "latency_s", "compute_s"} <= found.keys():
-        return []
-    if found["winner"] not in found["predicted_s"]:
-        return []
-    levels = [(f"  across level {i}", seconds(cost)) for i, cost in enumerate(found["level_s"], start=1)]
-    return [
-        (f"time per iteration on {found['machine']}", seconds(found["predicted_s"][found["winner"]])),
-        *levels,
-        ("  latencies", seconds(found["latency_s"])),
-        ("  computation", seconds(found["compute_s"])),
-    ]
+    if (predicted := found.predicted) is None:
+        return
+    yield f"time per iteration on {found.machine}", seconds(found.cost)
+    for level, cost in enumerate(predicted.level_s, start=1):
+        yield f"  across level {level}", seconds(cost)
+    yield "  latencies", seconds(predicted.latency_s)
+    yield "  computation", seconds(predicted.compute_s)
 
 
-def _memory(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say what the largest arena takes, of a plan that had to fit."""
-    if "memory" not in found:
-        return []
-    taken, limit = (exact_bytes(found["memory"][name]) for name in ("arena_bytes", "limit_bytes"))
-    return [("largest arena", f"{taken} of {limit} bytes allowed")]
+def _bound(found: SearchRecord) -> Rows:
+    """Say how far from the best the plan can be, and among which plans, where a searcher knows."""
+    if found.lower_bound is None or found.gap is None:
+        yield "lower bound", f"not sought by {found.searcher}"
+        return
+    far = f"gap {percent(found.gap)}" if found.gap else "exact"
+    yield "lower bound", f"{_cost(found.lower_bound)}, {far} (by {found.bound_by})"
+    yield "  of all plans with", found.space
 
 
-def _bound(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say how far from the best the plan can be, where a searcher knows."""
-    if "lower_bound_s" in found:
-        bound = seconds(found["lower_bound_s"])
-    elif "lower_bound" in found:
-        bound = exact_bytes(found["lower_bound"])
-    else:
-        return [("lower bound", f"not sought by {found['name']}")] if "name" in found else []
-    gap = f", gap {percent(found['gap'])}" if "gap" in found else ""
-    by = f" (by {found['bound_by']})" if "bound_by" in found else ""
-    by = f" (of what {found['bound_of']} may choose)" if "bound_of" in found else by
-    return [("lower bound", f"{bound}{gap}{by}")]
+def _cost(cost: int | float) -> str:
+    return seconds(cost) if isinstance(cost, float) else exact_bytes(cost)
 
 
-def _found(found: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    if "seconds" in found:
-        rows.append(("search took", seconds(found["seconds"])))
-    if "winner" in found:
-        rows.append(("found by", _winner(found)))
-    tried = found.get("factors", ())
-    if len(tried) == 1 and len(tried[0]["ways"]) > 1:
-        rows.append(("factors tried", "prime ones only"))
-    if len(tried) > 1:
-        rows += [("factors tried" if one is tried[0] else "", _factors(one)) for one in tried]
-    return rows
+def _tried(tried: Tried) -> str:
+    return f"{product(tried.ways)}: {_cost(tried.cost)}, search {seconds(tried.seconds)}"
 
 
-def _factors(tried: dict[str, Any]) -> str:
-    ways = " x ".join(map(str, tried["ways"]))
-    cost = tried["cost"]
-    found = seconds(cost) if isinstance(cost, float) else exact_bytes(cost)
-    return f"{ways}: {found}, search {seconds(tried['seconds'])}"
-
-
-def _winner(found: dict[str, Any]) -> str:
-    winner, asked = found["winner"], found.get("name")
-    unit, costs = (seconds, found["predicted_s"]) if "predicted_s" in found else (exact_bytes, found.get("bytes", {}))
-    if winner == asked or winner not in costs or asked not in costs:
-        return str(winner)
-    return f"{winner}: {unit(costs[winner])}, {asked} found {unit(costs[asked])}"
-
-
-def as_text(*tables: Table) -> str:
-    """Return tables as plain text."""
-    text = io.StringIO()
-    console = Console(file=text, width=WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
-    for table in tables:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+def _winner(found: SearchRecord) -> str:
+    costs: dict[str, int | float] = dict(found.predicted.candidates_s if found.predicted else found.bytes)
+    if found.winner == found.searcher or found.searcher not in costs:
+        return found.winner
+    return f"{found.winner}: {_cost(costs[found.winner])}, {found.searcher} found {_cost(costs[found.searcher])}"

@@ -1,72 +1,24 @@
-"""Tables for people, built from a report."""
+"""Tables of what the simulator and the executor report."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
+import display
+from display import exact_bytes, facts, grid, percent, quantity, seconds, table
 from planner.report.schema import Matrix, Report, total
 
-WIDTH = 160
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
-TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Build a plain table: the first column to the left, the others to the right."""
-    result = Table(*columns, title=title, title_justify="left", title_style="bold")
-    for column in result.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        result.add_row(*row)
-    return result
-
-
-def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Build a table of names and values."""
-    result = Table(title=title, title_justify="left", title_style="bold", show_header=False)
-    result.add_column(no_wrap=True)
-    result.add_column(max_width=TEXT_WIDTH)
-    for name, value in rows:
-        result.add_row(name, value)
-    return result
-
-
-def quantity(value: float, unit: str) -> str:
-    """Write a value with a decimal prefix and three digits, as in `35.9 GB`."""
-    for factor, prefix in _UNITS:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
-
-
-def seconds(value: float | None) -> str:
-    """Write a duration in the unit that suits it; `-` where there is none."""
-    if value is None:
-        return "-"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value * 1e9:.3g} ns"
-
-
-def exact_bytes(value: int) -> str:
-    """Write bytes to the last digit, since they are compared to the last digit."""
-    return f"{value:,}"
-
-
-def grid(ways: Sequence[int]) -> str:
-    """Write the number of workers and how they are divided, as in `8 as 4 x 2`."""
-    return f"{math.prod(ways)} as {' x '.join(map(str, ways))}" if len(ways) > 1 else str(math.prod(ways))
-
-
-def percent(value: float | None) -> str:
-    """Write a share of one as a percentage; `-` where there is none."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+@display.tables.register
+def tables(report: Report) -> tuple[Table, ...]:
+    """Show a report; links and devices are what a simulator knows."""
+    predicted = (devices(report), links(report)) if report.source == "simulator" else ()
+    return (summary(report), *predicted[:1], byte_matrix(report.bytes), *predicted[1:])
 
 
 def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:

@@ -1,7 +1,8 @@
 """The search: a graph and the ways to split it in, the plan that moves the fewest bytes (or takes least time) out."""
 
 from planner.search.coarse.coarsen import Ties
-from planner.search.options import OBJECTIVES, SearchOptions
+from planner.search.factorisations import best_plan
+from planner.search.options import OBJECTIVES, PLACEMENTS, SearchOptions
 from planner.search.run import search, space_of
 from planner.search.searchers import SEARCHERS
 from planner.search.solver.limits import Limits
@@ -9,6 +10,7 @@ from planner.search.space import Outcome, Searcher, Space
 
 __all__ = [
     "OBJECTIVES",
+    "PLACEMENTS",
     "SEARCHERS",
     "Limits",
     "Outcome",
@@ -16,6 +18,7 @@ __all__ = [
     "Searcher",
     "Space",
     "Ties",
+    "best_plan",
     "search",
     "space_of",
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Plan
-from planner.search import SearchOptions, space_of
-from planner.search.factors import cost_of
+from msgspec.structs import replace as with_fields
+
+from planner.plans.plan import Plan
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.joint import joint
-from planner.search.objectives.timing import Time
+from planner.search.options import SearchOptions
+from planner.search.run import bounded, described, space_of
 from planner.search.searchers import FREE
 
 BOUND_SECONDS = 4.0
@@ -17,23 +19,18 @@ BOUND_SECONDS = 4.0
 BOUND_STEPS = {"bytes": 3, "time": 2}
 """By objective: with more steps than this no bound is sought, as beginning alone takes long."""
 
-BOUNDS = ("lower_bound", "lower_bound_s")
 
-
-def with_bound(plan: Plan, options: SearchOptions) -> Plan:
+def with_bound(plan: Plan, options: SearchOptions, known: Coarsenings) -> Plan:
     """Return a plan with a lower bound for its ways, placements and coarse graph, and its gap, if it has none yet.
 
     `options` are those that it was searched with. The bound is the joint search's, out of time or not; it does
     not count on a limit to memory. The bound of an alternative, which is about its own choices only, is replaced.
     """
-    known = options.name in FREE and any(name in plan.search for name in BOUNDS)
-    if known or len(plan.ways) > BOUND_STEPS[options.objective]:
+    sought = options.searcher not in FREE or plan.search.lower_bound is None
+    if not sought or len(plan.ways) > BOUND_STEPS[options.objective]:
         return plan
-    space = space_of(plan.graph, replace(options, ways=plan.ways))
+    asked = replace(options, ways=plan.ways)
+    space = space_of(plan.graph, asked, known)
     found = joint(space, replace(options.limits, seconds=min(options.limits.seconds, BOUND_SECONDS)))
-    of_bytes, of_time = BOUNDS
-    name, unit = (of_time, space.objective.tick_s) if isinstance(space.objective, Time) else (of_bytes, 1)
-    bound = (found.lower_bound or 0) * unit
-    gap = max(0.0, (cost_of(plan) - bound) / (bound or 1))
-    report = {key: value for key, value in plan.search.items() if key != "bound_of"}
-    return replace(plan, search={**report, name: bound, "gap": round(gap, 6), "bound_by": "joint"})
+    record = bounded(with_fields(plan.search, bound_by="joint"), found.lower_bound, space, described(asked, known))
+    return plan if record.lower_bound is None or record.lower_bound > record.cost else replace(plan, search=record)

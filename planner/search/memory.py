@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isqrt, prod
-from typing import Any
 
 from planner.errors import PlanError
 from planner.layout import Shard
+from planner.plans.search_record import Allowed
 from planner.search.carriage import MOST_PENALTIES
 from planner.search.objectives.storage import PricedStorage, least_stored, resident
 from planner.search.space import Outcome, Space, State
@@ -177,7 +177,7 @@ class Fitted:
     name: str
     outcome: Outcome
     lower_bound: int | None
-    report: Mapping[str, Any]
+    allowed: Allowed
 
 
 def fitted(
@@ -207,11 +207,11 @@ def fitted(
     if search.best is None:
         raise DoesNotFitError(limit, min(search.sizes.values()), search.floor())
     best, outcome = search.best
-    report = {
-        "limit_bytes": limit,
-        "arena_bytes": search.sizes[outcome.choice],
-        "without_limit": {"cost": cheapest.cost, "arena_bytes": search.sizes[cheapest.choice]},
-        "searches": search.searches,
-    }
+    allowed = Allowed(
+        limit_bytes=limit,
+        arena_bytes=search.sizes[outcome.choice],
+        unlimited_arena_bytes=search.sizes[cheapest.choice],
+        searches=search.searches,
+    )
     lower = None if search.lower is None else min(search.lower, outcome.cost)
-    return Fitted(best, outcome, lower, report)
+    return Fitted(best, outcome, lower, allowed)

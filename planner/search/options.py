@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import alternatives
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.searchers import SEARCHERS, WITH_PARTIAL
@@ -14,6 +14,7 @@ from planner.search.solver.limits import Limits
 from topologies import Machine
 
 PLACEMENTS = ("S", "S,R", "S,R,P")
+DEFAULT_PLACEMENTS = "S,R"
 
 OBJECTIVES = ("bytes", "time")
 
@@ -26,18 +27,20 @@ takes about a second then."""
 class SearchOptions:
     """What to search for.
 
-    `ways` are the parts of each step; `placements` is "S" (every tensor is split at every step where it can be),
+    `ways` are the parts of each step, empty where factorisations are tried; `searcher` is a name in SEARCHERS.
+    `placements` is "S" (every tensor is split at every step where it can be, as in Tofu),
     "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
     `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
     `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
     them to do without. `objective` is "bytes" or, on a `machine`, "time";
     `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`).
+    `bound` asks for a lower bound even where the searcher knows none.
     """
 
-    ways: tuple[int, ...]
-    name: str = "recursive"
-    placements: str = "S"
+    ways: tuple[int, ...] = ()
+    searcher: str = "recursive"
+    placements: str = DEFAULT_PLACEMENTS
     ties: Ties | None = None
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
@@ -46,6 +49,7 @@ class SearchOptions:
     machine: Machine | None = None
     memory_bytes: int | None = None
     arena_of: Callable[[Plan], Sequence[int]] | None = None
+    bound: bool = False
 
 
 def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
@@ -67,15 +71,15 @@ def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
     forward pass. `updates` costs bytes under "S,R" only.
     """
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
-    if options.name == "joint":
+    if options.searcher == "joint":
         return replace(untied, updates=False)
     return untied if known.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:
     """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
-    if options.name not in SEARCHERS:
-        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.name!r}")
+    if options.searcher not in SEARCHERS:
+        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
     if options.objective not in OBJECTIVES:
         raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
     if options.memory_bytes is not None and options.arena_of is None:
@@ -83,15 +87,17 @@ def placements_of(options: SearchOptions) -> str:
     if (options.objective == "time") != (options.machine is not None):
         machine = "none" if options.machine is None else options.machine.name
         raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
+    if type(options.seed) is not int or options.seed < 0:
+        raise PlanError(f"expected a seed from 0, found {options.seed!r}")
     wanted = {part.strip() for part in options.placements.split(",")}
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
-    if "P" in wanted and options.name not in WITH_PARTIAL:
+    if "P" in wanted and options.searcher not in WITH_PARTIAL:
         raise PlanError(
-            f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.name!r}"
+            f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.searcher!r}"
         )
     if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:
         return "S,R,P"
-    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.name, "S")
+    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.searcher, "S")

@@ -1,74 +1,105 @@
-"""From a graph and options to a plan: the space of plans, its search, and the report of it."""
+"""From a graph and options to a plan: the space of plans, its search, and the record of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from math import prod
 
+from msgspec.structs import replace as with_fields
+
+from display import product
 from planner.graph.ir import Graph
-from planner.plan import Plan, check_countable
+from planner.plans.check import check_countable
+from planner.plans.plan import Plan
+from planner.plans.search_record import Predicted, SearchRecord, gap_of
+from planner.search.alternatives import IMPLIED
 from planner.search.carriage import carriage, may_be_partial
 from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Ties
+from planner.search.costs.tables import Tables
 from planner.search.memory import fitted
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 from planner.search.options import SearchOptions, placements_of, ties_of
-from planner.search.searchers import FREE, HEURISTIC_STEPS, SEARCHERS, heuristics
+from planner.search.searchers import ALTERNATIVES, DEAR, FEWER_PLACEMENTS, FREE, MOST_STEPS, WITH_PARTIAL, SEARCHERS
 from planner.search.space import Outcome, Space, State
 
+FAR = 3
+"""An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
+the models of the zoo, several steps save an alternative less than half."""
 
-def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
-    """Return the plan that the named searcher finds, or that of what else is tried where it costs less (to 4 steps).
 
-    An alternative asked for by name is returned as it is. `Plan.search` says what was asked for, which searcher won,
-    every candidate's bytes (and predicted seconds), a lower bound for what the asked-for searcher may choose from and
-    the gap to it (where it knows one), seconds and table sizes. Raises a PlanError for options that make no sense, a
-    TopologyError for a machine that cannot run the plan, a DoesNotFitError where no plan is found that fits.
-    `coarsenings` are the graph's, for searching it again.
+def search(
+    graph: Graph,
+    options: SearchOptions,
+    coarsenings: Coarsenings | None = None,
+    alternatives: Collection[str] = ALTERNATIVES,
+) -> Plan:
+    """Return the plan that the named searcher finds, or that of what else is tried where it costs less.
+
+    An alternative asked for by name is returned as it is; `joint` is not worse than the recursion with its own ties.
+    `Plan.search` is the record of the search. `coarsenings` are the graph's, for searching it again; `alternatives` are
+    those that may be tried besides. Raises a PlanError for options that make no sense, a TopologyError for a machine
+    that cannot run the plan, a DoesNotFitError where no plan is found that fits.
     """
     started = time.perf_counter()
-    placements = placements_of(options)
+    placements_of(options)
     check_countable(graph, options.ways)
     known = Coarsenings(graph) if coarsenings is None else coarsenings
+    plan = _searched(graph, options, known, alternatives)
+    if options.searcher == "joint" and (plan.search.gap != 0 or options.ties is not None or options.untie):
+        asked = replace(options, searcher="recursive", ties=None, untie=())
+        plan = _better(plan, _searched(graph, asked, known, alternatives))
+    return replace(plan, search=with_fields(plan.search, seconds=round(time.perf_counter() - started, 3)))
+
+
+def _searched(graph: Graph, options: SearchOptions, known: Coarsenings, alternatives: Collection[str]) -> Plan:
     space = space_of(graph, options, known)
-    found = _found(space, options, known)
-    plan = partial(_plan, graph, options, space)
-    winner, bound = min(found, key=lambda name: found[name].cost), found[options.name].lower_bound
-    details: dict[str, Any] = dict(found[options.name].details)
-    if options.memory_bytes is not None and options.arena_of is not None:
-        names = (options.name, "recursive") if options.name == "joint" else (options.name,)
+    found = _found(space, options, known, alternatives)
+    asked = found[options.searcher]
+    bound, record = asked.lower_bound, _record(options, known, asked)
+    if options.memory_bytes is None or options.arena_of is None:
+        winner = min(found, key=lambda name: found[name].cost)
+    else:
+        sizes, plan_of = options.arena_of, partial(_plan, graph, options, space)
+        names = (options.searcher, "recursive") if options.searcher == "joint" else (options.searcher,)
         again = {name: partial(_again, options, name) for name in names}
         found |= {name: ask(space) for name, ask in again.items() if name not in found}
-        sizes = options.arena_of
-        fit = fitted(space, found, again, lambda choice: max(sizes(plan(choice))), options.memory_bytes)
-        winner, bound, details["memory"] = fit.name, fit.lower_bound, fit.report
-        found = {winner: fit.outcome}
-    report = _report(options, ties_of(options, known), placements, found[winner], bound)
-    report |= {"winner": winner, **details}
-    report |= _costs(space, found, bound, winner) | {"seconds": round(time.perf_counter() - started, 3)}
-    return plan(found[winner].choice, report)
+        fit = fitted(space, found, again, lambda choice: max(sizes(plan_of(choice))), options.memory_bytes)
+        winner, bound, found = fit.name, fit.lower_bound, {fit.name: fit.outcome}
+        record = with_fields(record, memory=fit.allowed)
+    choosing = "" if options.searcher in FREE else f"what {options.searcher} may choose, "
+    record = bounded(_priced(record, space, found, winner), bound, space, choosing + described(options, known))
+    return _plan(graph, options, space, found[winner].choice, record)
 
 
-def _found(space: Space, options: SearchOptions, known: Coarsenings) -> dict[str, Outcome]:
+def _found(
+    space: Space, options: SearchOptions, known: Coarsenings, alternatives: Collection[str]
+) -> dict[str, Outcome]:
     """Return what the named searcher finds and, where nothing proves that the least, what else is tried, by name.
 
     "S" and "S,R" are the searcher with fewer placements, "tied" with all ties, which under "S" the recursion is mostly,
     but not always, better without.
     """
-    placements, name = placements_of(options), options.name
-    found = {name: SEARCHERS[name](space, options.limits)}
+    placements, name = placements_of(options), options.searcher
+    found = {name: _again(options, name, space)}
     if placements == "S,R,P":
         found["S,R"] = _elsewhere(space, _with_fewer(options, known, "S,R"), known, [name])
     proved = found[name].lower_bound == found[name].cost and options.memory_bytes is None
-    if proved or name not in ("recursive", "joint") or len(options.ways) > HEURISTIC_STEPS:
+    if proved or name not in WITH_PARTIAL or len(options.ways) > MOST_STEPS:
         return found
-    for heuristic in heuristics(space, placements):
-        found[heuristic] = SEARCHERS[heuristic](space.without_partial(), options.limits)
-    if space.replicate and space.is_small:
-        found["S"] = _elsewhere(space, _with_fewer(options, known, "S"), known, [name, *heuristics(space, "S")])
+    tried = [one for one in alternatives if one not in DEAR or space.is_small]
+    whole = space.without_partial()
+    single = replace(whole, ways=(prod(space.ways),), tables=Tables()) if space.objective is BYTES else None
+    for other in tried:
+        possible = other in SEARCHERS and set(IMPLIED.get(other, "S").split(",")) <= set(placements.split(","))
+        if possible and (single is None or _again(options, other, single).cost <= FAR * found[name].cost):
+            found[other] = _again(options, other, whole)
+    if FEWER_PLACEMENTS in tried and space.replicate:
+        fewer = [name, *(other for other in tried if other in SEARCHERS and other not in IMPLIED)]
+        found[FEWER_PLACEMENTS] = _elsewhere(space, _with_fewer(options, known, FEWER_PLACEMENTS), known, fewer)
     if placements == "S" and name == "recursive" and options.ties is None and not ties_of(options, known).elementwise:
         found["tied"] = _elsewhere(space, replace(options, ties=Ties()), known, [name])
     return found
@@ -78,11 +109,27 @@ def _again(options: SearchOptions, name: str, space: Space) -> Outcome:
     return SEARCHERS[name](space, options.limits)
 
 
+def _better(plan: Plan, rival: Plan) -> Plan:
+    """Return the cheaper plan, with the record of the first; a bound that the second is below is not about it."""
+    one, other = plan.search, rival.search
+    record = with_fields(one, bytes={**other.bytes, **one.bytes})
+    if other.cost >= one.cost:
+        return replace(plan, search=record)
+    record = with_fields(record, winner=other.winner, predicted=other.predicted, memory=other.memory)
+    if one.lower_bound is None or one.lower_bound > other.cost:
+        known = {} if one.lower_bound is None else {"its_space_has_at_least": one.lower_bound}
+        details = {**one.details, **known}
+        record = with_fields(record, lower_bound=None, gap=None, bound_by="", space="", details=details)
+    else:
+        record = with_fields(record, gap=gap_of(other.cost, one.lower_bound))
+    return replace(rival, search=record)
+
+
 def _plan(
-    graph: Graph, options: SearchOptions, space: Space, choice: Sequence[State], report: Mapping[str, Any] | None = None
+    graph: Graph, options: SearchOptions, space: Space, choice: Sequence[State], record: SearchRecord | None = None
 ) -> Plan:
     layouts, strategies = space.layouts(choice), space.strategies(choice)
-    return Plan(graph, options.seed, options.ways, layouts, strategies, report or {})
+    return Plan(graph, options.seed, options.ways, layouts, strategies, record or SearchRecord())
 
 
 def _with_fewer(options: SearchOptions, known: Coarsenings, placements: str) -> SearchOptions:
@@ -118,31 +165,44 @@ def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> 
     return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
 
 
-def _report(options: SearchOptions, ties: Ties, placements: str, best: Outcome, bound: int | None) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "name": options.name,
-        "placements": placements,
-        "objective": options.objective,
-        "ties": [rule for rule, on in asdict(ties).items() if on],
-    }
-    if options.name not in FREE:
-        report["bound_of"] = options.name
-    return report if bound is None else {**report, "gap": round((best.cost - bound) / max(1, bound), 6)}
+def _record(options: SearchOptions, known: Coarsenings, asked: Outcome) -> SearchRecord:
+    return SearchRecord(
+        searcher=options.searcher,
+        placements=placements_of(options),
+        objective=options.objective,
+        machine="" if options.machine is None else options.machine.name,
+        ties=_applied(options, known),
+        bound_by=options.searcher,
+        details=dict(asked.details),
+    )
 
 
-def _costs(space: Space, found: Mapping[str, Outcome], bound: int | None, winner: str) -> dict[str, Any]:
-    """Return every candidate's bytes, the bound, and under the objective time what that predicts."""
-    objective = space.objective
+def _applied(options: SearchOptions, known: Coarsenings) -> tuple[str, ...]:
+    return tuple(rule for rule, on in asdict(ties_of(options, known)).items() if on)
+
+
+def described(options: SearchOptions, known: Coarsenings) -> str:
+    """Describe the space of plans that a bound is about."""
+    ties = ", ".join(_applied(options, known)) or "none"
+    return f"placements {placements_of(options)}, ways {product(options.ways)}, ties {ties}"
+
+
+def bounded(record: SearchRecord, bound: int | None, space: Space, description: str) -> SearchRecord:
+    """Return a record with a lower bound, in the space's unit of cost, of all plans of that space."""
+    if bound is None:
+        return with_fields(record, bound_by="")
+    lower = bound * space.objective.tick_s if isinstance(space.objective, Time) else bound
+    return with_fields(record, lower_bound=lower, gap=gap_of(record.cost, lower), space=description)
+
+
+def _priced(record: SearchRecord, space: Space, found: Mapping[str, Outcome], winner: str) -> SearchRecord:
+    """Return the record with every candidate's bytes and, under the objective time, what that predicts."""
+    objective, in_bytes = space.objective, replace(space, objective=BYTES)
     if not isinstance(objective, Time):
-        costs = {"bytes": {name: outcome.cost for name, outcome in found.items()}}
-        return costs if bound is None else {**costs, "lower_bound": bound}
-    in_bytes = replace(space, objective=BYTES)
+        return with_fields(record, winner=winner, bytes={name: one.cost for name, one in found.items()})
     domains = [space.domain(v, (state,)) for v, state in enumerate(found[winner].choice)]
-    report = {
-        "bytes": {name: in_bytes.cost(outcome.choice) for name, outcome in found.items()},
-        "machine": objective.machine.name,
-        "tick_s": objective.tick_s,
-        "predicted_s": {name: outcome.cost * objective.tick_s for name, outcome in found.items()},
-        **asdict(objective.breakdown(space.coarse, domains, space.tables)),
-    }
-    return report if bound is None else {**report, "lower_bound_s": bound * objective.tick_s}
+    candidates = {name: outcome.cost * objective.tick_s for name, outcome in found.items()}
+    where = asdict(objective.breakdown(space.coarse, domains, space.tables))
+    predicted = Predicted(tick_s=objective.tick_s, candidates_s=candidates, **where)
+    moved = {name: in_bytes.cost(outcome.choice) for name, outcome in found.items()}
+    return with_fields(record, winner=winner, bytes=moved, predicted=predicted)

@@ -1,11 +1,9 @@
-"""The searchers, which share one signature, and which alternatives are tried besides."""
+"""The searchers, which share one signature, and the alternatives that are tried besides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from planner.search import alternatives, joint, recursive
-from planner.search.space import Searcher, Space
+from planner.search.space import Searcher
 
 SEARCHERS: dict[str, Searcher] = {
     "recursive": recursive.recursive,
@@ -19,23 +17,27 @@ SEARCHERS: dict[str, Searcher] = {
     "hybrid": alternatives.hybrid,
     "one-weird-trick": alternatives.one_weird_trick,
 }
+"""By name; add to it to search in a way of your own."""
 
 FREE = ("recursive", "joint")
-"""The searchers that choose from all plans of a space; the others are alternatives, which choose from some."""
+"""The searchers that choose from all plans of a space; the others choose from some, which their bounds are about."""
 
 WITH_PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
-HEURISTICS = {"S": ("equalchop",), "S,R": ("equalchop", "data-parallel"), "S,R,P": ("equalchop", "data-parallel")}
-"""What is tried besides a search that is not exact; for a small graph, every alternative is."""
+FEWER_PLACEMENTS = "S"
+"""The recursion with fewer placements, which is no restriction of it: fewer choices can lead a recursion further."""
 
-HEURISTIC_STEPS = 4
-"""With more steps than this, heuristics are tried only by name: they look at whole plans of every variable."""
+ONE_STEP = ("equalchop", "data-parallel")
+"""Alternatives that do the same at every step, so that a single step of all workers, searched exactly, covers them."""
 
+STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick", FEWER_PLACEMENTS)
+"""Alternatives that choose from few plans."""
 
-def heuristics(space: Space, placements: str) -> Sequence[str]:
-    """Return the alternatives to try besides a search that is not exact."""
-    if not space.is_small:
-        return HEURISTICS[placements]
-    needs = {name: set(alternatives.IMPLIED.get(name, "S").split(",")) for name in SEARCHERS if name not in FREE}
-    return [name for name, needed in needs.items() if needed <= set(placements.split(","))]
+DEAR = ("allrow", "spartan", "icml18")
+"""Alternatives that choose from nearly as many plans as the joint search: they are tried in small graphs."""
+
+ALTERNATIVES = (*ONE_STEP, *STEP_BY_STEP, *DEAR)
+
+MOST_STEPS = 4
+"""With more steps than this, alternatives are tried only by name: they look at whole plans of every variable."""

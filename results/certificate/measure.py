@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, Ties, space_of
 from planner.search.joint import joint
 from results.certificate.toulbar2 import certified, whole_problem
@@ -19,7 +19,7 @@ WAYS = (2, 2, 2)
 def measure(model: str, batch: int, placements: str, graph: str, solver: str) -> dict[str, Any]:
     """Return the problem's size, the cost that a solver finds, and its CPU seconds and memory."""
     options = SearchOptions(WAYS, "joint", placements, Ties() if graph == "tied" else None)
-    space = space_of(build(model, ModelOptions(batch=batch)), options)
+    space = space_of(build(model, batch=batch), options)
     if solver == "joint":
         started = time.process_time()
         outcome = joint(space, Limits())

@@ -8,7 +8,7 @@ import sys
 import time
 
 from planner.cli import COLLECTED_EVERY
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, Ties, search, space_of
 
 WAYS = (2, 2, 2)
@@ -16,7 +16,7 @@ WAYS = (2, 2, 2)
 
 def measure(model: str, batch: int, placements: str, name: str, rules: set[str]) -> dict[str, object]:
     """Return the size of the coarse graph, the bytes of the searcher's plan, and seconds of CPU from graph to plan."""
-    graph = build(model, ModelOptions(batch=batch))
+    graph = build(model, batch=batch)
     options = SearchOptions(WAYS, name, placements, Ties.only(rules))
     started = time.process_time()
     plan = search(graph, options)
@@ -31,8 +31,8 @@ def measure(model: str, batch: int, placements: str, name: str, rules: set[str])
         "rules": sorted(rules),
         "variables": len(coarse.variables),
         "factors": len(coarse.factors),
-        "bytes": plan.search["bytes"][name],
-        "gap": plan.search.get("gap"),
+        "bytes": plan.search.bytes[name],
+        "gap": plan.search.gap,
         "seconds": round(seconds, 2),
     }
 

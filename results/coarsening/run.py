@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.graph import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Ties
 from planner.search.coarse.coarsen import coarsen
 from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
@@ -54,7 +54,7 @@ def variants(graph: Graph) -> dict[str, tuple[str, ...]]:
 def measured(model: str) -> list[dict[str, Any]]:
     """Return one record per placements, searcher and set of rules."""
     found, batch = [], MODELS[model]
-    tried = variants(build(model, ModelOptions(batch=batch)))
+    tried = variants(build(model, batch=batch))
     for placements in ("S", "S,R"):
         for name in ("recursive", "joint") if model in JOINT else ("recursive",):
             for called, rules in tried.items():

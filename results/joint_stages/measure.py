@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from planner.cli import COLLECTED_EVERY
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term
@@ -61,7 +61,7 @@ def measure(model: str, batch: int, ways: tuple[int, ...], placements: str, seco
     spent: dict[str, float] = {}
     for name, stage in minimise.STAGES.items():
         minimise.STAGES[name] = _timed(name, stage, spent)
-    graph = build(model, ModelOptions(batch=batch))
+    graph = build(model, batch=batch)
     started = time.process_time()
     found = of_joint.joint(space_of(graph, SearchOptions(ways, "joint", placements)), Limits(seconds=seconds))
     return {

@@ -21,7 +21,7 @@ from planner.errors import GraphError
 from planner.graph import Graph
 from planner.graph.infer import INTEGER_OPERANDS, check_dtypes
 from planner.graph.rules import RULES
-from planner.models import ModelOptions, build
+from planner.models import build
 from results.operator_coverage.lines import description_lines
 from results.operator_coverage.tables import CATALOGS, OPERATORS, TENSOR_FOLDER, Composition, Entry, counts, operator
 from tdl.operator import Description
@@ -135,7 +135,7 @@ def remembered(model: str) -> dict[str, Any]:
 
     `new` are the operators of which another batch makes other descriptions.
     """
-    own, other = (build(model, ModelOptions(batch=batch)) for batch in BATCHES)
+    own, other = (build(model, batch=batch) for batch in BATCHES)
     found, more = _described(own), _described(other) - _described(own)
     signatures = {(node.op, *(own.tensors[name].shape for name in node.inputs), repr(node.attrs)) for node in own.nodes}
     counted = {"nodes": len(own.nodes), "signatures": len(signatures), "descriptions": len(found)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.graph import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, search
 from results.experiment import Pages, filled, machine, publish, read_published, table
 
@@ -33,28 +33,28 @@ TOFU_OPTIONS: dict[str, dict[str, Any]] = {
 def found(graph: Graph, placements: str, name: str) -> dict[str, Any]:
     """One search: bytes moved by all workers, the searcher's gap to a lower bound if it knows one, and seconds."""
     started = time.perf_counter()
-    plan = search(graph, SearchOptions(ways=WAYS, name=name, placements=placements))
+    plan = search(graph, SearchOptions(ways=WAYS, searcher=name, placements=placements))
     seconds = time.perf_counter() - started
     return {
         "placements": placements,
         "search": name,
         "bytes": plan.total_bytes,
-        "gap": plan.search.get("gap"),
+        "gap": plan.search.gap,
         "seconds": round(seconds, 2),
     }
 
 
 def beside_tofu(published: dict[str, Any]) -> dict[str, Any]:
     """One model of the Tofu authors' prototype."""
-    options = ModelOptions(batch=published["batch"], optimizer="none", **TOFU_OPTIONS[published["model"]])
-    graph = build(published["model"], options)
+    options = dict(batch=published["batch"], optimizer="none", **TOFU_OPTIONS[published["model"]])
+    graph = build(published["model"], **options)
     runs = [found(graph, *how) for how in TOFU_SEARCHES]
     return published | {"found": [run | {"ratio": run["bytes"] / ITEM_BYTES / published["elements"]} for run in runs]}
 
 
 def beside_alpa(published: dict[str, Any]) -> dict[str, Any]:
     """One MLP of Alpa's; it minimises the bytes of each device, the update by SGD included."""
-    graph = build(published["model"], ModelOptions(batch=published["batch"], optimizer="sgd"))
+    graph = build(published["model"], batch=published["batch"], optimizer="sgd")
     return published | {"found": [found(graph, *how) for how in ALPA_SEARCHES]}
 
 

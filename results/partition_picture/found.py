@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from planner.graph.ir import ITEM_BYTES, Node
-from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.models import build
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 from planner.search import SearchOptions, search
-from planner.traffic import Traffic
 
 MODEL, BATCH, WAYS = "wresnet-152-10", 8, (2, 2, 2)
 STAGES = ("stem", "stage1", "stage2", "stage3", "stage4", "classifier")
@@ -19,7 +19,7 @@ STAGES = ("stem", "stage1", "stage2", "stage3", "stage4", "classifier")
 
 def plan() -> Plan:
     """Return the recursion's plan for 8 workers, nothing replicated."""
-    return search(build(MODEL, ModelOptions(batch=BATCH)), SearchOptions(WAYS, "recursive", "S"))
+    return search(build(MODEL, batch=BATCH), SearchOptions(WAYS, "recursive", "S"))
 
 
 def convolutions(made: Plan) -> dict[str, dict[str, Any]]:

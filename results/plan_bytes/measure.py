@@ -14,10 +14,10 @@ import time
 from types import FrameType
 
 from planner.cli import COLLECTED_EVERY
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.factors import prime_factors
+from planner.search.factorisations import prime_factors
 
 TIED_FOR = "recursive"
 """All searches of one placement set choose from the plans of the graph that is coarsened for this one."""
@@ -56,7 +56,7 @@ def main(model: str, options: str, searcher: str, seconds: str, cases: str) -> N
     """Print the searches as JSON; the coarse graph is made before the clock starts."""
     signal.signal(signal.SIGPROF, stop)
     gc.set_threshold(COLLECTED_EVERY)
-    graph = build(model, ModelOptions(**json.loads(options)))
+    graph = build(model, **json.loads(options))
     known, found = Coarsenings(graph), []
     for workers, placements in json.loads(cases):
         space = space_of(graph, SearchOptions(prime_factors(workers), TIED_FOR, placements), known)

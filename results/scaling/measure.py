@@ -12,13 +12,13 @@ import sys
 import time
 
 from planner.cli import COLLECTED_EVERY
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, Ties, search
 
 
 def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]:
     """Return nodes, bytes, seconds of CPU from graph to plan, and the process's largest memory."""
-    graph = build(model, ModelOptions(batch=batch))
+    graph = build(model, batch=batch)
     started = time.process_time()
     plan = search(graph, options)
     seconds = time.process_time() - started
@@ -28,7 +28,7 @@ def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]
         "ways": options.ways,
         "placements": options.placements,
         "nodes": len(graph.nodes),
-        "bytes": plan.search["bytes"]["recursive"],
+        "bytes": plan.search.bytes["recursive"],
         "seconds": round(seconds, 3),
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -12,13 +12,13 @@ import sys
 import time
 
 from planner.cli import COLLECTED_EVERY
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, Ties, search
 
 
 def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]:
     """Return nodes, bytes, the gap to a lower bound, seconds from graph to plan, and the process's largest memory."""
-    graph = build(model, ModelOptions(batch=batch))
+    graph = build(model, batch=batch)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started, cpu_started = time.perf_counter(), time.process_time()
     plan = search(graph, options)
@@ -26,10 +26,10 @@ def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]
     found = plan.search
     return {
         "nodes": len(graph.nodes),
-        "bytes": found["bytes"][options.name],
-        "lower_bound": found.get("lower_bound"),
-        "winner": found["winner"],
-        "plan_bytes": found["bytes"][found["winner"]],
+        "bytes": found.bytes[options.searcher],
+        "lower_bound": found.lower_bound,
+        "winner": found.winner,
+        "plan_bytes": plan.total_bytes,
         "seconds": round(seconds, 3),
         "cpu_seconds": round(cpu_seconds, 3),
         "memory_before_bytes": before * 1024,

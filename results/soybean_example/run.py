@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, search
 from results.experiment import Pages, filled, publish, read_published, table
 from results.soybean_example import schemes
@@ -47,7 +47,7 @@ def accounts_of(one: schemes.Example) -> list[dict[str, Any]]:
 
 def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
     """One row per ways, placement set and searcher: bytes of full training iterations with SGD and momentum."""
-    graph = build(f"mlp-{one.layers}-{one.width}", ModelOptions(batch=one.batch))
+    graph = build(f"mlp-{one.layers}-{one.width}", batch=one.batch)
     rows = []
     for ways in WAYS:
         for searcher in (*SEARCHERS.values(), "recursive", "joint"):
@@ -61,9 +61,9 @@ def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
                         "ways": list(ways),
                         "searcher": searcher,
                         "placements": placements,
-                        "bytes": report["bytes"][searcher],
-                        "gap": report.get("gap"),
-                        "groups": report.get("groups"),
+                        "bytes": report.bytes[searcher],
+                        "gap": report.gap,
+                        "groups": report.details.get("groups"),
                     }
                 )
     return rows

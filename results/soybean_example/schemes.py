@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from planner.layout import REPLICATE, Placement, Shard
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from results.theorems import accounts, draws
 
 ITEM = 4

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.layout import REPLICATE, Shard, digits, part, signatures
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 
 ITEM = 4

@@ -9,7 +9,7 @@ from planner.graph import Graph, GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import format_layout
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import coarsen
 

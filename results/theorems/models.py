@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.models import build
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, space_of
 from results.theorems import accounts, recursions
 
@@ -20,7 +20,7 @@ def rows() -> list[dict[str, Any]]:
 
 def row(name: str, batch: int, placements: str) -> dict[str, Any]:
     """Plan one model by the recursion, and by the recursion that charges as Lemma 2 does."""
-    graph = build(name, ModelOptions(batch=batch))
+    graph = build(name, batch=batch)
     space = space_of(graph, SearchOptions(WAYS, placements=placements))
     choice, believed = recursions.at_its_word(space)
     found = recursions.exact(space, "recursive")

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.graph import Graph, GraphBuilder
 from planner.layout import Layout, Region, Shard, Signature, digits, format_layout, owned_by_all, signatures
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import Space
 from results.theorems import accounts, alignment, draws, leveldp, recursions
 

@@ -5,9 +5,9 @@ from functools import cache
 
 from planner.graph.build import GraphBuilder
 from planner.graph.training import training_graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.models.layers import classify, convolution, linear
-from planner.plan import Plan
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, search
 
 MODELS = {
@@ -66,9 +66,9 @@ def flattened(options):
 @cache
 def graph(model, dtype, optimizer):
     if model == "flattened":
-        return flattened(ModelOptions(batch=4, dtype=dtype, optimizer=optimizer))
+        return flattened({"batch": 4, "dtype": dtype, "optimizer": optimizer})
     name, options = MODELS[model]
-    return build(name, ModelOptions(**options, dtype=dtype, optimizer=optimizer, lr=RATES[optimizer]))
+    return build(name, **options, dtype=dtype, optimizer=optimizer, lr=RATES[optimizer])
 
 
 @cache
@@ -77,7 +77,7 @@ def planned(case):
     if case.dtype != "float32":
         found = planned(replace(case, dtype="float32"))
         return replace(found, graph=graph(case.model, case.dtype, case.optimizer))
-    options = SearchOptions(ways=case.ways, name=case.searcher, placements=case.placements)
+    options = SearchOptions(ways=case.ways, searcher=case.searcher, placements=case.placements)
     return search(graph(case.model, case.dtype, case.optimizer), options)
 
 

@@ -2,7 +2,8 @@
 
 from planner.accumulate import accumulation_groups
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
-from planner.plan import Plan, check_plan
+from planner.plans.check import check_plan
+from planner.plans.plan import Plan
 
 
 def random_plan(g, ways, rng):

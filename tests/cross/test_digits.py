@@ -2,9 +2,8 @@
 
 import pytest
 
-from planner.models import ModelOptions, build
-from planner.plan import single_worker
-from planner.plan_json import save_plan
+from planner.models import build
+from planner.plans.plan import single_worker
 from planner.report import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.launch import execute
@@ -14,12 +13,12 @@ STEPS = 60
 
 @pytest.mark.mpi
 def test_eight_workers_learn_what_one_does(tmp_path):
-    options = ModelOptions(batch=128, image=8, channels=1, classes=10, dtype="float64", lr=0.03)
-    plan = search(build("wresnet-14-0.125", options), SearchOptions(ways=(2, 2, 2)))
+    options = {"batch": 128, "image": 8, "channels": 1, "classes": 10, "dtype": "float64", "lr": 0.03}
+    plan = search(build("wresnet-14-0.125", **options), SearchOptions(ways=(2, 2, 2)))
     curves = []
     for split in (plan, single_worker(plan)):
         path, written = tmp_path / f"{split.workers}.json", tmp_path / f"{split.workers}.report"
-        save_plan(split, path)
+        split.save(path)
         execute(split.workers, path, "--data", "digits", "--steps", str(STEPS), "--eval", "--json", written)
         (report,) = read_reports(written)
         assert report.eval_accuracy >= 0.95

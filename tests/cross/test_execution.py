@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from planner.plan_json import save_plan
 from planner.program.lower import lower
 from planner.report import read_reports
-from simulator import simulate
+from simulator import simulated
 from tests.cross.cases import cases, distinct
 from tests.cross.launch import execute
 from topologies import load_topology
@@ -32,7 +31,7 @@ def reports(representatives, tmp_path_factory):
     by_ranks = {}
     for case in sorted(set(representatives.values()), key=lambda case: case.name):
         path = folder / f"{case.name}.json"
-        save_plan(case.plan(), path)
+        case.plan().save(path)
         by_ranks.setdefault(case.plan().workers, []).append(str(path))
     found = {}
     for ranks, paths in sorted(by_ranks.items()):
@@ -46,7 +45,7 @@ def reports(representatives, tmp_path_factory):
 def interpreted(case):
     """Lower and simulate a plan; return its program and the bytes that the simulator moved."""
     program = lower(case.plan())
-    return program, simulate(program, load_topology("uniform-8")).timeline.bytes
+    return program, simulated(program, load_topology("uniform-8")).timeline.bytes
 
 
 @pytest.mark.mpi

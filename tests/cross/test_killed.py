@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.models import ModelOptions, build
-from planner.plan_json import save_plan
+from planner.models import build
 from planner.search import SearchOptions, search
 from tests.launcher import mpirun
 
@@ -34,7 +33,7 @@ def ranks_of(plan):
 @pytest.mark.mpi
 def test_a_rank_killed_while_training(tmp_path):
     plan, log = tmp_path / "plan.json", tmp_path / "log"
-    save_plan(search(build("mlp-4-64", ModelOptions(batch=16)), SearchOptions(ways=(2, 2))), plan)
+    search(build("mlp-4-64", batch=16), SearchOptions(ways=(2, 2))).save(plan)
     command = [mpirun(), "-n", "4", str(BIN / "execute"), str(plan), "--steps", "10000000", "--backend", "numpy"]
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as job:
         deadline = time.monotonic() + 60

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from planner.layout import PARTIAL, TERMS
-from planner.plan import single_worker
-from planner.plan_json import plan_from_json, plan_to_json
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import plan_from_json
 from planner.program.lower import lower
 from tests.cross.cases import MODELS, WAYS, graph
 from tests.cross.loopback import Loopback
@@ -48,7 +48,7 @@ def test_partial_sums_and_terms_survive_being_written(model):
     chance = random.Random(model)
     plans = [random_plan(double(model), (3, 2), chance) for _ in range(4)]
     for plan in plans:
-        read = plan_from_json(plan_to_json(plan).encode())
+        read = plan_from_json(plan.to_json().encode())
         assert (read.layouts, read.strategies) == (plan.layouts, plan.strategies)
         np.testing.assert_array_equal(read.bytes, plan.bytes)
     assert any(PARTIAL in layout for plan in plans for layout in plan.layouts.values())

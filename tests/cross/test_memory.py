@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from planner.models import ModelOptions, build
-from planner.plan import single_worker
+from planner.models import build
+from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 
@@ -22,7 +22,7 @@ def peak_in_flight(worker):
 
 @pytest.mark.parametrize("ways", [(2,), (2, 2), (2, 2, 2), (4, 2)], ids=str)
 def test_an_unreplicated_mlp_takes_its_share(ways, capsys):
-    plan = search(build("mlp-4-256", ModelOptions(batch=64)), SearchOptions(ways=ways))
+    plan = search(build("mlp-4-256", batch=64), SearchOptions(ways=ways))
     alone = lower(single_worker(plan)).workers[0].arena_bytes
     worst = max(lower(plan).workers, key=lambda worker: worker.arena_bytes - peak_in_flight(worker))
     rest = worst.arena_bytes - peak_in_flight(worst)

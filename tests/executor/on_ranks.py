@@ -17,7 +17,7 @@ from executor.training import Trainer, lowered
 from executor.transport import PointToPoint
 from executor.waiting import doze, host_place, spin
 from executor.worker import Worker
-from planner.plan_json import load_plan
+from planner.plans.plan_json import load_plan
 from tests.executor.programs import EACH, WORKERS, exchange
 
 

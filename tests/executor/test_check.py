@@ -10,8 +10,8 @@ from executor.job import classification
 from executor.kernels import KERNELS
 from executor.training import Trainer, lowered, needed_nodes, right_answers
 from planner.graph.ir import Graph, Node
-from planner.models import ModelOptions, build
-from planner.plan import single_worker
+from planner.models import build
+from planner.plans.plan import single_worker
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case
 
@@ -67,8 +67,8 @@ def test_a_wrong_tensor_is_named(value, reported):
 
 def transformer(optimizer, dtype="float32"):
     """Shifting all keys by one vector changes no attention: the gradient of their bias is zero but for rounding."""
-    options = ModelOptions(batch=2, sequence=8, vocabulary=16, heads=4, optimizer=optimizer, dtype=dtype)
-    return single_worker(search(build("transformer-2-64", options), SearchOptions(ways=(2,))))
+    options = {"batch": 2, "sequence": 8, "vocabulary": 16, "heads": 4, "optimizer": optimizer, "dtype": dtype}
+    return single_worker(search(build("transformer-2-64", **options), SearchOptions(ways=(2,))))
 
 
 def by_a_factor(out):

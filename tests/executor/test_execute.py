@@ -8,8 +8,7 @@ from functools import cache
 import pytest
 
 from planner.layout import PARTIAL
-from planner.models import ModelOptions, build
-from planner.plan_json import save_plan
+from planner.models import build
 from planner.report import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case, graph
@@ -48,7 +47,7 @@ def executed(ranks, tmp_path_factory):
         folder = tmp_path_factory.mktemp(f"{workers}-workers")
         paths = [folder / case.name for case in CASES[workers]]
         for case, path in zip(CASES[workers], paths, strict=True):
-            save_plan(case.plan(), path)
+            case.plan().save(path)
         written = folder / "reports.json"
         return ranks(workers, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written), written
 
@@ -97,7 +96,7 @@ def test_plans_searched_by_nobody(ranks, tmp_path):
         plan = random_plan(graph(model, "float64", "sgd"), (3,), random.Random(model))
         assert any(PARTIAL in layout for layout in plan.layouts.values())
         paths.append(tmp_path / model)
-        save_plan(plan, paths[-1])
+        plan.save(paths[-1])
     done = ranks(3, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written)
     assert done.returncode == 0, done.stderr
     for report in read_reports(written):
@@ -108,13 +107,13 @@ def test_plans_searched_by_nobody(ranks, tmp_path):
 
 def zero_but_for_rounding(optimizer):
     """A plan in which the optimizer divides gradients that are nothing but rounding by their own size."""
-    return search(build("transformer-2-64", ModelOptions(batch=4, optimizer=optimizer)), SearchOptions(ways=(2,)))
+    return search(build("transformer-2-64", batch=4, optimizer=optimizer), SearchOptions(ways=(2,)))
 
 
 def test_rounding_is_no_failure(ranks, tmp_path):
     paths, written = [tmp_path / optimizer for optimizer in ("adam", "rmsprop", "adagrad")], tmp_path / "reports.json"
     for path in paths:
-        save_plan(zero_but_for_rounding(path.name), path)
+        zero_but_for_rounding(path.name).save(path)
     done = ranks(2, *COMMAND, *paths, "--check", "--json", written)
     assert done.returncode == 0, done.stderr
     assert [(report.check.passed, report.check.failed) for report in read_reports(written)] == [(True, 0)] * 3
@@ -135,7 +134,7 @@ if MPI.COMM_WORLD.rank == 1:
 
 def test_a_wrong_kernel_on_one_rank_is_told(ranks, tmp_path):
     path, wrong, written = tmp_path / "plan.json", tmp_path / "wrong.py", tmp_path / "report.json"
-    save_plan(zero_but_for_rounding("adam"), path)
+    zero_but_for_rounding("adam").save(path)
     wrong.write_text(WRONG_ON_ONE_RANK)
     done = ranks(2, *COMMAND, path, "--check", "--operators", wrong, "--json", written)
     (report,) = read_reports(written)
@@ -148,7 +147,7 @@ def test_a_wrong_kernel_on_one_rank_is_told(ranks, tmp_path):
 
 def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
     path = tmp_path / "plan.json"
-    save_plan(Case("wresnet", (2,), "recursive", "S").plan(), path)
+    Case("wresnet", (2,), "recursive", "S").plan().save(path)
     losses = {
         run_one(ranks, path, "--steps", "3", "--prefetch", prefetch, "--threads", "1")[0].losses
         for prefetch in ("0", "1", "4")
@@ -158,7 +157,7 @@ def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
 
 def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
     path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
-    save_plan(Case("mlp", (2,), "recursive", "S").plan(), path)
+    Case("mlp", (2,), "recursive", "S").plan().save(path)
     report, _ = run_one(ranks, path, "--steps", "2", "--trace", traced, "--memory")
     events = [event for event in json.loads(traced.read_text())["traceEvents"] if event["ph"] == "X"]
     assert {(event["pid"], event["cat"]) for event in events} == {
@@ -171,8 +170,8 @@ def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
 
 def test_digits_are_learnt_and_recognised(ranks, tmp_path):
     path = tmp_path / "plan.json"
-    slow = build("mlp-3-64", ModelOptions(batch=100, lr=0.1))
-    save_plan(search(slow, SearchOptions(ways=(2,))), path)
+    slow = build("mlp-3-64", batch=100, lr=0.1)
+    search(slow, SearchOptions(ways=(2,))).save(path)
     report, done = run_one(ranks, path, "--steps", "60", "--data", "digits", "--eval", "--check")
     assert report.losses[-1] < report.losses[0] / 4
     assert report.accuracy > 0.85
@@ -199,7 +198,7 @@ def one_error(done):
 )
 def test_bad_input_is_one_line(ranks, tmp_path, count, options, says):
     path = tmp_path / "plan.json"
-    save_plan(Case("mlp", (2,), "recursive", "S").plan(), path)
+    Case("mlp", (2,), "recursive", "S").plan().save(path)
     done = ranks(count, *COMMAND, path, *options)
     assert done.returncode == 2
     assert re.search(says, one_error(done))
@@ -208,7 +207,7 @@ def test_bad_input_is_one_line(ranks, tmp_path, count, options, says):
 
 def test_a_bad_plan_among_good_ones_runs_nothing(ranks, tmp_path):
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    save_plan(Case("mlp", (2,), "recursive", "S").plan(), good)
+    Case("mlp", (2,), "recursive", "S").plan().save(good)
     bad.write_text("{}")
     done = ranks(2, *COMMAND, good, bad)
     assert done.returncode == 2

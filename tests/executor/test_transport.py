@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from planner.plan_json import save_plan
 from tests.cross.cases import Case
 from tests.executor.on_ranks import own
 from tests.executor.programs import EACH, WORKERS, expected
@@ -47,7 +46,7 @@ CASES = [
 def test_what_mpi_was_given_is_what_was_planned(ranks, tmp_path):
     paths = [tmp_path / f"{case.name}.json" for case in CASES]
     for case, path in zip(CASES, paths, strict=True):
-        save_plan(case.plan(), path)
+        case.plan().save(path)
     done = ranks(4, *SCRIPT, "plans", *paths)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -6,12 +6,12 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import Graph, Init, Node, Tensor, check
-from planner.models import ModelOptions, build
+from planner.models import build
 
 
 @pytest.fixture(scope="module")
 def graph():
-    return build("mlp-2-4", ModelOptions(batch=3))
+    return build("mlp-2-4", batch=3)
 
 
 def with_node(graph, key, **changes):
@@ -210,7 +210,7 @@ def test_a_sound_graph_passes(graph):
     [("stride", (0, 1)), ("stride", (True, 1)), ("stride", 2), ("stride", (1.0, 1)), ("padding", (-1, 0))],
 )
 def test_window_attributes_have_a_range(name, value):
-    graph = build("cnn-1-2", ModelOptions(batch=2, image=4))
+    graph = build("cnn-1-2", batch=2, image=4)
     for conv in ("conv1", "conv1.grad_weight"):
         attrs = next(node.attrs for node in graph.nodes if node.name == conv)
         least = {"stride": 1, "padding": 0}[name]

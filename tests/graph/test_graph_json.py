@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, from_data, load_graph, save_graph, to_data
-from planner.models import ModelOptions, build
+from planner.models import build
 
 
 def there_and_back(graph):
@@ -15,16 +15,16 @@ def there_and_back(graph):
 
 
 MODELS = {
-    "mlp-2-4": ModelOptions(batch=2),
-    "cnn-2-4": ModelOptions(batch=2, image=4, batch_norm=True, optimizer="adam"),
-    "wresnet-14-0.25": ModelOptions(batch=2, image=64, dtype="float64", optimizer="sgd"),
-    "rnn-2-4": ModelOptions(batch=2, unroll=3, classes=3, input_width=5),
+    "mlp-2-4": {"batch": 2},
+    "cnn-2-4": {"batch": 2, "image": 4, "batch_norm": True, "optimizer": "adam"},
+    "wresnet-14-0.25": {"batch": 2, "image": 64, "dtype": "float64", "optimizer": "sgd"},
+    "rnn-2-4": {"batch": 2, "unroll": 3, "classes": 3, "input_width": 5},
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_round_trip(name, tmp_path):
-    graph = build(name, MODELS[name])
+    graph = build(name, **MODELS[name])
     assert there_and_back(graph) == graph
     save_graph(graph, tmp_path / "graph.json")
     assert load_graph(tmp_path / "graph.json") == graph
@@ -120,7 +120,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_path_of_what_is_wrong_is_named(damage):
     apply, message = DAMAGES[damage]
-    data = copy.deepcopy(to_data(build("mlp-2-4", ModelOptions(batch=2))))
+    data = copy.deepcopy(to_data(build("mlp-2-4", batch=2)))
     if apply is None:
         data = []
     else:

@@ -3,7 +3,7 @@
 import one_worker
 import pytest
 
-from planner.models import ModelOptions, build
+from planner.models import build
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +33,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients(name, dtype):
-    graph = build(name, ModelOptions(dtype=dtype, **MODELS[name]))
+    graph = build(name, dtype=dtype, **MODELS[name])
     values = one_worker.draw(graph, seed=3)
     results = one_worker.run(graph, values)
     # PyTorch always computes in double precision: the tolerance is then about this graph's rounding alone.
@@ -51,7 +51,7 @@ def test_loss_and_gradients(name, dtype):
 
 
 def test_the_first_input_gradient():
-    graph = build("mlp-2-6", ModelOptions(batch=4, dtype="float64", optimizer="none", first_input_gradient=True))
+    graph = build("mlp-2-6", batch=4, dtype="float64", optimizer="none", first_input_gradient=True)
     values = one_worker.draw(graph)
     images = torch.tensor(values["images"], requires_grad=True)
     weights = {name: torch.tensor(values[name]) for name in ("fc1.w", "fc2.w")}
@@ -61,7 +61,7 @@ def test_the_first_input_gradient():
 
 
 def test_training_lowers_the_loss():
-    graph = build("wresnet-14-0.25", ModelOptions(batch=8, image=8, channels=1, classes=4, lr=0.05))
+    graph = build("wresnet-14-0.25", batch=8, image=8, channels=1, classes=4, lr=0.05)
     values = one_worker.draw(graph)
     losses = []
     for _ in range(12):

@@ -5,7 +5,7 @@ import pytest
 
 from executor.data import DATA_SETS, data_tensors
 from executor.values import Tile
-from planner.models import ModelOptions, build
+from planner.models import build
 
 MODELS = {
     "mlp-2-6": {},
@@ -26,7 +26,7 @@ def values(data, tensor, rows):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_random_values_feed_every_model(name):
-    graph = build(name, ModelOptions(batch=8, **MODELS[name]))
+    graph = build(name, batch=8, **MODELS[name])
     data = DATA_SETS["random"](graph, 1)
     for tensor in data_tensors(graph):
         whole = values(data, tensor, (0, tensor.shape[0]))

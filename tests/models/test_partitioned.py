@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from planner.models import ModelOptions, build
-from planner.plan import check_plan, single_worker
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
@@ -36,7 +37,7 @@ TOLERANCE = 1e-10
 @cache
 def graph(name):
     optimizer = OPTIMIZERS.get(name, "adam")
-    return build(name, ModelOptions(**MODELS[name], dtype="float64", optimizer=optimizer, lr=0.001))
+    return build(name, **MODELS[name], dtype="float64", optimizer=optimizer, lr=0.001)
 
 
 @cache
@@ -82,6 +83,6 @@ def test_random_plans(name, ways):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_searched_plans(name):
-    plan = search(graph(name), SearchOptions(ways=(2, 2), name="recursive", placements="S,R"))
+    plan = search(graph(name), SearchOptions(ways=(2, 2), searcher="recursive", placements="S,R"))
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     check_run(name, plan)

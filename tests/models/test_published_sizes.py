@@ -5,7 +5,7 @@ import time
 import pytest
 
 from planner.graph import check
-from planner.models import ModelOptions, build
+from planner.models import build
 
 GPT = {"vocabulary": 50257, "sequence": 1024, "batch": 1}
 
@@ -29,7 +29,7 @@ def parameters(graph):
     ],
 )
 def test_published_counts(name, options, count):
-    assert parameters(build(name, ModelOptions(**options))) == count
+    assert parameters(build(name, **options)) == count
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_published_counts(name, options, count):
     ],
 )
 def test_rounded_counts(name, options, published, tolerance):
-    assert parameters(build(name, ModelOptions(**options))) == pytest.approx(published, rel=tolerance)
+    assert parameters(build(name, **options)) == pytest.approx(published, rel=tolerance)
 
 
 def test_a_classifier_is_its_backbone_embedding_and_classes():
@@ -63,7 +63,7 @@ def test_a_classifier_is_its_backbone_embedding_and_classes():
 )
 def test_full_size_graphs_build_quickly(name, options, seconds):
     start = time.process_time()
-    graph = build(name, ModelOptions(**options))
+    graph = build(name, **options)
     built = time.process_time()
     check(graph)
     assert built - start < seconds

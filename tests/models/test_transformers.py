@@ -4,9 +4,10 @@ import one_worker
 import pytest
 
 from planner.layout import EVERYWHERE, REPLICATE, Shard, signatures
-from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan
-from planner.traffic import Traffic
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 
 SMALL = {"batch": 3, "sequence": 5, "vocabulary": 11, "heads": 4}
 HEADS = 4
@@ -22,7 +23,7 @@ def weights(graph):
 
 
 def test_transformer():
-    graph = build("transformer-2-128", ModelOptions(batch=3, sequence=5, vocabulary=11))
+    graph = build("transformer-2-128", batch=3, sequence=5, vocabulary=11)
     assert shape(graph, "tokens") == (3, 5)
     assert (graph.tensors["tokens"].dtype, graph.tensors["tokens"].init.below) == ("int32", 11)
     assert shape(graph, "l1.attention.qkv.w") == (3, 2, 64, 128)
@@ -35,7 +36,7 @@ def test_transformer():
 
 
 def test_every_layer_has_the_same_nodes():
-    graph = build("transformer-4-12", ModelOptions(**SMALL))
+    graph = build("transformer-4-12", **SMALL)
     per_layer = [
         [(node.name.removeprefix(f"l{layer}."), node.op) for node in graph.nodes if node.name.startswith(f"l{layer}.")]
         for layer in range(4)
@@ -54,13 +55,13 @@ def test_every_layer_has_the_same_nodes():
     ],
 )
 def test_tied_embeddings_are_an_option(name, own):
-    tied, untied = (weights(build(name, ModelOptions(**SMALL, tied=tied))) for tied in (True, False))
+    tied, untied = (weights(build(name, **SMALL, tied=tied)) for tied in (True, False))
     assert untied - tied == own
     assert tied - untied == ({"embedding.w"} if "embedding.w" not in untied else set())
 
 
 def test_encoder_decoder_is_no_chain():
-    graph = build("encoder-decoder-3-8", ModelOptions(**SMALL, source_sequence=7))
+    graph = build("encoder-decoder-3-8", **SMALL, source_sequence=7)
     readers = {node.name for node in graph.nodes if "encoder.norm" in node.inputs and node.forward is None}
     assert readers == {f"decoder.l{layer}.cross.kv" for layer in range(3)}
     assert shape(graph, "source") == (3, 7)
@@ -95,7 +96,7 @@ def is_border(node):
 @pytest.mark.parametrize("name", ["transformer-1-20", "encoder-decoder-1-20"])
 def test_nothing_moves_inside_attention_when_heads_are_sharded(name):
     """Of all nodes with an index over the heads, only those that sum over them send anything."""
-    plan = split_heads(build(name, ModelOptions(batch=3, sequence=7, vocabulary=11, heads=HEADS)))
+    plan = split_heads(build(name, batch=3, sequence=7, vocabulary=11, heads=HEADS))
     check_plan(plan)
     inside = [work for work in Traffic(plan).work if HEADS in work.signature.extents.values()]
     moving = set()
@@ -110,7 +111,7 @@ def test_nothing_moves_inside_attention_when_heads_are_sharded(name):
 
 @pytest.mark.parametrize("name", ["transformer-1-16", "encoder-decoder-1-16"])
 def test_training_lowers_the_loss(name):
-    graph = build(name, ModelOptions(batch=4, sequence=6, vocabulary=12, heads=2, lr=0.1))
+    graph = build(name, batch=4, sequence=6, vocabulary=12, heads=2, lr=0.1)
     values = one_worker.draw(graph)
     losses = []
     for _ in range(20):

@@ -5,7 +5,7 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import OPTIMIZERS, check
-from planner.models import ModelOptions, build
+from planner.models import build
 
 
 def count(graph, op):
@@ -17,7 +17,7 @@ def shape(graph, name):
 
 
 def test_mlp():
-    graph = build("mlp-4-1k", ModelOptions(batch=8))
+    graph = build("mlp-4-1k", batch=8)
     assert [shape(graph, f"fc{layer}.w") for layer in (1, 2, 3, 4)] == [(1024, 1024)] * 4
     assert count(graph, "relu") == 3
     assert dict(graph.metrics) == {"loss": "loss", "logits": "fc4", "labels": "labels"}
@@ -28,8 +28,8 @@ def test_mlp():
 
 def test_first_input_gradient_on_request():
     options = {"batch": 8, "optimizer": "none"}
-    without = build("mlp-2-4", ModelOptions(**options))
-    with_it = build("mlp-2-4", ModelOptions(**options, first_input_gradient=True))
+    without = build("mlp-2-4", **options)
+    with_it = build("mlp-2-4", **options, first_input_gradient=True)
     assert "images.grad" not in without.tensors
     assert shape(with_it, "images.grad") == (8, 4)
     assert {node.name for node in with_it.nodes} - {node.name for node in without.nodes} == {"fc1.grad_a"}
@@ -37,26 +37,26 @@ def test_first_input_gradient_on_request():
 
 
 def test_cnn():
-    graph = build("cnn-5-16", ModelOptions(batch=8, image=6, classes=10))
+    graph = build("cnn-5-16", batch=8, image=6, classes=10)
     assert [shape(graph, f"conv{layer}.w") for layer in range(1, 6)] == [(16, 16, 3, 3)] * 5
     assert shape(graph, "images") == (8, 16, 6, 6)
     assert shape(graph, "conv5") == (8, 16, 6, 6)
     assert shape(graph, "fc.w") == (16, 10)
     assert count(graph, "batch_norm") == 0
-    assert shape(build("cnn-5-16", ModelOptions(image=6, channels=1)), "conv1.w") == (16, 1, 3, 3)
+    assert shape(build("cnn-5-16", image=6, channels=1), "conv1.w") == (16, 1, 3, 3)
 
 
 @pytest.mark.parametrize(("depth", "convolutions"), [(14, 17), (26, 29), (50, 53), (101, 104), (152, 155)])
 def test_wresnet_convolutions(depth, convolutions):
     # A bottleneck ResNet-L has L - 1 convolutions on its longest path, and one projection in each of four stages.
-    graph = build(f"wresnet-{depth}-1", ModelOptions(batch=2))
+    graph = build(f"wresnet-{depth}-1", batch=2)
     assert count(graph, "convolution") == convolutions
     assert count(graph, "batch_norm") == convolutions
     assert count(graph, "mm") == 1
 
 
 def test_wresnet_extents():
-    graph = build("wresnet-50-2", ModelOptions(batch=2))
+    graph = build("wresnet-50-2", batch=2)
     assert shape(graph, "stem.conv.w") == (128, 3, 7, 7)
     assert shape(graph, "stem.conv") == (2, 128, 112, 112)
     assert shape(graph, "stem.pool.0") == (2, 128, 56, 56)
@@ -71,7 +71,7 @@ def test_wresnet_extents():
 
 
 def test_wresnet_on_small_images_has_a_small_stem():
-    graph = build("wresnet-14-0.25", ModelOptions(batch=2, image=8, channels=1, classes=10))
+    graph = build("wresnet-14-0.25", batch=2, image=8, channels=1, classes=10)
     assert shape(graph, "stem.conv.w") == (16, 1, 3, 3)
     assert shape(graph, "stem.relu") == (2, 16, 8, 8)
     assert count(graph, "max_pool2d_with_indices") == 0
@@ -79,7 +79,7 @@ def test_wresnet_on_small_images_has_a_small_stem():
 
 
 def test_alexnet():
-    graph = build("alexnet", ModelOptions(batch=2))
+    graph = build("alexnet", batch=2)
     assert shape(graph, "conv1.w") == (64, 3, 11, 11)
     assert [shape(graph, f"pool{layer}.0") for layer in (1, 2, 5)] == [
         (2, 64, 27, 27),
@@ -89,37 +89,37 @@ def test_alexnet():
     assert shape(graph, "flat") == (2, 9216)
     assert shape(graph, "conv3.b") == (384,)
     assert shape(graph, "fc3.w") == (4096, 1000)
-    small = build("alexnet", ModelOptions(batch=2, image=63, width=1 / 16, classes=10))
+    small = build("alexnet", batch=2, image=63, width=1 / 16, classes=10)
     assert shape(small, "flat") == (2, 16)
     assert dict(small.metrics) == {"loss": "loss", "logits": "fc3.bias", "labels": "labels"}
 
 
 def test_vgg():
-    graph = build("vgg-16", ModelOptions(batch=2))
+    graph = build("vgg-16", batch=2)
     assert count(graph, "convolution") == 13
     assert [shape(graph, f"pool{stage}.0") for stage in (1, 5)] == [(2, 64, 112, 112), (2, 512, 7, 7)]
     assert [shape(graph, f"fc{layer}.w") for layer in (1, 2, 3)] == [(25088, 4096), (4096, 4096), (4096, 1000)]
-    assert shape(build("vgg-16", ModelOptions(batch=2, image=32, width=0.25)), "flat") == (2, 128)
+    assert shape(build("vgg-16", batch=2, image=32, width=0.25), "flat") == (2, 128)
 
 
 def test_classifier():
-    graph = build("classifier-85742", ModelOptions(batch=2))
+    graph = build("classifier-85742", batch=2)
     assert count(graph, "convolution") == 53
     assert shape(graph, "pool") == (2, 2048)
     assert shape(graph, "embedding.w") == (2048, 512)
     assert shape(graph, "fc.w") == (512, 85742)
-    small = build("classifier-9", ModelOptions(batch=2, image=8, backbone="wresnet-14-0.25", embedding=6))
+    small = build("classifier-9", batch=2, image=8, backbone="wresnet-14-0.25", embedding=6)
     assert shape(small, "embedding") == (2, 6)
     assert shape(small, "fc") == (2, 9)
 
 
 def test_batch_norm_is_an_option():
-    assert count(build("wresnet-14-0.25", ModelOptions(image=8, batch_norm=False)), "batch_norm") == 0
-    assert count(build("cnn-5-4", ModelOptions(image=8, batch_norm=True)), "batch_norm") == 5
+    assert count(build("wresnet-14-0.25", image=8, batch_norm=False), "batch_norm") == 0
+    assert count(build("cnn-5-4", image=8, batch_norm=True), "batch_norm") == 5
 
 
 def test_rnn():
-    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=3))
+    graph = build("rnn-2-8", batch=4, unroll=3)
     assert shape(graph, "lstm1.wx") == (4, 8, 512)
     assert shape(graph, "lstm2.wx") == shape(graph, "lstm2.wh") == (4, 8, 8)
     assert shape(graph, "x.2") == (4, 512)
@@ -127,13 +127,13 @@ def test_rnn():
     assert shape(graph, "lstm1.gates.0") == (4, 4, 8)
     assert shape(graph, "logits.2") == (4, 512)
     assert dict(graph.metrics) == {"loss": "loss", "logits": "logits.2", "labels": "labels.2"}
-    tiny = build("rnn-1-4", ModelOptions(batch=4, unroll=2, input_width=5, classes=3))
+    tiny = build("rnn-1-4", batch=4, unroll=2, input_width=5, classes=3)
     assert shape(tiny, "lstm1.wx") == (4, 4, 5)
     assert shape(tiny, "fc.w") == (4, 3)
 
 
 def test_rnn_nodes_know_their_cell_and_timestep():
-    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=3))
+    graph = build("rnn-2-8", batch=4, unroll=3)
     nodes = {node.name: node for node in graph.nodes}
     assert nodes["lstm2.gates.1"].unroll == ("lstm2.gates", 1)
     assert nodes["logits.2"].unroll == ("logits", 2)
@@ -142,7 +142,7 @@ def test_rnn_nodes_know_their_cell_and_timestep():
         if forward is not None:
             assert node.unroll == forward.unroll
     # Every timestep between the first and the last has the same nodes.
-    graph = build("rnn-2-8", ModelOptions(batch=4, unroll=5))
+    graph = build("rnn-2-8", batch=4, unroll=5)
     kinds = [
         sorted((n.unroll[0], n.op, n.forward is None) for n in graph.nodes if n.unroll and n.unroll[1] == step)
         for step in range(5)
@@ -152,14 +152,14 @@ def test_rnn_nodes_know_their_cell_and_timestep():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_all_optimizers(optimizer):
-    graph = build("cnn-2-4", ModelOptions(batch=2, image=4, optimizer=optimizer))
+    graph = build("cnn-2-4", batch=2, image=4, optimizer=optimizer)
     weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init]
     assert set(weights) <= set(graph.updates) or optimizer == "none"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtypes(dtype):
-    graph = build("rnn-1-4", ModelOptions(batch=2, unroll=2, dtype=dtype, optimizer="adam"))
+    graph = build("rnn-1-4", batch=2, unroll=2, dtype=dtype, optimizer="adam")
     assert {tensor.dtype for tensor in graph.tensors.values()} == {dtype, "int32"}
 
 
@@ -212,27 +212,27 @@ def test_wresnet_numbers_out_of_range(name, message):
 )
 def test_options_that_do_not_fit(name, options, message):
     with pytest.raises(GraphError, match=re.escape(message)):
-        build(name, ModelOptions(**options))
+        build(name, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"heads": 2}, "mlp-L-H has no option heads; its options are batch, dtype, optimizer, lr"),
         ({"batch": 0}, "option batch must be a positive integer, found 0"),
         ({"batch": True}, "option batch must be a positive integer, found True"),
-        ({"image": 2.5}, "option image must be a positive integer, found 2.5"),
-        ({"unroll": None}, "option unroll must be a positive integer, found None"),
-        ({"sequence": 0}, "option sequence must be a positive integer, found 0"),
-        ({"heads": "4"}, "option heads must be a positive integer, found '4'"),
-        ({"width": float("inf")}, "option width must be a finite number from 0, found inf"),
+        ({"batch": 2.5}, "option batch must be a positive integer, found 2.5"),
+        ({"batch": None}, "option batch must be a positive integer, found None"),
+        ({"momentum": float("inf")}, "option momentum must be a finite number from 0, found inf"),
+        ({"first_input_gradient": 1}, "option first_input_gradient must be True or False, found 1"),
         ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
         ({"dtype": "int32"}, "option dtype must be one of float32, float64, found 'int32'"),
         ({"optimizer": "lion"}, f"option optimizer must be one of {', '.join(OPTIMIZERS)}, found 'lion'"),
     ],
 )
-def test_options_out_of_range(options, message):
+def test_options_that_a_family_refuses(options, message):
     with pytest.raises(GraphError, match=re.escape(message)):
-        ModelOptions(**options)
+        build("mlp-2-4", **options)
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("wresnet-152-10", 1.0), ("rnn-10-8192", 3.0)])

@@ -64,6 +64,7 @@ PLANS = {
     "ways of one": (("ways",), [1, 4], r"\$\.ways\[0\].*1"),
     "other ways": (("ways",), [2, 3], r"\$\.steps.*\[2, 3\].*\[2, 2\]"),
     "wrong type": (("seed",), "zero", r"int.*str.*\$\.seed"),
+    "negative seed": (("seed",), -1, r"int.*>= 0.*\$\.seed"),
     "unknown key": (("colour",), "red", r"unknown field.*colour"),
     "missing key": (("ways",), None, r"missing required field.*ways"),
     "other format": (("format",), "plan/9", r"\$\.format.*plan/1.*plan/9"),
@@ -84,6 +85,63 @@ def test_plans(refused, tmp_path, case):
     file = tmp_path / "bad.json"
     file.write_text(json.dumps(changed(PRODUCT, *path, to=value)))
     refused(simulate, file, "--topo", "uniform-8", match=rf"bad\.json: .*(?:{match})")
+
+
+FOUND = {
+    "winner": "recursive",
+    "bytes": {"recursive": 128},
+    "lower_bound": 64,
+    "gap": 1.0,
+    "bound_by": "joint",
+    "seconds": 0.5,
+}
+SEARCHES = {
+    "bound above the plan": (
+        {"lower_bound": 129},
+        r"\$\.search\.lower_bound: expected at most .* 128, found 129",
+    ),
+    "negative bound": ({"lower_bound": -1}, r">= 0.*\$\.search\.lower_bound"),
+    "negative gap": ({"gap": -0.5}, r">= 0.*\$\.search\.gap"),
+    "another gap": ({"gap": 0.0}, r"\$\.search\.gap: expected 1\.0.*found 0\.0"),
+    "negative seconds": ({"seconds": -1.0}, r">= 0.*\$\.search\.seconds"),
+    "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
+    "bound without a winner": ({"winner": ""}, r"\$\.search\.winner: expected .*found none"),
+    "other bytes of the winner": ({"bytes": {"recursive": 127}}, r"\$\.search\.bytes: expected the 128.*found 127"),
+    "unknown key": ({"colour": 3}, r"\$\.search: .*unknown field.*colour"),
+    "wrong type": ({"bytes": [3]}, r"object.*array.*\$\.search\.bytes"),
+}
+
+
+@pytest.mark.parametrize("case", SEARCHES)
+def test_what_is_said_of_a_search_does_not_contradict_the_plan(refused, tmp_path, case):
+    more, match = SEARCHES[case]
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to={**FOUND, **more})))
+    refused(plan, file, match=rf"bad\.json: .*(?:{match})")
+
+
+def test_what_agrees_is_shown(tmp_path, capsys):
+    file = tmp_path / "good.json"
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=FOUND)))
+    with pytest.raises(SystemExit) as ended:
+        plan([str(file)])
+    assert ended.value.code == 0
+    assert "64, gap 100.0 % (by joint)" in capsys.readouterr().out
+
+
+def test_names_cannot_drive_a_terminal(refused, tmp_path, capsys):
+    red = "\x1b[31mred\x1b[0m\x07"
+    file = tmp_path / "red.json"
+    data = changed(PRODUCT, "reported", "search", to={})
+    file.write_text(json.dumps(changed(data, "search", "model", to=red)))
+    with pytest.raises(SystemExit) as ended:
+        plan([str(file)])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert r"plan of \x1b[31mred\x1b[0m\x07" in shown
+    assert "\x1b" not in shown
+    file.write_text(json.dumps(changed(PRODUCT, "graph", "nodes", 0, "op", to=red)))
+    refused(plan, file, match=r"\\x1b\[31mred")
 
 
 def test_a_dimension_that_is_not_eligible(refused, tmp_path):
@@ -167,7 +225,7 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("wresnet-15-1", "--workers", "2"), r"wresnet-15-1.*14, 26, 50"),
         (("mlp-2-8", "--workers", "2", "--search", "magic"), r"recursive, joint.*'magic'"),
         (("mlp-2-8", "--workers", "2", "--placements", "Q"), r"placements.*'Q'"),
-        (("mlp-2-8", "--workers", "2", "--objective", "time"), r"--objective.*time"),
+        (("mlp-2-8", "--workers", "2", "--objective", "time"), r"objective time: expected a machine"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
         (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),

@@ -1,19 +1,32 @@
 """The walls of the house, read from the imports of every file."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("tdl", "topologies", "planner", "simulator", "executor")
+PACKAGES = ("display", "tdl", "topologies", "planner", "simulator", "executor")
 MAY_IMPORT = {
+    "display": {"display"},
     "tdl": {"tdl"},
-    "topologies": {"topologies"},
-    "planner": {"tdl", "topologies", "planner"},
-    "simulator": {"tdl", "topologies", "planner", "simulator"},
-    "executor": {"tdl", "topologies", "planner", "executor"},
+    "topologies": {"display", "topologies"},
+    "planner": {"display", "tdl", "topologies", "planner"},
+    "simulator": {"display", "tdl", "topologies", "planner", "simulator"},
+    "executor": {"display", "tdl", "topologies", "planner", "executor"},
 }
+NEVER_IMPORT = {
+    "planner.graph": ("planner.plans", "planner.search", "planner.program", "planner.report", "planner.explanations"),
+    "planner.plans": ("planner.search", "planner.program", "planner.report", "planner.explanations"),
+    "planner.search": ("planner.program", "planner.report", "planner.explanations"),
+    "planner.program": ("planner.search", "planner.report", "planner.explanations"),
+    "planner.report": ("planner.search", "planner.explanations"),
+    "simulator": ("planner.search", "planner.explanations"),
+    "executor": ("planner.search", "planner.explanations"),
+}
+"""Data flows one way: graph, plan, program, report. Reports do not search."""
+
 SEARCH_FLOORS = ("costs", "coarse", "objectives", "solver")
 """Packages of `planner.search`, from the ground up; the searchers themselves stand above."""
 
@@ -29,17 +42,9 @@ def module_name(path):
 MODULES = {module_name(path): path for path in FILES}
 
 
-def imports(path, when_running=False):
-    """Yield (module, line) of every import; with `when_running` not those that only type checkers follow."""
-    tree = ast.parse(path.read_text())
-    skipped = set()
-    if when_running:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+def imports(path):
+    """Yield (module, line) of every import, those that only type checkers follow included."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,8 +66,9 @@ def test_imports_respect_the_walls(path):
         where = f"{path.relative_to(ROOT)}:{line} imports {module}"
         if top in PACKAGES:
             assert top in MAY_IMPORT[package], where
-        if package in {"simulator", "executor"}:
-            assert not module.startswith("planner.search"), where
+        for room, forbidden in NEVER_IMPORT.items():
+            if f"{module_name(path)}.".startswith(f"{room}."):
+                assert not f"{module}.".startswith(tuple(f"{one}." for one in forbidden)), where
         assert ONLY_IN.get(top, package) == package, where
 
 
@@ -108,11 +114,19 @@ def test_the_simulator_reaches_into_no_other_object(path):
 def test_no_import_cycles():
     graph = {}
     for name, path in MODULES.items():
-        used = {module for module, _ in imports(path, when_running=True) if module in MODULES}
+        used = {module for module, _ in imports(path) if module in MODULES}
         # Importing a.b.c runs a and a.b first, unless they are running already.
         used |= {package for module in used for package in packages_of(module)} - set(packages_of(name))
         graph[name] = used - {name}
     assert find_cycle(graph) == []
+
+
+@pytest.mark.parametrize("package", [name for name, path in MODULES.items() if path.name == "__init__.py"])
+def test_nothing_public_has_the_name_of_a_submodule(package):
+    """`planner.plan` cannot be a function and a module."""
+    public = set(getattr(importlib.import_module(package), "__all__", ()))
+    modules = {name.removeprefix(f"{package}.") for name in MODULES if name.startswith(f"{package}.")}
+    assert not {name for name in public & modules if callable(getattr(importlib.import_module(package), name))}
 
 
 def packages_of(module):

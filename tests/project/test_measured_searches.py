@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.factors import prime_factors
+from planner.search.factorisations import prime_factors
 from results.coarsening.measure import measure
 from results.experiment import read_data
 
@@ -30,7 +30,7 @@ def the(rows, **wanted):
 
 @cache
 def graph(model):
-    return build(model, ModelOptions(batch=BATCHES[model]))
+    return build(model, batch=BATCHES[model])
 
 
 @cache
@@ -65,7 +65,7 @@ def test_coarsening(model):
 @pytest.mark.parametrize("model", ["mlp-4-8192", "transformer-24-2048"])
 def test_plan_bytes(model):
     recorded = data("plan_bytes")
-    of = build(model, ModelOptions(**recorded["models"][model]))
+    of = build(model, **recorded["models"][model])
     known = Coarsenings(of)
     rows = [row for row in recorded["plans"][model] if row["workers"] == 8 and row.get("seconds", QUICK_S) < QUICK_S]
     assert len(rows) > 8

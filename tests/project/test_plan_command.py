@@ -6,7 +6,7 @@ import re
 import pytest
 
 from planner.cli import main
-from planner.plan_json import load_plan
+from planner.plans.plan_json import load_plan
 from planner.report.cli import main as compare
 from planner.search import SearchOptions, search
 
@@ -19,12 +19,12 @@ def run(main, *arguments):
 
 def test_plan_is_written_and_described(tmp_path, capsys):
     plan, description = tmp_path / "plan.json", tmp_path / "description.json"
-    options = ("--batch", "12", "--workers", "6", "--seed", "5", "--optimizer", "adam", "--classes", "7")
+    options = ("--batch", "12", "--workers", "6", "--seed", "5", "--optimizer", "adam")
     assert run(main, "mlp-2-8", *options, "-o", plan, "--json", description) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     found = load_plan(plan)
-    assert (found.ways, found.seed, found.search["model"]) == ((3, 2), 5, "mlp-2-8")
+    assert (found.ways, found.seed, found.search.model) == ((3, 2), 5, "mlp-2-8")
     assert found.graph.tensors["labels"].shape == (12,)
     assert any(node.op == "adam" for node in found.graph.nodes)
     data = json.loads(description.read_text())
@@ -78,8 +78,7 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     file, data = tmp_path / "plan.json", tmp_path / "data.json"
     searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
     record = json.loads(data.read_text())
-    monkeypatch.setattr("planner.cli.search", lambda *_: pytest.fail("searched again"))
-    monkeypatch.setattr("planner.cli.best_factors", lambda *_: pytest.fail("searched again"))
+    monkeypatch.setattr("planner.cli.searched", lambda *_, **__: pytest.fail("searched again"))
     assert shown_of(capsys, file, "--explain", "--json", data) == searched
     assert json.loads(data.read_text()) == record
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]
@@ -98,17 +97,17 @@ def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, cap
         file = tmp_path / "plan.json"
         command = ("mlp-3-24", "--batch", "8", "--ways", "2,2", *more)
         shown = shown_of(capsys, *command, "--explain", "-o", file)
-        placements = load_plan(file).search["placements"]
+        placements = load_plan(file).search.placements
         best = search(load_plan(file).graph, SearchOptions((2, 2), "joint", placements)).total_bytes
         found = load_plan(file).search
-        assert found["bound_by"] == "joint"
-        assert re.search(r"lower bound .*, gap \d+\.\d % \(by joint\)", shown)
-        if "lower_bound" in found:
-            assert found["lower_bound"] == best <= load_plan(file).total_bytes
-            assert found["gap"] == pytest.approx(load_plan(file).total_bytes / best - 1, abs=1e-6)
+        assert found.bound_by == "joint"
+        assert re.search(r"lower bound .*, (gap \d+\.\d %|exact) \(by joint\)", shown)
+        assert f"placements {placements}, ways 2 x 2" in shown
+        if found.objective == "bytes":
+            assert found.lower_bound == best <= load_plan(file).total_bytes
+            assert found.gap == pytest.approx(load_plan(file).total_bytes / best - 1, abs=1e-6)
         else:
-            predicted = found["predicted_s"][found["winner"]]
-            assert predicted / 2 < found["lower_bound_s"] <= predicted * (1 + 1e-12)
+            assert found.cost / 2 < found.lower_bound <= found.cost * (1 + 1e-12)
         assert "lower bound" in shown_of(capsys, file)
         assert "(by joint)" not in shown_of(capsys, *command)
 
@@ -159,15 +158,19 @@ def test_what_a_saved_plan_reports_of_its_search_has_the_right_types(tmp_path, c
     file = tmp_path / "plan.json"
     assert run(main, "mlp-2-8", "--workers", "2", "--search", "joint", "-o", file) == 0
     data = json.loads(file.read_text())
-    assert load_plan(file).search["lower_bound"] == data["reported"]["bytes"]["total"]
+    assert load_plan(file).search.lower_bound == data["reported"]["bytes"]["total"]
     capsys.readouterr()
-    for section in (data["search"], data["reported"]["search"]):
-        kept = dict(section)
-        section["name"] = ["joint"]
+    for section, key in ((data["search"], "name"), (data["reported"]["search"], "winner")):
+        kept = section[key]
+        section[key] = ["joint"]
         file.write_text(json.dumps(data))
         assert run(main, file) == 2
-        assert re.search(r"search: Expected `str`, got `array` - at `\$\.name`", capsys.readouterr().err)
-        section.update(kept)
+        assert re.search(rf"Expected `str`, got `array` - at `\$\.search\.{key}`", capsys.readouterr().err)
+        section[key] = kept
+    data["reported"]["search"]["name"] = "recursive"
+    file.write_text(json.dumps(data))
+    assert run(main, file) == 2
+    assert re.search(r"\$\.reported\.search\.name: expected 'joint', as in \$\.search", capsys.readouterr().err)
 
 
 def test_compare_exits_1_where_bytes_differ(tmp_path, capsys):

@@ -9,8 +9,8 @@ from planner.graph import GraphBuilder, Init, parts
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
-from planner.models import ModelOptions, build
-from planner.plan import check_plan
+from planner.models import build
+from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import TensorVariable
@@ -41,7 +41,7 @@ def chain(batch, widths):
 
 
 def model(name):
-    return build(name, ModelOptions(**MODELS[name]))
+    return build(name, **MODELS[name])
 
 
 def tensor_steps(plan):
@@ -55,13 +55,13 @@ def tensor_steps(plan):
 @pytest.mark.parametrize("name", IMPLIED)
 def test_parallelism_implies_replication_and_says_so(name):
     plan = search(model("mlp-2-12"), SearchOptions((2,), name, "S"))
-    assert plan.search["placements"] == "S,R"
+    assert plan.search.placements == "S,R"
     assert plan.layouts == search(model("mlp-2-12"), SearchOptions((2,), name, "S,R")).layouts
 
 
 @pytest.mark.parametrize("name", sorted(set(SEARCHERS) - set(IMPLIED)))
 def test_the_others_keep_to_what_is_asked_for(name):
-    assert search(random_graph(0), SearchOptions((2,), name, "S")).search["placements"] == "S"
+    assert search(random_graph(0), SearchOptions((2,), name, "S")).search.placements == "S"
 
 
 def reshaped(b):
@@ -107,23 +107,23 @@ def test_soybeans_five_layers():
 
 
 def test_equalchop_finds_what_the_authors_prototype_finds():
-    options = ModelOptions(batch=512, optimizer="none", first_input_gradient=True)
-    plan = search(build("mlp-4-8192", options), SearchOptions((2, 2, 2), "equalchop"))
+    options = {"batch": 512, "optimizer": "none", "first_input_gradient": True}
+    plan = search(build("mlp-4-8192", **options), SearchOptions((2, 2, 2), "equalchop", "S"))
     loss = 4 * 512 * 8
     assert 4 * 234_881_024 <= plan.total_bytes <= 4 * 234_881_024 + 2 * loss
 
 
 def test_spartan_moves_less_than_the_authors_prototype_of_it():
-    options = ModelOptions(batch=512, optimizer="none", first_input_gradient=True)
-    graph = build("mlp-4-8192", options)
-    spartan, joint = (search(graph, SearchOptions((2, 2, 2), name)).total_bytes for name in ("spartan", "joint"))
+    options = {"batch": 512, "optimizer": "none", "first_input_gradient": True}
+    graph = build("mlp-4-8192", **options)
+    spartan, joint = (search(graph, SearchOptions((2, 2, 2), name, "S")).total_bytes for name in ("spartan", "joint"))
     assert joint < spartan < 4 * 286_261_248
 
 
 def test_spartan_splits_the_largest_tensor_as_its_reader_would_have_it():
     b = GraphBuilder()
     b.apply("mm", b.input("x", (64, 8)), b.input("w", (8, 4)), name="y")
-    plan = search(b.finish({}, {}), SearchOptions((2,), "spartan"))
+    plan = search(b.finish({}, {}), SearchOptions((2,), "spartan", "S"))
     assert plan.layouts["x"] == plan.layouts["y"] == (Shard(0),)
     assert plan.total_bytes == 8 * 4 * 4
 
@@ -185,7 +185,7 @@ def test_model_parallelism_splits_weights_along_one_dimension_and_never_the_batc
 
 def test_hybrid_composes_the_two():
     plan = search(chain(16, [8] * 4), SearchOptions((2, 4), "hybrid"))
-    assert plan.search["groups"] == "2 x 4"
+    assert plan.search.details["groups"] == "2 x 4"
     for tensor, step, placement, _ in tensor_steps(plan):
         if tensor.role == "weight":
             assert (placement == REPLICATE) == (step == 0), tensor.name

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph import Graph
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.models.zoo import ZOO
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, space_of
 from planner.search.solver.problem import Problem
@@ -50,29 +50,27 @@ def test_every_family_is_there():
 @pytest.mark.parametrize("placements", ["S", "S,R"])
 @pytest.mark.parametrize("name", SMALL)
 def test_joint_is_exact(name, placements):
-    graph = build(name, ModelOptions(**SMALL[name]))
+    graph = build(name, **SMALL[name])
     for ways, ties in SPACES:
         space = space_of(graph, SearchOptions(ways, "joint", placements, ties))
         found = SEARCHERS["joint"](space, Limits())
         assert found.lower_bound == found.cost == certified(whole_problem(space)).cost
 
 
-@pytest.mark.parametrize(
-    ("graph", "ways"), [(build("mlp-2-12", ModelOptions(batch=6)), ()), (Graph({}, (), {}, {}), (2,))]
-)
+@pytest.mark.parametrize(("graph", "ways"), [(build("mlp-2-12", batch=6), ()), (Graph({}, (), {}, {}), (2,))])
 def test_one_worker_and_nothing_to_choose(graph, ways):
     assert certified(whole_problem(space_of(graph, SearchOptions(ways)))).cost == 0
 
 
 def test_costs_of_real_size():
-    graph = build("mlp-2-8191", ModelOptions(batch=509, classes=1021))
+    graph = build("mlp-2-8191", batch=509, classes=1021)
     space = space_of(graph, SearchOptions((2,), placements="S,R"))
     assert SEARCHERS["joint"](space, Limits()).cost == certified(whole_problem(space)).cost > 10**7
 
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: f"{row['model']} {row['placements']}")
 def test_what_was_recorded_is_what_is_found(row):
-    graph = build(row["model"], ModelOptions(batch=row["batch"]))
+    graph = build(row["model"], batch=row["batch"])
     space = space_of(graph, SearchOptions((2, 2, 2), "joint", row["placements"], Ties()))
     found = SEARCHERS["joint"](space, Limits())
     assert found.lower_bound == found.cost == certified(whole_problem(space)).cost == row["toulbar2"]["bytes"]

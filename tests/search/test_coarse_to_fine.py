@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
 from planner.search.joint import joint, over
@@ -223,7 +223,7 @@ def test_random_graphs(monkeypatch, seed):
 @pytest.mark.parametrize("quick_operations", [1e9, 0])
 def test_layers_that_look_alike_are_proved(monkeypatch, quick_operations):
     """The second time what is left is divided in two before it is solved whole."""
-    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     start, least_cost = recursive(of, Limits()).choice, joint(of, Limits()).cost
     found = coarse_to_fine(of, start, tuned(quick_operations=quick_operations), monkeypatch)

@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import ITEM_BYTES, TABLES_PART, fits, joint
 from planner.search.recursive import recursive
@@ -36,7 +36,7 @@ def test_bounds_of_messages_hold(seed):
 
 
 def test_out_of_time_it_is_no_worse_than_the_recursion():
-    graph = build("transformer-4-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     limits = Limits(seconds=1, operations=1e5)
     assert joint(of, limits).cost <= recursive(of, limits).cost
@@ -68,7 +68,7 @@ def exact_in(of):
 
 
 def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
-    space = space_of(build("rnn-1-8", ModelOptions(batch=8, unroll=3)), SearchOptions((2, 2, 2), placements="S,R"))
+    space = space_of(build("rnn-1-8", batch=8, unroll=3), SearchOptions((2, 2, 2), placements="S,R"))
     shared = next(factor for factor in space.coarse.factors if len(set(factor.scope)) == 3)
     first, _, tensor = shared.scope
     tied = replace(shared, scope=(first, first, tensor))

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
-from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.models import build
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 from planner.program.calls import node_work
 from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
 from planner.search.objectives.roofline import workers_of
-from planner.traffic import Traffic
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
@@ -68,7 +68,7 @@ links:
 
 
 def graph_of(name):
-    return build(name, ModelOptions(**MODELS[name]))
+    return build(name, **MODELS[name])
 
 
 def timed(ways, machine, name="recursive", placements="S,R"):
@@ -128,13 +128,13 @@ def test_predicted_time_is_the_plans(name, machine, ways, placements):
         plan, space = search(graph, options), space_of(graph, options)
         report = plan.search
         expected = recounted_ticks(plan, space.objective)
-        found = report["predicted_s"][report["winner"]] / space.objective.tick_s
+        found = report.cost / space.objective.tick_s
         assert found == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
-        parts = sum(report["level_s"]) + report["latency_s"] + report["compute_s"]
-        assert parts == pytest.approx(report["predicted_s"][report["winner"]])
-        assert list(report["level_bytes"]) == by_level(plan.bytes, ways)
-        assert report["bytes"][report["winner"]] == plan.total_bytes
-        assert (report["objective"], report["machine"]) == ("time", machine.name)
+        parts = sum(report.predicted.level_s) + report.predicted.latency_s + report.predicted.compute_s
+        assert parts == pytest.approx(report.cost)
+        assert list(report.predicted.level_bytes) == by_level(plan.bytes, ways)
+        assert report.bytes[report.winner] == plan.total_bytes
+        assert (report.objective, report.machine) == ("time", machine.name)
 
 
 @given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2)]), st.sampled_from(["S", "S,R"]))
@@ -156,7 +156,7 @@ def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
     graph, ways = graph_of(name), (2, 2)
     quick = search(graph, timed(ways, p2, "joint", placements))
     lean = search(graph, SearchOptions(ways, "joint", placements))
-    assert quick.search["gap"] == lean.search["gap"] == 0
+    assert quick.search.gap == lean.search.gap == 0
     assert lean.total_bytes <= quick.total_bytes or "*" in {c for s in quick.strategies.values() for c in s}
     objective = space_of(graph, timed(ways, p2)).objective
     assert recounted_ticks(quick, objective) <= recounted_ticks(lean, objective) + len(graph.nodes)
@@ -186,7 +186,7 @@ def reversed_steps(plan):
 
 
 def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
-    graph = build("mlp-4-1024", ModelOptions(batch=256))
+    graph = build("mlp-4-1024", batch=256)
     plan = search(graph, SearchOptions((2, 2, 2), "hybrid", "S,R"))
     other = reversed_steps(plan)
     assert other.total_bytes == plan.total_bytes
@@ -208,18 +208,18 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
 )
 def test_predictions_are_within_a_tenth_of_the_simulator_without_overlap(name, options, machine):
     """So plans that differ by more are ranked alike."""
-    graph, machine = build(name, ModelOptions(**options)), load_topology(machine)
+    graph, machine = build(name, **options), load_topology(machine)
     for searcher in ("equalchop", "allrow", "data-parallel"):
         plan = search(graph, timed((2, 2, 2), machine, searcher))
         simulated = interpret(lower(plan, prefetch=0), machine, Switches(overlap=False)).seconds
-        assert simulated == pytest.approx(plan.search["predicted_s"][searcher], rel=0.1)
+        assert simulated == pytest.approx(plan.search.predicted.candidates_s[searcher], rel=0.1)
 
 
 def test_one_worker_only_computes(p2):
     report = search(graph_of("cnn-5-4"), timed((), p2)).search
-    assert report["level_s"] == ()
-    assert report["latency_s"] == 0
-    assert report["predicted_s"]["recursive"] == pytest.approx(report["compute_s"])
+    assert report.predicted.level_s == ()
+    assert report.predicted.latency_s == 0
+    assert report.cost == pytest.approx(report.predicted.compute_s)
 
 
 def test_devices_that_share_a_processor_or_a_memory_are_slower_together():

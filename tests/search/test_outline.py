@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, space_of
 from planner.search.costs.tables import Tables
 from planner.search.solver.model import Dense, Fetches, Outline, model_of
@@ -17,9 +17,9 @@ from planner.search.solver.problem import build as problem_of
 from tests.search.test_solver import enumerated, problems
 
 GRAPHS = {
-    "transformer-2-16": (ModelOptions(batch=4, sequence=8, vocabulary=32), ()),
-    "wresnet-50-1": (ModelOptions(batch=4), ()),
-    "rnn-1-8": (ModelOptions(batch=8, unroll=3), ("elementwise", "updates", "unrolled")),
+    "transformer-2-16": ({"batch": 4, "sequence": 8, "vocabulary": 32}, ()),
+    "wresnet-50-1": ({"batch": 4}, ()),
+    "rnn-1-8": ({"batch": 8, "unroll": 3}, ("elementwise", "updates", "unrolled")),
 }
 
 
@@ -73,7 +73,7 @@ def test_where_all_states_are_live_the_exact_problem_is_the_problem():
 def test_of_shared_fetches(name, placements):
     """Each factor alone makes the same table as all others of its number, along the variables in their order."""
     options, untie = GRAPHS[name]
-    space = space_of(build(name, options), SearchOptions((2, 2), placements=placements, untie=untie))
+    space = space_of(build(name, **options), SearchOptions((2, 2), placements=placements, untie=untie))
     coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model = model_of(coarse, domains, space.objective)
     assert isinstance(model, Fetches)
@@ -91,7 +91,7 @@ def test_of_shared_fetches(name, placements):
 @pytest.mark.parametrize("placements", ["S", "S,R"])
 def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placements):
     options, untie = GRAPHS["rnn-1-8"]
-    space = space_of(build("rnn-1-8", options), SearchOptions((2, 2), placements=placements, untie=untie))
+    space = space_of(build("rnn-1-8", **options), SearchOptions((2, 2), placements=placements, untie=untie))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model, rng = model_of(space.coarse, domains, space.objective), np.random.default_rng(0)
     live = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]

@@ -27,8 +27,9 @@ from planner.layout import (
     store,
 )
 from planner.layout.linear import linear_sets
-from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan, single_worker
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import Plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
 from planner.search.carriage import INFEASIBLE, Carriage, above
@@ -194,7 +195,7 @@ def test_two_partial_sums_are_added_and_reduced_once(ways, searcher):
     kept = search(graph, SearchOptions(ways, searcher, "S,R"))
     plan = search(graph, SearchOptions(ways, searcher, "S,R,P"))
     check_plan(plan)
-    assert plan.total_bytes == plan.search["bytes"][searcher] < kept.total_bytes
+    assert plan.total_bytes == plan.search.bytes[searcher] < kept.total_bytes
     assert PARTIAL in plan.layouts["first"]
     assert TERMS in plan.strategies["total"]
     trained = {}
@@ -265,12 +266,12 @@ TINY = {
 @pytest.mark.parametrize("ways", [(2,), (3, 2)])
 @pytest.mark.parametrize("name", TINY)
 def test_reported_bytes_are_the_plans_and_never_more_than_without(name, ways):
-    graph = build(name, ModelOptions(**TINY[name]))
+    graph = build(name, **TINY[name])
     for ties in (None, UNTIED)[: 1 if name.startswith("wresnet") else 2]:
         plan, without = (search(graph, SearchOptions(ways, "recursive", p, ties)) for p in ("S,R,P", "S,R"))
         check_plan(plan)
-        assert plan.total_bytes == plan.search["bytes"][plan.search["winner"]] <= without.total_bytes
-        assert plan.search["placements"] == "S,R,P"
+        assert plan.total_bytes == plan.search.bytes[plan.search.winner] <= without.total_bytes
+        assert plan.search.placements == "S,R,P"
 
 
 def drawn(space, draw):
@@ -304,8 +305,8 @@ def fits(coarse, choice, members, chosen, step):
 @pytest.mark.parametrize(("model", "ties"), [("rnn-1-4", Ties(updates=False)), ("two products", UNTIED)])
 def test_what_costs_a_plan_is_a_plan(model, ties):
     """Whether a choice is feasible is what the check of plans says; then it costs what the plan moves."""
-    small = ModelOptions(batch=4, unroll=2, input_width=4, classes=4)
-    graph = two_products(4, 4, 4) if model == "two products" else build(model, small)
+    small = {"batch": 4, "unroll": 2, "input_width": 4, "classes": 4}
+    graph = two_products(4, 4, 4) if model == "two products" else build(model, **small)
     space = space_of(graph, SearchOptions((2, 2), placements="S,R,P", ties=ties))
     feasible = infeasible = 0
     for seed in range(60):
@@ -325,7 +326,7 @@ def test_what_costs_a_plan_is_a_plan(model, ties):
 
 
 def test_what_is_looked_at_is_never_partial():
-    graph = build("wresnet-14-0.0625", ModelOptions(**TINY["wresnet-14-0.0625"]))
+    graph = build("wresnet-14-0.0625", **TINY["wresnet-14-0.0625"])
     space = space_of(graph, SearchOptions((2,), placements="S,R,P"))
     names = {name for v in space.carriage.partial[0] for name in space.coarse.variables[v].members}
     assert "stage4.unit1.conv1.grad_input" in names

@@ -11,8 +11,9 @@ from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
-from planner.models import ModelOptions, build
-from planner.plan import Plan, check_plan
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import Plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
 from planner.search.alternatives import IMPLIED
 from tests.search.brute import least_bytes
@@ -28,7 +29,7 @@ TINY = {
 
 
 def tiny(name, **options):
-    return build(name, ModelOptions(**TINY[name], **options))
+    return build(name, **TINY[name], **options)
 
 
 def chain(batch, widths):
@@ -65,7 +66,7 @@ def test_reported_bytes_are_the_plans(name, ways, placements):
     for searcher in SEARCHERS:
         plan = search(graph, SearchOptions(ways, searcher, placements))
         check_plan(plan)
-        assert plan.total_bytes == plan.search["bytes"][plan.search["winner"]]
+        assert plan.total_bytes == plan.search.bytes[plan.search.winner]
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)
@@ -101,9 +102,9 @@ def test_untying_never_costs_bytes(placements):
 
 def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
     plan = search(chain(128, [32, 16, 16, 8]), SearchOptions((2, 2, 2), placements="S,R"))
-    costs = plan.search["bytes"]
-    assert plan.search["name"] == "recursive"
-    assert plan.search["winner"] == "equalchop"
+    costs = plan.search.bytes
+    assert plan.search.searcher == "recursive"
+    assert plan.search.winner == "equalchop"
     assert plan.total_bytes == costs["equalchop"] < costs["recursive"]
 
 
@@ -112,15 +113,15 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
 def test_a_recursion_of_one_step_is_exact_and_knows_it(name, placements):
     graph = tiny(name)
     one = search(graph, SearchOptions((4,), placements=placements)).search
-    assert one["bytes"] == {"recursive": one["lower_bound"]}
-    assert one["lower_bound"] == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
-    assert "lower_bound" not in search(graph, SearchOptions((2, 2), placements=placements)).search
+    assert one.bytes == {"recursive": one.lower_bound}
+    assert one.lower_bound == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
+    assert search(graph, SearchOptions((2, 2), placements=placements)).search.lower_bound is None
 
 
 def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
     graph = tiny("mlp-2-12")
     plan = search(graph, SearchOptions((2, 2), "data-parallel"))
-    assert plan.search["placements"] == "S,R"
+    assert plan.search.placements == "S,R"
     for name, tensor in graph.tensors.items():
         expected = "R,R" if tensor.role in ("weight", "state") or not tensor.shape else None
         assert expected is None or ",".join(map(str, plan.layouts[name])) == expected
@@ -134,7 +135,7 @@ def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
 
 
 def test_equalchop_uses_one_dimension_and_one_variable():
-    graph = build("mlp-2-16", ModelOptions(batch=8, classes=None))
+    graph = build("mlp-2-16", batch=8)
     plan = search(graph, SearchOptions((2, 2, 2), "equalchop"))
     assert all(len(set(layout)) == 1 for layout in plan.layouts.values())
     assert all(len(set(strategy)) == 1 for strategy in plan.strategies.values())

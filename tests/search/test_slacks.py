@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs.tables import Tables
 from planner.search.joint import over
@@ -25,7 +25,7 @@ def model(graph, ways=(2, 2), placements="S,R", untie=("elementwise", "updates")
 
 
 def transformer():
-    return build("transformer-2-16", ModelOptions(batch=4, sequence=8, vocabulary=32))
+    return build("transformer-2-16", batch=4, sequence=8, vocabulary=32)
 
 
 def shared(found):
@@ -140,7 +140,7 @@ def test_single_precision_is_rounded_down():
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
 def test_bounds_of_groups_of_three_nodes_hold(placements):
-    graph = build("transformer-1-8", ModelOptions(batch=2, sequence=2, vocabulary=8))
+    graph = build("transformer-1-8", batch=2, sequence=2, vocabulary=8)
     space = space_of(graph, SearchOptions((2, 2), placements=placements))
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
     assert any(len(slack.scope) == 4 for slack in model(graph, placements=placements, untie=()).slacks(1 << 28))

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
-from planner.models import ModelOptions, build
-from planner.plan import Plan
+from planner.models import build
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, Ties, search, space_of
 from planner.search.costs.cost import Agreed
 from topologies import load_topology
 
 MODELS = {
-    "rnn-1-8": ModelOptions(batch=4, unroll=3, input_width=6, classes=5),
-    "transformer-1-16": ModelOptions(batch=4, sequence=4, vocabulary=8, heads=2),
+    "rnn-1-8": {"batch": 4, "unroll": 3, "input_width": 6, "classes": 5},
+    "transformer-1-16": {"batch": 4, "sequence": 4, "vocabulary": 8, "heads": 2},
 }
 RULES = tuple(asdict(Ties()))
 OFF = [*((rule,) for rule in RULES), ("accumulation", "unrolled")]
@@ -24,8 +24,8 @@ OFF = [*((rule,) for rule in RULES), ("accumulation", "unrolled")]
 @pytest.mark.parametrize("untie", OFF, ids="+".join)
 @pytest.mark.parametrize(("name", "placements"), [("rnn-1-8", "S"), ("rnn-1-8", "S,R"), ("transformer-1-16", "S")])
 def test_cost_is_traffic_with_rules_off(name, placements, untie):
-    plan = search(build(name, MODELS[name]), SearchOptions((2, 2), placements=placements, untie=untie))
-    assert plan.search["bytes"][plan.search["winner"]] == plan.total_bytes
+    plan = search(build(name, **MODELS[name]), SearchOptions((2, 2), placements=placements, untie=untie))
+    assert plan.search.bytes[plan.search.winner] == plan.total_bytes
 
 
 def summed(products):
@@ -70,7 +70,7 @@ def test_what_may_differ_is_never_worse(products):
     costs = []
     for untie in ((), ("accumulation",)):
         plan = search(graph, SearchOptions((2, 2), "joint", untie=untie))
-        assert plan.search["lower_bound"] == plan.search["bytes"]["joint"] == plan.total_bytes
+        assert plan.search.lower_bound == plan.search.bytes["joint"] == plan.total_bytes
         costs.append(plan.total_bytes)
     assert costs[1] <= costs[0]
 
@@ -80,6 +80,6 @@ def test_sums_are_tied_where_time_is_counted():
     graph, machine = summed(2), load_topology("p2.8xlarge")
     options = SearchOptions((2, 2), "joint", "S", objective="time", machine=machine, untie=("accumulation",))
     plan = search(graph, options)
-    assert sum(plan.search["level_bytes"]) == plan.total_bytes
-    assert "accumulation" in plan.search["ties"]
-    assert plan.search["predicted_s"] == search(graph, replace(options, untie=())).search["predicted_s"]
+    assert sum(plan.search.predicted.level_bytes) == plan.total_bytes
+    assert "accumulation" in plan.search.ties
+    assert plan.search.predicted.candidates_s == search(graph, replace(options, untie=())).search.predicted.candidates_s

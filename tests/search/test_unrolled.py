@@ -9,7 +9,7 @@ from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import signatures
-from planner.models import ModelOptions, build
+from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import coarsen
 from planner.search.coarse.unrolled import cells
@@ -42,17 +42,17 @@ def alike(prefix, count):
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize(("layers", "steps"), [(1, 2), (2, 3), (3, 5), (1, 9)])
 def test_structure_gives_the_same_variables_as_hints(layers, steps, optimizer):
-    graph = build(f"rnn-{layers}-8", ModelOptions(unroll=steps, optimizer=optimizer, **SMALL))
+    graph = build(f"rnn-{layers}-8", unroll=steps, optimizer=optimizer, **SMALL)
     plain = without_hints(graph)
     for ties in (Ties(), Ties(updates=False), Ties(elementwise=False, accumulation=False, repeats=False)):
         assert variables(plain, ties) == variables(graph, ties) != variables(graph, replace(ties, unrolled=False))
 
 
 def test_structure_gives_the_same_plan_as_hints():
-    graph = build("rnn-2-8", ModelOptions(unroll=4, **SMALL))
+    graph = build("rnn-2-8", unroll=4, **SMALL)
     for placements in ("S", "S,R"):
         options = SearchOptions((2, 2), placements=placements)
-        assert search(without_hints(graph), options).search["bytes"] == search(graph, options).search["bytes"]
+        assert search(without_hints(graph), options).search.bytes == search(graph, options).search.bytes
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_structure_gives_the_same_plan_as_hints():
 )
 @pytest.mark.parametrize("backward", [True, False])
 def test_nothing_is_found_where_nothing_is_unrolled(name, options, backward):
-    graph = build(name, ModelOptions(batch=8, optimizer="adam", **options))
+    graph = build(name, batch=8, optimizer="adam", **options)
     plain = without_hints(graph) if backward else without_hints(graph, forward=None)
     assert cells(plain, signatures(plain)) == {}
 
 
 def test_layers_of_one_kind_with_other_weights_stay_apart():
-    graph = build("rnn-3-8", ModelOptions(unroll=4, **{**SMALL, "input_width": 8}))
+    graph = build("rnn-3-8", unroll=4, **{**SMALL, "input_width": 8})
     hints = {node.name: node.unroll[0] for node in graph.nodes if node.unroll is not None}
     unknown = without_hints(graph, forward=None)
     families = {}
@@ -122,7 +122,7 @@ def test_a_weight_used_twice_in_a_timestep():
     forward = [[name for name in family if "grad" not in name] for family in found(graph)]
     assert sorted([*alike("in", 4), *alike("out", 4)]) in forward
     plan = search(graph, SearchOptions((2, 2)))
-    assert plan.total_bytes == plan.search["bytes"][plan.search["winner"]]
+    assert plan.total_bytes == plan.search.bytes[plan.search.winner]
 
 
 def test_an_encoders_last_state_starts_a_decoder():
@@ -139,7 +139,7 @@ def test_an_encoders_last_state_starts_a_decoder():
 
 
 def test_thousands_of_nodes_take_a_moment():
-    graph = without_hints(build("rnn-10-8k", ModelOptions(batch=64)))
+    graph = without_hints(build("rnn-10-8k", batch=64))
     known = signatures(graph)
     started = time.process_time()
     assert len(cells(graph, known)) > 6000

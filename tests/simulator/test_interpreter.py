@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import DeadlockError, Switches, interpret, simulate
+from simulator import DeadlockError, Switches, interpret, simulated
 from tests.simulator.programs import compute, fetch, program, reduce, send, shared_processor, star, wait
 from topologies import TopologyError
 
@@ -211,8 +211,8 @@ def programs(draw):
 @given(programs())
 def test_any_program(one):
     machine = star(4, link=7, memory=50, latency_s=0.01)
-    simulation = simulate(one, machine)
-    apart = simulate(one, machine, overlap=False)
+    simulation = simulated(one, machine)
+    apart = simulated(one, machine, overlap=False)
     assert (simulation.timeline.bytes == one.bytes).all()
     assert (apart.timeline.bytes == one.bytes).all()
     # never faster than the busiest link, or than the slowest worker's own computation
@@ -220,4 +220,4 @@ def test_any_program(one):
     sent, received = one.bytes.sum(axis=1), one.bytes.sum(axis=0)
     assert simulation.seconds >= max(sent.max(), received.max()) / 7 * (1 - 1e-9)
     assert simulation.seconds_without_communication <= simulation.seconds * (1 + 1e-9)
-    assert simulate(one, machine).timeline.stops_s == simulation.timeline.stops_s
+    assert simulated(one, machine).timeline.stops_s == simulation.timeline.stops_s

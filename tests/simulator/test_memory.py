@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator import interpret, simulate
+from simulator import interpret, simulated
 from simulator.memory import device_memories
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 
@@ -50,7 +50,7 @@ def test_what_overwrites_in_place_counts_once():
 
 @pytest.mark.parametrize(("arena", "verdict"), [(1000, "fits"), (1001, "out of memory")])
 def test_the_verdict_is_the_arenas(arena, verdict):
-    simulation = simulate(program([compute(100)], buffers={0: []}, arena=arena), star())
+    simulation = simulated(program([compute(100)], buffers={0: []}, arena=arena), star())
     assert simulation.memories[0].verdict == verdict
     assert bool(simulation.overfull) is (verdict == "out of memory")
     assert simulation.seconds == 1  # time is reported all the same
@@ -69,7 +69,7 @@ def test_workers_share_a_memory():
 
 
 def test_memories_that_no_worker_uses_are_left_out():
-    assert len(simulate(program([compute(1)]), star(3)).memories) == 1
+    assert len(simulated(program([compute(1)]), star(3)).memories) == 1
 
 
 def test_a_buffer_of_tasks_that_do_not_exist():

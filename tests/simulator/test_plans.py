@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from planner.models import ModelOptions, build
-from planner.plan import single_worker
-from planner.plan_json import save_plan
+from planner.graph.facts import batch_size
+from planner.models import build
+from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.report import read_reports
-from planner.report.facts import batch_size
 from planner.search import SearchOptions, search
-from simulator import simulate
+from simulator import simulated
 from simulator.cli import main
 from simulator.report import report
 from topologies import load_topology
@@ -23,8 +22,8 @@ MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}
 
 
 def planned(model, ways=(2, 2, 2), **options):
-    graph = build(model, ModelOptions(batch=16, **options))
-    return search(graph, SearchOptions(ways=ways, name="recursive"))
+    graph = build(model, batch=16, **options)
+    return search(graph, SearchOptions(ways=ways, searcher="recursive"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def machine():
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "mlp.json"
-    save_plan(planned("mlp-3-64", (2, 2)), path)
+    planned("mlp-3-64", (2, 2)).save(path)
     return path
 
 
@@ -43,7 +42,7 @@ def plan_file(tmp_path_factory):
 def test_simulated_bytes_are_the_plans_and_the_peak_is_within_the_arena(model, machine):
     plan = planned(model, **MODELS[model])
     for prefetch in (0, 1, 3):
-        simulation = simulate(lower(plan, prefetch=prefetch), machine)
+        simulation = simulated(lower(plan, prefetch=prefetch), machine)
         assert (simulation.timeline.bytes == plan.bytes).all()
         for memory, worker in zip(simulation.memories, simulation.program.workers, strict=True):
             assert memory.peak_bytes <= worker.arena_bytes
@@ -52,30 +51,30 @@ def test_simulated_bytes_are_the_plans_and_the_peak_is_within_the_arena(model, m
 
 
 def test_a_large_network(machine):
-    plan = search(build("wresnet-152-10", ModelOptions(batch=8)), SearchOptions(ways=(2, 2, 2)))
-    assert (simulate(lower(plan), machine).timeline.bytes == plan.bytes).all()
+    plan = search(build("wresnet-152-10", batch=8), SearchOptions(ways=(2, 2, 2)))
+    assert (simulated(lower(plan), machine).timeline.bytes == plan.bytes).all()
 
 
 def test_no_overlap_takes_longer(machine):
     program = lower(planned("mlp-3-64"), prefetch=2)
-    assert simulate(program, machine, overlap=False).seconds > simulate(program, machine).seconds
+    assert simulated(program, machine, overlap=False).seconds > simulated(program, machine).seconds
 
 
 def test_one_worker_communicates_nothing(machine):
-    simulation = simulate(lower(single_worker(planned("mlp-3-64"))), machine)
+    simulation = simulated(lower(single_worker(planned("mlp-3-64"))), machine)
     assert simulation.seconds == simulation.seconds_without_communication > 0
     assert not simulation.timeline.bytes.any()
 
 
 def test_a_hierarchy_is_never_faster_than_a_switch(machine):
     program = lower(planned("wresnet-14-1", image=32))
-    assert simulate(program, load_topology("uniform-8")).seconds <= simulate(program, machine).seconds * (1 + 1e-6)
+    assert simulated(program, load_topology("uniform-8")).seconds <= simulated(program, machine).seconds * (1 + 1e-6)
 
 
 def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
-    simulation = simulate(lower(plan), machine)
-    found = report(plan, tmp_path / "some.json", simulation, {"prefetch": 1})
+    simulation = simulated(lower(plan), machine)
+    found = report(plan, "some.json", simulation, {"prefetch": 1})
     assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
     assert found.samples_per_s == pytest.approx(16 / simulation.seconds)
     assert found.bytes == found.planned_bytes
@@ -85,7 +84,7 @@ def test_report(machine, tmp_path):
 
 
 def test_batch_size_comes_from_the_labels():
-    assert batch_size(build("mlp-3-64", ModelOptions(batch=24))) == 24
+    assert batch_size(build("mlp-3-64", batch=24)) == 24
 
 
 def test_command(plan_file, tmp_path, capsys):

@@ -1,72 +1,24 @@
 """docs/operators.md does what it says: its files are written and its commands run, in order, from nothing."""
 
-import os
 import re
-import subprocess
-import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
-from tests.launcher import LEAVE, mpirun
+from tests.pages import blocks_of, run_page, shell_in
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "operators.md").read_text()
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+BLOCKS = blocks_of("docs/operators.md")
 
 pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture
 def shell(tmp_path):
-    """Run lines in a folder of their own, with this project's commands and Python on the path."""
-    mpirun()
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, target in SCRIPTS.items():
-        module, function = target.split(":")
-        code = f"import sys\nfrom {module} import {function}\nsys.argv[0] = {name!r}\n{function}()\n"
-        (programs / name).write_text(f"#!{sys.executable}\n{code}")
-        (programs / name).chmod(0o755)
-    # Not a link: next to a link Python looks for its environment in vain.
-    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (programs / "python").chmod(0o755)
-    folder = tmp_path / "work"
-    folder.mkdir()
-    path = os.pathsep.join([str(programs), os.environ["PATH"], str(Path(sys.executable).parent)])
-    environment = {**os.environ, **LEAVE, "PATH": path, "PYTHONPATH": str(ROOT)}
-
-    def run(lines):
-        done = subprocess.run(
-            ["bash", "-e", "-c", lines],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=folder,
-            env=environment,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    return folder, run
+    return shell_in(tmp_path)
 
 
 def test_the_page_from_beginning_to_end(shell):
     folder, run = shell
-    printed = ""
-    for language, block in BLOCKS:
-        if language == "python":
-            name = re.match(r"# (\w+\.py)\n", block)[1]
-            with (folder / name).open("a") as file:
-                file.write(block)
-        elif language == "sh":
-            status, printed = run(block)
-            assert status == 0, f"{block}\n{printed}"
-        elif language == "text":
-            for line in block.splitlines():
-                assert line in printed, f"{line}\n{printed}"
+    run_page(BLOCKS, folder, run)
     assert {path.name for path in folder.glob("*.py")} == {"distance.py", "look.py", "against.py", "clusters.py"}
 
 

@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Layout, Strategy, elements, owned
-from planner.traffic import Traffic
-
-if TYPE_CHECKING:
-    from planner.plan import Plan
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)

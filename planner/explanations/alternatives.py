@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
+from planner.explanations.accounts import by_node, flows, flows_of
 from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy
-from planner.report.accounts import by_node, flows, flows_of
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic, Work
 from planner.search.costs.domains import choices_at
-from planner.traffic import Traffic, Work
-
-if TYPE_CHECKING:
-    from planner.plan import Plan
 
 MOST_STRATEGIES = 512
 """Up to so many strategies all are tried; of more, those that differ in one step and those that are one throughout."""

@@ -1,107 +1,25 @@
-"""A plan: every tensor's layout and every node's strategy, and what follows from them."""
+"""Checking a plan: that every decision is there and possible, and that nothing said of its search contradicts it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph, Node
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, Strategy, eligible, signatures
-from planner.report.summary import as_text, describe, summary_table
-from planner.report.tables import grid
-from planner.traffic import Traffic
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, eligible, signatures
+from planner.plans.plan import Plan
+from planner.plans.search_record import gap_of
+from planner.plans.traffic import Traffic
 
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
 
+ROUNDING = 1e-6
+"""What reported figures may be off by, as a share: gaps are written to six digits."""
+
 MOST_WORKERS = 1024
 """How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """How a training graph is split over `workers` workers in len(ways) steps.
-
-    `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
-    variable of its operator, `*` or `+`. `search` says how the plan was found, for people; nothing depends on it.
-    """
-
-    graph: Graph
-    seed: int
-    ways: tuple[int, ...]
-    layouts: Mapping[str, Layout]
-    strategies: Mapping[str, Strategy]
-    search: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def workers(self) -> int:
-        """The number of workers, k."""
-        return math.prod(self.ways)
-
-    @property
-    def bytes(self) -> NDArray[np.int64]:
-        """The k x k matrix of bytes that go from worker (row) to worker (column) in one iteration."""
-        return _bytes(self)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes moved in one iteration, summed over workers."""
-        return int(self.bytes.sum())
-
-    def prefix(self, steps: int) -> Plan:
-        """Return the plan of the first steps alone, for correspondingly fewer workers."""
-        return replace(
-            self,
-            ways=self.ways[:steps],
-            layouts={name: layout[:steps] for name, layout in self.layouts.items()},
-            strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
-        )
-
-    def step_bytes(self) -> tuple[int, ...]:
-        """Return each step's conditional cost in bytes: cost(steps 1..i) - cost(steps 1..i-1)."""
-        return _step_bytes(self)
-
-    def traffic(self) -> Traffic:
-        """Return what every node reads and writes in one iteration."""
-        return _traffic(self)
-
-    def __str__(self) -> str:
-        return as_text(summary_table(describe(self)))
-
-    def __repr__(self) -> str:
-        return f"<plan of {len(self.graph.nodes)} nodes for {grid(self.ways)} workers, seed {self.seed}>"
-
-
-@lru_cache(maxsize=2)
-def _traffic(plan: Plan) -> Traffic:
-    return Traffic(plan)
-
-
-@lru_cache(maxsize=8)
-def _bytes(plan: Plan) -> NDArray[np.int64]:
-    total = _traffic(plan).bytes()
-    total.flags.writeable = False
-    return total
-
-
-@lru_cache(maxsize=8)
-def _step_bytes(plan: Plan) -> tuple[int, ...]:
-    whole = _traffic(plan)
-    totals = [int(Traffic(plan.prefix(steps), like=whole).bytes().sum()) for steps in range(1, len(plan.ways))]
-    costs = np.diff([0, *totals, plan.total_bytes])
-    return tuple(int(cost) for cost in costs) if plan.ways else ()
-
-
-def single_worker(plan: Plan) -> Plan:
-    """Return the plan of the same graph and seed for one worker."""
-    return plan.prefix(0)
 
 
 def check_plan(plan: Plan) -> None:
@@ -121,6 +39,25 @@ def check_plan(plan: Plan) -> None:
                 raise PlanError(
                     f"$.steps[{step}].tensors.{new}: expected {before}, as {old} which it replaces, found {after}"
                 )
+
+
+def check_search(plan: Plan) -> None:
+    """Raise a PlanError, naming the place, where what is said of the plan's search contradicts the plan."""
+    found = plan.search
+    if found.winner and found.bytes.get(found.winner) != plan.total_bytes:
+        told = f"{found.bytes[found.winner]} bytes" if found.winner in found.bytes else "none"
+        raise PlanError(f"$.search.bytes: expected the {plan.total_bytes} bytes of {found.winner!r}, found {told}")
+    if found.predicted is not None and found.winner not in found.predicted.candidates_s:
+        raise PlanError(f"$.search.predicted.candidates_s: expected seconds of {found.winner!r}, found none")
+    if found.lower_bound is None:
+        return
+    if not found.winner:
+        raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
+    if found.lower_bound > found.cost * (1 + ROUNDING):
+        raise PlanError(f"$.search.lower_bound: expected at most the plan's {found.cost}, found {found.lower_bound}")
+    gap = gap_of(found.cost, found.lower_bound)
+    if found.gap is not None and abs(found.gap - gap) > ROUNDING * max(1.0, gap):
+        raise PlanError(f"$.search.gap: expected {gap}, as the lower bound says, found {found.gap}")
 
 
 def check_countable(graph: Graph, ways: Sequence[int]) -> None:

@@ -9,19 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.accumulate import accumulation_groups
-from planner.graph.ir import ITEM_BYTES, Node
+from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import (
     TERMS,
     Exchange,
+    Layout,
     Production,
     Region,
     Signature,
+    Strategy,
     fetch,
     needed,
     production,
@@ -29,8 +31,29 @@ from planner.layout import (
     store,
 )
 
-if TYPE_CHECKING:
-    from planner.plan import Plan
+
+class Decided(Protocol):
+    """What traffic follows from: a plan's decisions, without anything that follows from them."""
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph."""
+
+    @property
+    def ways(self) -> tuple[int, ...]:
+        """The parts of each step."""
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """Every tensor's placement at each step."""
+
+    @property
+    def strategies(self) -> Mapping[str, Strategy]:
+        """Every node's choice at each step."""
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +93,7 @@ class Work:
 
     node: Node
     signature: Signature
-    strategy: tuple[str, ...]
+    strategy: Strategy
     reads: tuple[Read, ...]
     writes: tuple[Write, ...]
     accumulates: str | None = None
@@ -84,7 +107,7 @@ class Traffic:
     another plan of the same graph, whose analysis of the graph is taken over.
     """
 
-    def __init__(self, plan: Plan, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
+    def __init__(self, plan: Decided, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
         self.plan = plan
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
         self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)

@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 
 from planner.layout import signatures
-from planner.plan import Plan, check_plan
+from planner.plans.check import check_plan
+from planner.plans.plan import Plan
 from planner.search.costs.domains import choices_at, placements_at
 from tests.search.samples import training_graphs
 

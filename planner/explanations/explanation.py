@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+import display
+from display import Shown, exact_bytes, percent, quantity, table
+from planner.explanations.accounts import Stored, kinds_by_step, stored, write_choices
+from planner.explanations.alternatives import Costly, Rejected, costliest, rejected
+from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes
-from planner.report.accounts import Stored, kinds_by_step, stored, write_choices
-from planner.report.alternatives import Costly, Rejected, costliest, rejected
-from planner.report.tables import exact_bytes, percent, quantity, table
-
-if TYPE_CHECKING:
-    from planner.plan import Plan
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2
@@ -29,7 +28,7 @@ STEPS = "; one choice stands for all steps"
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Shown):
     """What `plan --explain` shows.
 
     `kinds` gives every kind of operator's bytes at each step, `nodes` how many there are of it; `costly` the costliest
@@ -45,13 +44,14 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Return where a plan's bytes go."""
+    """Return where a plan's bytes go, what was rejected, where tensors lie and what memory that takes."""
     costly = tuple((one, rejected(plan, one.unit)) for one in costliest(plan, COSTLIEST))
     nodes = Counter(node.op for node in plan.graph.nodes)
     kinds = kinds_by_step(plan)
     return Explanation(plan.total_bytes, dict(nodes), kinds, costly, stored(plan), arena_sizes(plan))
 
 
+@display.tables.register
 def tables(found: Explanation) -> tuple[Table, ...]:
     """Show an explanation."""
     return kinds_table(found), costly_table(found), stored_table(found), memory_table(found)

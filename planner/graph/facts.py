@@ -1,14 +1,10 @@
-"""Facts of a graph that both interpreters report."""
+"""Facts of a graph that reports name."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from planner.graph.ir import Graph
-from planner.report.schema import Matrix
 
 
 def batch_size(graph: Graph) -> int | None:
@@ -25,8 +21,3 @@ def weight_dtype(graph: Graph) -> str | None:
     """Return the dtype of most weights; None without any."""
     counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
     return counts.most_common(1)[0][0] if counts else None
-
-
-def matrix(counted: ArrayLike) -> Matrix:
-    """Return a byte matrix as a report holds it."""
-    return tuple(tuple(int(count) for count in row) for row in np.asarray(counted))

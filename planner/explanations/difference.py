@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+import display
+from display import Shown, exact_bytes, grid, table
 from planner.errors import PlanError
+from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy
+from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes
-from planner.report.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
-from planner.report.tables import exact_bytes, grid, table
-
-if TYPE_CHECKING:
-    from planner.plan import Plan
 
 ROWS_SHOWN = 16
 
@@ -55,7 +54,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Shown):
     """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
 
     names: tuple[str, str]
@@ -65,9 +64,9 @@ class Difference:
     nodes: tuple[Row, ...]
 
 
-def difference(plans: tuple[Plan, Plan], names: tuple[str, str]) -> Difference:
+def diff(one: Plan, other: Plan, names: tuple[str, str] = ("one", "other")) -> Difference:
     """Compare two plans; `names` are what to call them. Raises a PlanError where their graphs differ."""
-    one, other = plans
+    plans = one, other
     if one.graph != other.graph:
         found = _unlike(one.graph, other.graph)
         raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {found}")
@@ -169,7 +168,7 @@ def _facts(plans: tuple[Plan, Plan]) -> Iterator[Fact]:
 
 
 def _searched(plan: Plan) -> str:
-    return f"{plan.search.get('name', 'unknown')}, placements {plan.search.get('placements', 'unknown')}"
+    return f"{plan.search.searcher or 'unknown'}, placements {plan.search.placements or 'unknown'}"
 
 
 def _number(name: str, values: Iterable[int]) -> Fact:
@@ -177,6 +176,7 @@ def _number(name: str, values: Iterable[int]) -> Fact:
     return Fact(name, (one, other), other - one)
 
 
+@display.tables.register
 def tables(found: Difference) -> tuple[Table, ...]:
     """Show a comparison."""
     facts = [[f.name, *map(_shown, f.values), "" if f.more is None else _signed(f.more)] for f in found.facts]

@@ -6,18 +6,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from planner.explanations import alternatives
+from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, kinds_by_step, stored, write_choices
+from planner.explanations.alternatives import candidates, costliest, rejected
+from planner.explanations.explanation import explain, kinds_table, tables, to_data
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import PARTIAL, elements, owned
-from planner.models import ModelOptions, build
-from planner.plan import check_plan
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.search_record import SearchRecord
 from planner.program.lower import lower
-from planner.report import alternatives
-from planner.report.accounts import by_kind, by_node, by_tensor, flows, kinds_by_step, stored, write_choices
-from planner.report.alternatives import candidates, costliest, rejected
 from planner.report.console import stdout
-from planner.report.explain import explain, kinds_table, tables, to_data
 from planner.search import SearchOptions, search
-from tests.report.plans import any_plan
+from tests.explanations.plans import any_plan
 from tests.search.test_partial import two_products
 
 ALL = 10**9
@@ -30,7 +31,7 @@ SEARCHED = [
 
 def searched(case):
     name, options, ways, placements = case
-    return search(build(name, ModelOptions(**options)), SearchOptions(ways, placements=placements))
+    return search(build(name, **options), SearchOptions(ways, placements=placements))
 
 
 def check_sums(plan):
@@ -148,7 +149,7 @@ def test_a_plan_prints_as_a_table(capsys):
     assert f"{plan.total_bytes:,}" in str(plan)
     assert all(len(line) <= 80 for line in str(plan).splitlines())
     assert repr(plan) == f"<plan of {len(plan.graph.nodes)} nodes for 4 as 2 x 2 workers, seed 0>"
-    assert str(replace(plan, search={})).startswith("plan\n")
+    assert str(replace(plan, search=SearchRecord())).startswith("plan\n")
     for table in tables(explain(plan)):
         stdout().print(table)
     shown = capsys.readouterr().out
@@ -159,7 +160,7 @@ def test_a_plan_prints_as_a_table(capsys):
 @pytest.mark.parametrize("workers", [1, 5])
 def test_plans_in_which_little_moves(workers):
     ways = (workers,) if workers > 1 else ()
-    plan = search(build("mlp-2-8", ModelOptions(batch=10)), SearchOptions(ways))
+    plan = search(build("mlp-2-8", batch=10), SearchOptions(ways))
     assert len(tables(explain(plan))) == 4
     assert "1" in str(plan)
 

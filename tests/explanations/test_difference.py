@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
+from planner.explanations.difference import diff, tables, to_data, write_parts
 from planner.layout import REPLICATE, Shard
-from planner.models import ModelOptions, build
-from planner.plan import Plan
-from planner.report.difference import difference, tables, to_data, write_parts
+from planner.models import build
+from planner.plans.plan import Plan
 from planner.search import SearchOptions, search
-from tests.report.plans import any_plan
+from tests.explanations.plans import any_plan
 from tests.search.samples import training_graphs
 
 
 def planned(ways, placements="S", **options):
-    return search(build("mlp-2-16", ModelOptions(batch=16, **options)), SearchOptions(ways, placements=placements))
+    return search(build("mlp-2-16", batch=16, **options), SearchOptions(ways, placements=placements))
 
 
 @st.composite
@@ -29,7 +29,7 @@ def pairs(draw):
 @given(pairs())
 @settings(max_examples=30, deadline=None)
 def test_every_table_adds_up(plans):
-    found = difference(plans, ("one", "other"))
+    found = diff(*plans, ("one", "other"))
     totals = [plan.total_bytes for plan in plans]
     for rows in (found.kinds, found.tensors, found.nodes):
         assert [sum(row.nbytes[i] for row in rows) for i in (0, 1)] == totals
@@ -46,7 +46,7 @@ def test_every_table_adds_up(plans):
 @given(any_plan())
 @settings(max_examples=10, deadline=None)
 def test_a_plan_does_not_differ_from_itself(plan):
-    found = difference((plan, plan), ("one", "one again"))
+    found = diff(plan, plan, ("one", "one again"))
     assert not any(row.differs or row.more for row in (*found.tensors, *found.nodes))
     assert all(not fact.more for fact in found.facts)
 
@@ -56,14 +56,14 @@ def test_decisions_that_mean_the_same_are_alike_whatever_the_ways():
     layouts = {name: (layout[0], layout[0]) for name, layout in one.layouts.items()}
     strategies = {name: (choice, choice) for name, (choice,) in one.strategies.items()}
     other = Plan(one.graph, 0, (2, 2), layouts, strategies)
-    found = difference((one, other), ("four", "two by two"))
+    found = diff(one, other, ("four", "two by two"))
     assert one.total_bytes == other.total_bytes
     assert not any(row.differs or row.more for row in (*found.tensors, *found.nodes))
 
 
 def test_decisions_are_named_with_what_they_cost():
     one, other = planned((2, 2)), planned((2, 2), "S,R")
-    data = to_data(difference((one, other), ("s.json", "sr.json")))
+    data = to_data(diff(one, other, ("s.json", "sr.json")))
     named = {name for row in data["tensors"] for name in row["names"]}
     assert named == {name for name in one.graph.tensors if one.layouts[name] != other.layouts[name]}
     assert data["facts"]["bytes per iteration"] == [one.total_bytes, other.total_bytes]
@@ -73,13 +73,13 @@ def test_decisions_are_named_with_what_they_cost():
 def test_other_graphs_are_refused():
     one = planned((2,))
     with pytest.raises(PlanError, match=r"^b: expected the graph of a, found another: tensor '.*' is not the same$"):
-        difference((one, planned((2,), dtype="float64")), ("a", "b"))
+        diff(one, planned((2,), dtype="float64"), ("a", "b"))
     node = replace(one.graph.nodes[0], forward="elsewhere")
     graph = replace(one.graph, nodes=(node, *one.graph.nodes[1:]))
     with pytest.raises(PlanError, match=f"node '{node.name}' is not the same"):
-        difference((one, replace(one, graph=graph)), ("a", "b"))
+        diff(one, replace(one, graph=graph), ("a", "b"))
     with pytest.raises(PlanError, match="updates or metrics"):
-        difference((one, replace(one, graph=replace(one.graph, metrics={}))), ("a", "b"))
+        diff(one, replace(one, graph=replace(one.graph, metrics={})), ("a", "b"))
 
 
 def test_parts_are_merged():

@@ -1,0 +1,121 @@
+"""How everything public shows itself: as tables, in a terminal and in a notebook, and figures as people read them.
+
+An object that derives from `Shown` does not know its tables; the package that makes them registers a rule with
+`@tables.register`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 160
+TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns
+HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.2\">{code}</pre>"
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@singledispatch
+def tables(shown: object) -> Sequence[Table]:
+    """Return the tables that show an object; TypeError for one that has none."""
+    raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
+
+
+class Shown:
+    """Prints as its tables, and shows itself as them in a notebook."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return as_text(*tables(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(*tables(self))
+
+
+def console(**options: Any) -> Console:
+    """Return a console on which names are shown as they are, square brackets and colons included."""
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
+def as_text(*shown: Table) -> str:
+    """Return tables as plain text."""
+    text = io.StringIO()
+    console(file=text, width=WIDTH, color_system=None).print(*shown, sep="\n")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def as_html(*shown: Table) -> str:
+    """Return tables as a piece of HTML."""
+    recording = console(file=io.StringIO(), width=WIDTH, record=True)
+    recording.print(*shown, sep="\n")
+    return recording.export_html(inline_styles=True, code_format=HTML)
+
+
+def printable(text: str) -> str:
+    """Return a text in which control characters, which could drive a terminal, are written as escapes."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Build a plain table: the first column to the left, the others to the right."""
+    result = Table(*map(printable, columns), title=title and printable(title), title_justify="left", title_style="bold")
+    for column in result.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        result.add_row(*map(printable, row))
+    return result
+
+
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Build a table of names and values."""
+    result = Table(title=printable(title), title_justify="left", title_style="bold", show_header=False)
+    result.add_column(no_wrap=True)
+    result.add_column(max_width=TEXT_WIDTH)
+    for row in rows:
+        result.add_row(*map(printable, row))
+    return result
+
+
+def quantity(value: float, unit: str) -> str:
+    """Write a value with a decimal prefix and three digits, as in `35.9 GB`."""
+    for factor, prefix in _UNITS:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration in the unit that suits it; `-` where there is none."""
+    if value is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def exact_bytes(value: int) -> str:
+    """Write bytes to the last digit, since they are compared to the last digit."""
+    return f"{value:,}"
+
+
+def product(ways: Sequence[int]) -> str:
+    """Write factors, as in `4 x 2`."""
+    return " x ".join(map(str, ways)) or "1"
+
+
+def grid(ways: Sequence[int]) -> str:
+    """Write the number of workers and how they are divided, as in `8 as 4 x 2`."""
+    return f"{math.prod(ways)} as {product(ways)}" if len(ways) > 1 else str(math.prod(ways))
+
+
+def percent(value: float | None) -> str:
+    """Write a share of one as a percentage; `-` where there is none."""
+    return "-" if value is None else f"{100 * value:.1f} %"

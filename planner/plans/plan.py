@@ -1,0 +1,123 @@
+"""A plan as data: every tensor's layout and every node's strategy, and the bytes that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from display import Shown, grid
+from planner.files import write_file
+from planner.graph.graph_json import to_data
+from planner.graph.ir import Graph
+from planner.layout import Layout, Strategy
+from planner.plans.records import DECISIVE, FORMAT, BytesRecord, PlanRecord, ReportedRecord, StepRecord, text_of
+from planner.plans.search_record import SearchRecord
+from planner.plans.traffic import Traffic
+
+NOT_SEARCHED = SearchRecord()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan(Shown):
+    """How a training graph is split over `workers` workers in len(ways) steps.
+
+    `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
+    variable of its operator, `*` or `+`. `search` says how the plan was found, for people; nothing depends on it.
+    """
+
+    graph: Graph
+    seed: int
+    ways: tuple[int, ...]
+    layouts: Mapping[str, Layout]
+    strategies: Mapping[str, Strategy]
+    search: SearchRecord = NOT_SEARCHED
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, k."""
+        return math.prod(self.ways)
+
+    @property
+    def bytes(self) -> NDArray[np.int64]:
+        """The k x k matrix of bytes that go from worker (row) to worker (column) in one iteration."""
+        return _bytes(self)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes moved in one iteration, summed over workers."""
+        return int(self.bytes.sum())
+
+    def prefix(self, steps: int) -> Plan:
+        """Return the plan of the first steps alone, for correspondingly fewer workers."""
+        return replace(
+            self,
+            ways=self.ways[:steps],
+            layouts={name: layout[:steps] for name, layout in self.layouts.items()},
+            strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
+        )
+
+    def step_bytes(self) -> tuple[int, ...]:
+        """Return each step's conditional cost in bytes: cost(steps 1..i) - cost(steps 1..i-1)."""
+        return _step_bytes(self)
+
+    def traffic(self) -> Traffic:
+        """Return what every node reads and writes in one iteration."""
+        return _traffic(self)
+
+    def bytes_record(self) -> BytesRecord:
+        """Return the counted bytes as plan.json reports them."""
+        return BytesRecord(self.total_bytes, list(self.step_bytes()), self.bytes.tolist())
+
+    def to_json(self) -> str:
+        """Write the plan as JSON text, one tensor, node or step entry a line."""
+        steps = [
+            StepRecord(
+                way,
+                {name: str(layout[i]) for name, layout in self.layouts.items()},
+                {name: strategy[i] for name, strategy in self.strategies.items()},
+            )
+            for i, way in enumerate(self.ways)
+        ]
+        found = msgspec.to_builtins(self.search)
+        decisive = {key: found.pop(key) for key in DECISIVE if key in found}
+        reported = ReportedRecord(self.bytes_record(), found)
+        return text_of(PlanRecord(FORMAT, to_data(self.graph), self.seed, list(self.ways), decisive, steps, reported))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan where `planner.load` reads it."""
+        write_file(path, self.to_json())
+
+    def __repr__(self) -> str:
+        return f"<plan of {len(self.graph.nodes)} nodes for {grid(self.ways)} workers, seed {self.seed}>"
+
+
+@lru_cache(maxsize=2)
+def _traffic(plan: Plan) -> Traffic:
+    return Traffic(plan)
+
+
+@lru_cache(maxsize=8)
+def _bytes(plan: Plan) -> NDArray[np.int64]:
+    total = _traffic(plan).bytes()
+    total.flags.writeable = False
+    return total
+
+
+@lru_cache(maxsize=8)
+def _step_bytes(plan: Plan) -> tuple[int, ...]:
+    whole = _traffic(plan)
+    totals = [int(Traffic(plan.prefix(steps), like=whole).bytes().sum()) for steps in range(1, len(plan.ways))]
+    costs = np.diff([0, *totals, plan.total_bytes])
+    return tuple(int(cost) for cost in costs) if plan.ways else ()
+
+
+def single_worker(plan: Plan) -> Plan:
+    """Return the plan of the same graph and seed for one worker."""
+    return plan.prefix(0)

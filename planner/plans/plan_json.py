@@ -1,0 +1,123 @@
+"""Reading plan.json: every name, type and reported figure is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from planner.errors import GraphError, PlanError
+from planner.graph.graph_json import distinct_keys, from_data
+from planner.layout import parse_placement
+from planner.plans.check import check_names, check_plan, check_search
+from planner.plans.plan import Plan
+from planner.plans.records import FORMAT, PlanRecord, ReportedRecord
+from planner.plans.search_record import SearchRecord
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """The first that is asked of a file."""
+
+    format: str = ""
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
+    try:
+        return plan_from_json(Path(path).read_bytes())
+    except (PlanError, GraphError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def is_plan(path: str | Path) -> bool:
+    """Whether a file says that it is a plan; a file that is no JSON does not."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=_Format).format.startswith("plan/")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def plan_from_json(text: bytes) -> Plan:
+    """Read a plan from JSON text."""
+    try:
+        record = msgspec.json.decode(text, type=PlanRecord)
+        json.loads(text, object_pairs_hook=distinct_keys)  # msgspec would take the last of two equal keys
+    except msgspec.ValidationError as error:
+        raise PlanError(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"expected JSON: {error}") from error
+    except RecursionError as error:
+        raise PlanError("nested too deeply") from error
+    plan = _plan(record)
+    check_plan(plan)
+    check_search(plan)
+    if record.reported is not None:
+        _recount(plan, record.reported)
+    return plan
+
+
+def _plan(record: PlanRecord) -> Plan:
+    if record.format != FORMAT:
+        raise PlanError(f"$.format: expected {FORMAT!r}, found {record.format!r}")
+    ways = tuple(record.ways)
+    for step, way in enumerate(ways):
+        if way < 2:
+            raise PlanError(f"$.ways[{step}]: expected at least 2, found {way}")
+    if [step.ways for step in record.steps] != record.ways:
+        raise PlanError(f"$.steps: expected ways {record.ways}, found {[step.ways for step in record.steps]}")
+    graph = from_data(record.graph, "$.graph")
+    placements = [
+        {name: _placement(text, f"$.steps[{i}].tensors.{name}") for name, text in step.tensors.items()}
+        for i, step in enumerate(record.steps)
+    ]
+    return Plan(
+        graph,
+        record.seed,
+        ways,
+        _transpose(placements, "tensors", graph.tensors),
+        _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
+        _search(record),
+    )
+
+
+def _search(record: PlanRecord) -> SearchRecord:
+    """Return what is said of the search, which cannot be recounted; what it contradicts is checked."""
+    reported = {} if record.reported is None else record.reported.search
+    for key in reported.keys() & record.search.keys():
+        if reported[key] != record.search[key]:
+            raise PlanError(f"$.reported.search.{key}: expected {record.search[key]!r}, as in $.search, found another")
+    try:
+        return msgspec.convert({**reported, **record.search}, SearchRecord)
+    except msgspec.ValidationError as error:
+        raise PlanError(
+            str(error).replace("`$", "`$.search") if "`$" in str(error) else f"$.search: {error}"
+        ) from error
+
+
+def _placement(text: str, where: str) -> Any:
+    try:
+        return parse_placement(text)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from error
+
+
+def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, object]) -> dict[str, tuple[Any, ...]]:
+    """Turn one mapping per step into one tuple per name; every step must name everything, and nothing else."""
+    for number, step in enumerate(steps):
+        check_names(step, known, section, number)
+    return {name: tuple(step[name] for step in steps) for name in known}
+
+
+def _recount(plan: Plan, reported: ReportedRecord) -> None:
+    counted = plan.bytes_record()
+    for name in ("total", "steps"):
+        found, expected = getattr(reported.bytes, name), getattr(counted, name)
+        if found != expected:
+            raise PlanError(f"$.reported.bytes.{name}: expected {expected}, by recount, found {found}")
+    for row, (found, expected) in enumerate(zip_longest(reported.bytes.matrix, counted.matrix)):
+        if found != expected:
+            raise PlanError(f"$.reported.bytes.matrix[{row}]: expected {expected}, by recount, found {found}")

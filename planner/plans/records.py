@@ -1,0 +1,64 @@
+"""What plan.json holds, and how it is written so that people can read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+FORMAT = "plan/1"
+DECISIVE = ("model", "name", "placements", "objective", "machine")
+"""What of a search is said beside the decisions; the rest is reported."""
+
+
+class StepRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One step's decisions: placements by tensor, choices by node."""
+
+    ways: int
+    tensors: dict[str, str]
+    nodes: dict[str, str]
+
+
+class BytesRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes per iteration: in all, each step's conditional part, and from worker (row) to worker (column)."""
+
+    total: int
+    steps: list[int]
+    matrix: list[list[int]]
+
+
+class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is derived from the decisions; a reader recounts it."""
+
+    bytes: BytesRecord
+    search: dict[str, Any] = {}
+
+
+class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The whole file."""
+
+    format: str
+    graph: dict[str, Any]
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    ways: list[int]
+    search: dict[str, Any]
+    steps: list[StepRecord]
+    reported: ReportedRecord | None = None
+
+
+def text_of(record: PlanRecord) -> str:
+    """Write a plan as JSON text, one tensor, node or step entry a line."""
+    return _lines(msgspec.to_builtins(record)) + "\n"
+
+
+def _lines(data: object, depth: int = 0) -> str:
+    """Write nested mappings one entry a line, and what has no mapping within on one line."""
+    pad = " " * (depth + 1)
+    if isinstance(data, Mapping) and data and depth < 3:
+        rows = (f"{pad}{json.dumps(key)}: {_lines(value, depth + 1)}" for key, value in data.items())
+        return "{\n" + ",\n".join(rows) + "\n" + pad[:-1] + "}"
+    if isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
+        return "[\n" + ",\n".join(pad + _lines(value, depth + 1) for value in data) + "\n" + pad[:-1] + "]"
+    return json.dumps(data)

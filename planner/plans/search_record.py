@@ -1,0 +1,82 @@
+"""What a search found beside its plan: one record, whose fields a reader of plan.json checks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A frozen record; unknown keys are refused."""
+
+
+class Tried(_Record, frozen=True, kw_only=True):
+    """One factorisation of the workers that was tried; its cost is in bytes or seconds."""
+
+    ways: tuple[int, ...]
+    cost: Bytes | Seconds
+    seconds: Seconds
+
+
+class Allowed(_Record, frozen=True, kw_only=True):
+    """What every arena had to fit in, and the largest one: of this plan, and of the cheapest one without a limit."""
+
+    limit_bytes: Bytes
+    arena_bytes: Bytes
+    unlimited_arena_bytes: Bytes
+    searches: Bytes
+
+
+class Predicted(_Record, frozen=True, kw_only=True):
+    """Where the predicted seconds of an iteration go; `bytes` and `seconds` by level, `candidates_s` by searcher."""
+
+    tick_s: Seconds
+    candidates_s: dict[str, Seconds]
+    level_bytes: tuple[Bytes, ...]
+    level_s: tuple[Seconds, ...]
+    latency_s: Seconds
+    compute_s: Seconds
+
+
+class SearchRecord(_Record, frozen=True, kw_only=True):
+    """How a plan was found: what was asked for, which candidate won, and how far from the least it can be.
+
+    `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or
+    seconds; no plan of `space`, which it is about, costs less, and where `gap` is 0, the plan is exactly the least of
+    it. `data_parallel_bytes` is what plain data parallelism would move with the same ways, None where it is
+    not possible. `seconds` is what the search took, `factorisations` those tried. Empty for a plan made by hand.
+    """
+
+    model: str = ""
+    searcher: str = msgspec.field(default="", name="name")
+    placements: str = ""
+    objective: str = "bytes"
+    machine: str = ""
+    winner: str = ""
+    ties: tuple[str, ...] = ()
+    bytes: dict[str, Bytes] = {}
+    data_parallel_bytes: Bytes | None = None
+    predicted: Predicted | None = None
+    lower_bound: Bytes | Seconds | None = None
+    bound_by: str = ""
+    space: str = ""
+    gap: Seconds | None = None
+    memory: Allowed | None = None
+    seconds: Seconds | None = None
+    factorisations: tuple[Tried, ...] = ()
+    details: dict[str, int | float | str] = {}
+
+    @property
+    def cost(self) -> int | float:
+        """What the search predicted for its plan: bytes, or seconds where it searched for little time."""
+        costs = self.bytes if self.predicted is None else self.predicted.candidates_s
+        return costs[self.winner]
+
+
+def gap_of(cost: int | float, bound: int | float) -> float:
+    """Return by which share of a lower bound a cost exceeds it, to six digits."""
+    return round(max(0.0, (cost - bound) / (bound or 1)), 6)

@@ -1,0 +1,50 @@
+"""What README.md and docs/extending.md show is run as it stands there, from an empty folder."""
+
+import pytest
+
+from tests.pages import ROOT, blocks_of, run_page, shell_in
+
+SKIPPED = {"make install": "the tests run in what it makes, and each of the demo's commands is in another block"}
+"""Blocks that are not run, by what is in them, and why."""
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def shell(tmp_path):
+    return shell_in(tmp_path)
+
+
+def test_readme(shell):
+    folder, run = shell
+    (folder / "docs").symlink_to(ROOT / "docs")
+    blocks = blocks_of("README.md")
+    left = [block for block in blocks if not any(text in block[1] for text in SKIPPED)]
+    assert len(blocks) - len(left) == len(SKIPPED)
+    assert {"python", "sh"} <= {language for language, _ in left}
+    run_page(left, folder, run)
+    assert (folder / "plan.json").exists()
+
+
+def test_the_readme_shows_what_an_explanation_prints(shell):
+    """The table of the worked example, and the decisions in its plan."""
+    folder, run = shell
+    (folder / "docs").symlink_to(ROOT / "docs")
+    blocks = blocks_of("README.md")
+    example = next(block for language, block in blocks if "product.py:product" in block)
+    status, _ = run(example)
+    assert status == 0
+    _, printed = run("plan product.json --explain")
+    table = next(block for _, block in blocks if "rejected, bytes more" in block)
+    assert all(line in printed for line in table.splitlines())
+    (decided,) = (block for language, block in blocks if language == "json")
+    written = (folder / "product.json").read_text()
+    for part in ('"X": "S0", "W": "S0", "Y": "S0"', '"X": "S1", "W": "S0", "Y": "S0"', '"Y": "i"', '"Y": "k"'):
+        assert part in decided
+        assert part in written
+
+
+def test_extending(shell):
+    folder, run = shell
+    run_page(blocks_of("docs/extending.md"), folder, run)
+    assert {path.suffix for path in folder.iterdir()} >= {".py", ".yaml", ".json"}
