@@ -5,9 +5,10 @@ from functools import cache
 
 from planner.graph.build import GraphBuilder
 from planner.graph.training import training_graph
-from planner.models import build
+from planner.models import Training, build
 from planner.models.layers import classify, convolution, linear
 from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord
 from planner.search import SearchOptions, search
 
 MODELS = {
@@ -66,7 +67,7 @@ def flattened(options):
 @cache
 def graph(model, dtype, optimizer):
     if model == "flattened":
-        return flattened({"batch": 4, "dtype": dtype, "optimizer": optimizer})
+        return flattened(Training(batch=4, dtype=dtype, optimizer=optimizer))
     name, options = MODELS[model]
     return build(name, **options, dtype=dtype, optimizer=optimizer, lr=RATES[optimizer])
 
@@ -76,7 +77,8 @@ def planned(case):
     """Search in single precision; the decisions hold for any dtype of the same graph."""
     if case.dtype != "float32":
         found = planned(replace(case, dtype="float32"))
-        return replace(found, graph=graph(case.model, case.dtype, case.optimizer))
+        said = SearchRecord(searcher=case.searcher, placements=case.placements)
+        return replace(found, graph=graph(case.model, case.dtype, case.optimizer), search=said)
     options = SearchOptions(ways=case.ways, searcher=case.searcher, placements=case.placements)
     return search(graph(case.model, case.dtype, case.optimizer), options)
 

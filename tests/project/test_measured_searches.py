@@ -42,7 +42,7 @@ def recursive(model, placements):
 @pytest.mark.parametrize("placements", ["S", "S,R"])
 def test_the_recursion(model, placements):
     asked = {"model": model, "batch": BATCHES[model], "placements": placements}
-    least = recursive(model, placements)["bytes"]["recursive"]
+    least = recursive(model, placements).bytes["recursive"]
     assert the(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
 
 
@@ -51,7 +51,7 @@ def test_search_time(model):
     rows = data("search_time")["rows"][model]
     for placements in ("S", "S,R"):
         row = the(rows, workers=8, placements=placements, graph="default", search="recursive")
-        assert row["bytes"] == recursive(model, placements)["bytes"]["recursive"]
+        assert row["bytes"] == recursive(model, placements).bytes["recursive"]
 
 
 @pytest.mark.parametrize("model", BATCHES)
