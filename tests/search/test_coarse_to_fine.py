@@ -167,6 +167,17 @@ class Scaled(Dense):
         return Scaled(self.exact(live), self.scale)
 
 
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_a_group_goes_that_only_worse_choices_have(scale):
+    """State 2 is best where the other variable's is 2, but with no other; the quotient costs 0, the problem 4."""
+    tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
+    terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
+    model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
+    known = over_groups(model, Known.of(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
+    assert (known.cost, known.lower) == (4, 0)
+    assert known.live == ((0, 1), (0, 1))
+
+
 @given(grouped(), st.integers(1, 3))
 @settings(deadline=None)
 def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(case, scale):

@@ -202,6 +202,16 @@ def test_messages_prove_a_chain(scale):
     assert known.cost == known.lower == least(chain()) < first(chain()).cost
 
 
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_bounds_of_messages_are_rounded_up(scale):
+    """Three variables of which two are alike, which costs 10: messages do not tell."""
+    tables = Tables()
+    alike = tables.intern(np.eye(2, dtype=np.int64) * 10)
+    triangle = Problem(tables, (2, 2, 2), tuple((pair, alike) for pair in ((0, 1), (0, 2), (1, 2))), 5)
+    known = bound_by_messages(task(Scaled(triangle, scale)), first(triangle))
+    assert (known.cost, known.lower) == (15, 5)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_messages_bound_the_plans_of_random_graphs(seed):
     """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
