@@ -15,6 +15,7 @@ from planner.search.recursive import recursive
 from planner.search.solver import minimise as of_minimise
 from planner.search.solver import quotient as of_quotient
 from planner.search.solver.coarse_to_fine import over_groups, over_halves
+from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import distinct, eliminate, order_of, solve
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
@@ -138,7 +139,6 @@ def assert_true_of(known, problem):
 @given(grouped(), st.integers(1, 3), st.sampled_from([0, MANY]), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_what_quotients_say_is_true(case, scale, near, close):
-    """Also of a model whose terms are of a problem that costs so many times as much, or up to `scale` - 1 less."""
     problem, groups = case
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
@@ -151,16 +151,46 @@ def test_what_quotients_say_is_true(case, scale, near, close):
 
 
 class Scaled(Dense):
-    """A model whose terms cost almost as many times more as it says."""
+    """A model whose terms and pairwise view cost `scale` times what it does, less what rounding up makes good."""
 
     def __init__(self, problem, scale):
         super().__init__(problem)
-        self.scale = scale
+        tables = of_tables.Tables()
+        terms = tuple((scope, tables.intern(scale * problem.tables[number])) for scope, number in problem.terms)
+        self.view = Dense(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
+        self.scale, self.relaxed = scale, self.view.relaxed
 
     def terms(self, most_entries):
-        tables, problem = of_tables.Tables(), self.exact([range(size) for size in self.sizes])
-        terms = [(scope, tables.intern(self.scale * problem.tables[number])) for scope, number in problem.terms]
-        return lazy(Problem(tables, self.sizes, tuple(terms), self.scale * problem.constant - (self.scale - 1)))
+        return self.view.terms(most_entries)
+
+    def restricted(self, live):
+        return Scaled(self.exact(live), self.scale)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_a_group_goes_that_only_worse_choices_have(scale):
+    """State 2 is best where the other variable's is 2, but with no other; the quotient costs 0, the problem 4."""
+    tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
+    terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
+    model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
+    known = over_groups(model, Known.of(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
+    assert (known.cost, known.lower) == (4, 0)
+    assert known.live == ((0, 1), (0, 1))
+
+
+@given(grouped(), st.integers(1, 3))
+@settings(deadline=None)
+def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(case, scale):
+    """But for dominated groups, of which no more is known than of all."""
+    problem, groups = case
+    model = Scaled(problem, scale)
+    known = over_groups(model, Known.of(model, [0] * len(problem.sizes)), tuned(), groups)
+    quotient = Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)])
+    _, alive = Dominance(quotient.tables).prune(quotient.least)
+    for v, costs in enumerate(least_with(quotient.least)):
+        for state, group in enumerate(quotient.groups_of(v).tolist()):
+            worse = group in alive[v] and costs[group] > scale * (known.cost - 1)
+            assert known.is_proved or (state in known.live[v]) is not worse
 
 
 @given(grouped())

@@ -47,6 +47,13 @@ def test_of_a_problem(case):
     assert outline.entries == sum(part.tables[made].size for made in tables.values())
 
 
+def test_one_table_over_other_states_is_another():
+    tables = Tables()
+    number = tables.intern(np.array([1, 2, 3]))
+    model = Dense(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
+    assert model.outline([(0, 1), (0, 2), (0, 1)]).terms == (((0,), 0), ((1,), 1), ((2,), 0))
+
+
 def test_terms_of_one_key_and_other_sizes_differ():
     outline = Outline.of((2, 2, 3), [((0, 1), "a"), ((1, 2), "a"), ((0, 2), "a"), ((1,), "b")])
     assert outline.terms == (((0, 1), 0), ((1, 2), 1), ((0, 2), 1), ((1,), 2))

@@ -89,6 +89,13 @@ def test_bounds_hold_and_never_fall(problem):
     assert problem.value(messages.round()) in exact.values()
 
 
+def test_bounds_of_one_variable_are_its_costs():
+    tables, costs = Tables(), np.array([5, -3, 8])
+    messages = Messages(Problem(tables, (3,), (((0,), tables.intern(costs)),), 7))
+    assert messages.value() == 4
+    assert (messages.of_states()[0] == costs + 7).all()
+
+
 @given(problems(fewest=0))
 @settings(deadline=None)
 def test_minimise_is_exact_within_limits(problem):

@@ -24,7 +24,7 @@ from planner.search.solver.model import Dense, model_of
 from planner.search.solver.neighbourhood import improved
 from planner.search.solver.problem import Problem
 from tests.search.graphs import random_graph
-from tests.search.test_coarse_to_fine import assert_true_of, grouped
+from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
 from tests.search.test_solver import enumerated, least, problems
 
 SEEDS = range(0, 216, 18)
@@ -59,6 +59,12 @@ def first(problem):
     return Known.of(Dense(problem), (0,) * len(problem.sizes))
 
 
+def chain():
+    rng, tables = np.random.default_rng(0), Tables()
+    terms = tuple(((v, v + 1), tables.intern(rng.integers(0, 99, (4, 4)))) for v in range(5))
+    return Problem(tables, (4,) * 6, terms, 5)
+
+
 @given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_groups):
@@ -84,6 +90,13 @@ def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, wit
         found = minimise(Dense(problem), limits, iter(starts), (lambda: groups) if with_groups else None)
     assert problem.value(found.states) == found.value <= problem.value(starts[0])
     assert found.bound <= least(problem) <= found.value
+
+
+def test_a_bound_of_what_is_left_is_no_bound_of_what_is_known(monkeypatch):
+    """Where no better choice is left, that may cost more than the best known does."""
+    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, known: known.raised(known.cost + 1)})
+    found = minimise(Dense(chain()), Limits())
+    assert found.bound == found.value
 
 
 @given(grouped(fewest=0), st.sampled_from(sorted(name for name in STAGES if name.startswith("whole"))))
@@ -182,6 +195,23 @@ def test_messages_bound_every_state(problem, sweeps):
     assert_true_of(known, problem)
 
 
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_messages_prove_a_chain(scale):
+    model = Scaled(chain(), scale)
+    known = bound_by_messages(task(model), first(chain()))
+    assert known.cost == known.lower == least(chain()) < first(chain()).cost
+
+
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_bounds_of_messages_are_rounded_up(scale):
+    """Three variables of which two are alike, which costs 10: messages do not tell."""
+    tables = Tables()
+    alike = tables.intern(np.eye(2, dtype=np.int64) * 10)
+    triangle = Problem(tables, (2, 2, 2), tuple((pair, alike) for pair in ((0, 1), (0, 2), (1, 2))), 5)
+    known = bound_by_messages(task(Scaled(triangle, scale)), first(triangle))
+    assert (known.cost, known.lower) == (15, 5)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_messages_bound_the_plans_of_random_graphs(seed):
     """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
@@ -205,10 +235,20 @@ def test_neighbourhoods_never_make_a_choice_worse(problem, limits):
 
 def test_neighbourhoods_of_all_states_are_solved():
     """Nothing has to be held: the best choice is found."""
-    rng, tables = np.random.default_rng(0), Tables()
-    terms = [((v, v + 1), tables.intern(rng.integers(0, 99, (4, 4)))) for v in range(5)]
-    problem = Problem(tables, (4,) * 6, tuple(terms))
-    assert improved(Dense(problem), first(problem), Limits(), inf).cost == least(problem) < first(problem).cost
+    found = improved(Dense(chain()), first(chain()), Limits(), inf)
+    assert found.cost == least(chain()) < first(chain()).cost
+
+
+def test_what_is_held_keeps_its_state():
+    """Of eight variables that had better be alike two are free at a time; state 0 is dear, 2 cheap."""
+    tables = Tables()
+    alone, pair = tables.intern(np.array([999, 20, 10])), tables.intern(1 - np.eye(3, dtype=np.int64))
+    pairs = [((u, v), pair) for v in range(8) for u in range(v)]
+    problem = Problem(tables, (3,) * 8, tuple([((v,), alone) for v in range(8)] + pairs))
+    model = Dense(problem)
+    known = Known.of(model, (1,) * 8)
+    limits = Limits(tuning=Tuning(neighbourhoods=((3, 9.0),)))
+    assert improved(model, known, limits, inf).best == (2,) * 8
 
 
 def test_out_of_time_neighbourhoods_leave_the_choice():
