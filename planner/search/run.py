@@ -23,7 +23,7 @@ from planner.search.memory import fitted
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
 from planner.search.options import SearchOptions, placements_of, ties_of
-from planner.search.searchers import ALTERNATIVES, DEAR, FEWER_PLACEMENTS, FREE, MOST_STEPS, WITH_PARTIAL, SEARCHERS
+from planner.search.searchers import ALTERNATIVES, DEAR, FEWER_PLACEMENTS, FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
 from planner.search.space import Outcome, Space, State
 
 FAR = 3

@@ -57,18 +57,6 @@ class Tuning:
     converged: float = 2e-5
     """Messages end when five sweeps raise the bound by less than this part."""
 
-    shares: int = 60
-    """How often shared fetches give to their pairs, with `shared_sweeps` after each time."""
-
-    shared_sweeps: int = 4
-    """Sweeps after each time: enough for what was given to spread."""
-
-    shares_converged: float = 1e-3
-    """Sharing ends when two times close less than this part of the gap."""
-
-    sharing_part: float = 0.4
-    """Part of all the time that sharing may take."""
-
     neighbourhoods: tuple[tuple[int, float], ...] = ((24, 1e7), (32, 1e7), (40, 1e7))
     """Large-neighbourhood search: states of each variable, and additions for each variable that is free."""
 

@@ -1,4 +1,4 @@
-"""Lower bounds by sequential tree-reweighted message passing (Kolmogorov 2006), on terms of any number of variables.
+"""Lower bounds by sequential tree-reweighted message passing (Kolmogorov 2006), on terms of two variables.
 
 A message moves cost from a term to one of its variables, so that the sum stays the same; the sum of all minima is
 then a lower bound on the cost of every choice. Messages are found in floating point, which is fast, and rounded to
@@ -7,8 +7,8 @@ integers before a bound is read off, so that the bound holds exactly.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ SINGLE_ENTRIES = 1 << 21
 
 
 class Messages:
-    """A reparametrisation of a problem: a message from every term to each of its variables."""
+    """A reparametrisation of a problem whose terms are of at most two variables: a message from every term to each."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -39,7 +39,6 @@ class Messages:
                 self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
             else:
                 self._terms.append((scope, number))
-        self._more: dict[int, Table] = {}
         entries = sum(problem.tables[number].size for _, number in self._terms)
         self._dtype: Any = np.float32 if entries > SINGLE_ENTRIES else np.float64
         self._terms_of = by_variable(self._terms, count)
@@ -83,49 +82,30 @@ class Messages:
                     self._messages[f][axis] = marginal - part if (onward if forwards else before) else marginal
 
     def _collected(self, f: int, axis: int) -> Floats:
-        """Return the term's minimum per state of one of its variables, less what it has sent to the others."""
-        scope, _ = self._terms[f]
+        """Return the term's minimum per state of one of its variables, less what it has sent to the other."""
         table, messages = self._floats[f], self._messages[f]
-        if len(scope) == 2:
-            scratch = self._scratch[: table.size].reshape(table.shape)
-            other = messages[1] if axis == 0 else messages[0][:, None]
-            np.subtract(table, other, out=scratch)
-            return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
-        for a in [*range(axis), *range(table.ndim - 1, axis, -1)]:
-            out = self._scratch[: table.size].reshape(table.shape) if table is self._floats[f] else None
-            table = np.minimum.reduce(
-                np.subtract(table, messages[a].reshape(_along(a, table.ndim)), out=out), axis=a, keepdims=True
-            )
-        return np.asarray(table.reshape(-1))
-
-    def left(self, f: int) -> Floats:
-        """Return a term less all that it has sent, times 2**SCALE_BITS."""
-        return np.asarray(_less(self._floats[f], self._messages[f]))
-
-    def add(self, terms: Sequence[int], more: Table) -> None:
-        """Add a table, times 2**SCALE_BITS, to several terms of the same scope's sizes; as often as a term is named."""
-        often = Counter(terms)
-        for times in set(often.values()):
-            self._add([f for f, named in often.items() if named == times], times * more)
-
-    def _add(self, terms: Sequence[int], more: Table) -> None:
-        floats = _added([self._floats[f] for f in terms], more.astype(self._dtype))
-        tables = _added([self._more.get(f) for f in terms], more)
-        for f, summed, table in zip(terms, floats, tables, strict=True):
-            self._floats[f], self._more[f] = summed, table
-
-    def exact_table(self, f: int) -> Table:
-        """Return a term's table, times 2**SCALE_BITS."""
-        table = self.problem.tables[self._terms[f][1]] << SCALE_BITS
-        return table + self._more[f] if f in self._more else table
+        scratch = self._scratch[: table.size].reshape(table.shape)
+        np.subtract(table, messages[1] if axis == 0 else messages[0][:, None], out=scratch)
+        return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
 
     def value(self) -> int:
-        """Return the lower bound."""
-        return _Exact(self).bound
+        """Return the lower bound on every choice."""
+        unary, left = self.exact()
+        return int(self._rounded_up(sum(int(table.min()) for table in (*unary, *(table for _, table in left)))))
 
     def of_states(self) -> list[Table]:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
-        return _Exact(self).of_states()
+        unary, left = self.exact()
+        total = sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
+        found = [costs - costs.min() for costs in unary]
+        for scope, table in left:
+            for axis, v in enumerate(scope):
+                found[v] += table.min(axis=1 - axis) - table.min()
+        return [self._rounded_up(costs + total) for costs in found]
+
+    def _rounded_up(self, costs: Any) -> Any:
+        """Return costs, with the constant, in units of the problem: a bound stays one."""
+        return self.problem.constant - (-costs >> SCALE_BITS)
 
     def round(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
@@ -138,90 +118,28 @@ class Messages:
         return [chosen[v] for v in range(len(self.problem.sizes))]
 
     def _given(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
-        """Return the term's minimum per state of v, other variables as chosen or paying their messages."""
+        """Return the term's minimum per state of v, the other variable as chosen or paying its message."""
         scope, _ = self._terms[f]
-        table: Floats = self._floats[f][tuple(chosen.get(u, slice(None)) for u in scope)]
-        free = [u for u in scope if u not in chosen]
-        for u in [u for u in free if u != v]:
-            table = np.moveaxis(table, free.index(u), -1) - self._messages[f][scope.index(u)]
-            table = table.min(axis=-1)
-            free.remove(u)
-        return table
+        axis = scope.index(v)
+        other = chosen.get(scope[1 - axis])
+        if other is None:
+            return self._collected(f, axis)
+        return np.asarray(self._floats[f].take(other, axis=1 - axis))
 
-    def messages(self) -> dict[Scope, list[Floats]]:
-        """Return what every term has sent to each of its variables."""
-        return {scope: messages for (scope, _), messages in zip(self._terms, self._messages, strict=True)}
+    def exact(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
+        """Return what is left of variables and terms once rounded messages are sent, times 2**SCALE_BITS.
 
-    def resume(self, messages: Mapping[Scope, list[Floats]]) -> None:
-        """Go on from messages found before."""
-        for f, (scope, _) in enumerate(self._terms):
-            if scope in messages:
-                self._messages[f] = [message.astype(self._dtype) for message in messages[scope]]
-
-    def exact_messages(self) -> list[list[Table]]:
-        """Return the messages, rounded."""
-        return [[np.rint(message).astype(np.int64) for message in messages] for messages in self._messages]
-
-    def parts(self) -> tuple[list[Table], list[tuple[Scope, int]]]:
-        """Return the costs of single states, and the terms of several variables."""
-        return self._unary, self._terms
-
-
-class _Exact:
-    """What rounded messages prove: integers throughout."""
-
-    def __init__(self, passed: Messages) -> None:
-        self._problem, self._passed, self._messages = passed.problem, passed, passed.exact_messages()
-        unary, self._terms = passed.parts()
-        self._unary = [costs.copy() for costs in unary]
-        for (scope, _), messages in zip(self._terms, self._messages, strict=True):
-            for v, message in zip(scope, messages, strict=True):
-                self._unary[v] += message
-
-    @property
-    def bound(self) -> int:
-        """The lower bound on every choice."""
-        total = self._single + sum(int(self._left(f).min()) for f in range(len(self._terms)))
-        return self._problem.constant - (-total >> SCALE_BITS)
-
-    def of_states(self) -> list[Table]:
-        """Return, per variable and state, the lower bound on every choice with that state."""
-        found = [costs - costs.min() for costs in self._unary]
-        total = self._single
-        for f, (scope, _) in enumerate(self._terms):
-            left = self._left(f)
-            least = int(left.min())
-            total += least
+        Together they cost what the problem does, at any choice.
+        """
+        unary, left = [costs.copy() for costs in self._unary], []
+        for (scope, number), messages in zip(self._terms, self._messages, strict=True):
+            table = self.problem.tables[number] << SCALE_BITS
             for axis, v in enumerate(scope):
-                found[v] += left.min(axis=tuple(a for a in range(left.ndim) if a != axis)) - least
-        return [self._problem.constant - (-(costs + total) >> SCALE_BITS) for costs in found]
-
-    @property
-    def _single(self) -> int:
-        return sum(int(costs.min()) for costs in self._unary)
-
-    def _left(self, f: int) -> Table:
-        """Return a term less all that it has sent."""
-        return np.asarray(_less(self._passed.exact_table(f), self._messages[f]))
-
-
-def _added(arrays: Sequence[Any], more: Any) -> list[Any]:
-    """Return every array plus another, None counting as zeros; an array that occurs twice is added to once."""
-    distinct = {id(array): array for array in arrays}
-    sums = {key: more if array is None else array + more for key, array in distinct.items()}
-    return [sums[id(array)] for array in arrays]
-
-
-def _less(table: NDArray[Any], messages: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return a table less a message along each of its axes."""
-    for axis, message in enumerate(messages):
-        table = table - message.reshape(_along(axis, table.ndim))
-    return table
-
-
-def _along(axis: int, rank: int) -> list[int]:
-    """Return the shape in which a vector lies along an axis."""
-    return [-1 if a == axis else 1 for a in range(rank)]
+                message = np.rint(messages[axis]).astype(np.int64)
+                unary[v] += message
+                table = table - (message[:, None] if axis == 0 else message)
+            left.append((scope, table))
+        return unary, left
 
 
 def breadth_first(count: int, scopes: Iterable[Scope]) -> list[int]:

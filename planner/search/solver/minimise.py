@@ -21,11 +21,8 @@ from planner.search.solver.messages import Messages
 from planner.search.solver.model import Live, Model, Outline
 from planner.search.solver.neighbourhood import improved
 from planner.search.solver.quotient import Representatives
-from planner.search.solver.slacks import Sharing, with_pairs
 
 CHECKED_SWEEPS = 5
-SLACKS_PART = 3
-"""What shared fetches add is found if their tables take no more than this part of the memory allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +109,14 @@ def divide_groups(task: Task, known: Known) -> Known:
 
 
 def bound_by_messages(task: Task, known: Known) -> Known:
-    """Pass messages on the pairwise relaxation; let shared fetches add to it."""
-    model, limits, tuning = task.model, task.limits, task.limits.tuning
-    live = known.live_alike(model.colours)
+    """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
+    model, live = task.model, known.live_alike(task.model.colours)
     part = model.restricted(live)
     messages = Messages(part.relaxed)
-    _sweep(task, messages, tuning.sweeps)
-    known = _read_off(model, known, messages, live, part.scale)
-    slacks = [] if known.is_proved or task.is_late else part.slacks(limits.memory_bytes // SLACKS_PART)
-    if slacks:
-        whole = Messages(with_pairs(part.relaxed, slacks))
-        whole.resume(messages.messages())
-        _share(task, whole, Sharing(whole, slacks), known.cost * part.scale)
-        known = _read_off(model, known, whole, live, part.scale)
-    return known
+    _sweep(task, messages)
+    known = known.offered(model, _chosen(live, messages.round()))
+    known = known.raised(-(-messages.value() // part.scale))
+    return known.bounded(live, [-(-bounds // part.scale) for bounds in messages.of_states()])
 
 
 def take_starts(task: Task, known: Known) -> Known:
@@ -141,9 +132,8 @@ def search_neighbourhoods(task: Task, known: Known) -> Known:
 
 
 STAGES: dict[str, Callable[[Task, Known], Known]] = {
-    "whole at once": solve_quickly,
     "groups": solve_groups,
-    "whole after groups": solve_quickly,
+    "whole": solve_quickly,
     "halves": divide_groups,
     "whole after halves": solve_live,
     "messages": bound_by_messages,
@@ -166,37 +156,15 @@ def _chosen(live: Live, states: Sequence[int]) -> list[int]:
     return [of[state] for of, state in zip(live, states, strict=True)]
 
 
-def _read_off(model: Model, known: Known, messages: Messages, live: Live, scale: int) -> Known:
-    """Take the bound, the bounds of states, and the choice that messages suggest."""
-    known = known.offered(model, _chosen(live, messages.round()))
-    known = known.raised(-(-messages.value() // scale))
-    return known.bounded(live, [-(-bounds // scale) for bounds in messages.of_states()])
-
-
-def _sweep(task: Task, messages: Messages, most: int) -> None:
+def _sweep(task: Task, messages: Messages) -> None:
+    """Pass messages until the bound hardly rises, or time is out."""
     before = None
-    for sweep in range(1, most + 1):
+    for sweep in range(1, task.limits.tuning.sweeps + 1):
         messages.sweep()
         if task.is_late:
             return
         if sweep % CHECKED_SWEEPS == 0:
             value = messages.value()
             if before is not None and value - before < task.limits.tuning.converged * abs(value):
-                return
-            before = value
-
-
-def _share(task: Task, messages: Messages, sharing: Sharing, cost: int) -> None:
-    """Let shared fetches give to their pairs, until that closes little of what is open below a cost."""
-    tuning = task.limits.tuning
-    before, end = messages.value(), time.process_time() + tuning.sharing_part * task.limits.seconds
-    for turn in range(tuning.shares):
-        sharing.share(turn)
-        _sweep(task, messages, tuning.shared_sweeps)
-        if task.is_late or time.process_time() > end:
-            return
-        if turn % 2:
-            value = messages.value()
-            if value - before <= tuning.shares_converged * max(0, cost - value):
                 return
             before = value

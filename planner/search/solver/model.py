@@ -15,14 +15,12 @@ from math import prod
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
 from planner.search.objectives.objective import Bytes, Objective
 from planner.search.solver.isomorphism import colours
-from planner.search.solver.messages import SCALE_BITS
 from planner.search.solver.problem import Problem, build, compacted, restricted, simplified
 from planner.search.solver.quotient import Lazy, constant_term, lazy
 from planner.search.solver.relaxation import (
@@ -33,9 +31,6 @@ from planner.search.solver.relaxation import (
     relax,
     relaxed_fetches,
 )
-from planner.search.solver.slacks import Slack
-
-SLACK_ITEM_BYTES = 4
 
 GROUP_ENTRIES = 1 << 22
 """Up to so many entries a fetch that three and more nodes share is bounded as a whole."""
@@ -108,10 +103,6 @@ class Model(Protocol):
         """Return the model of choosing among some states of every variable."""
         ...
 
-    def slacks(self, most_bytes: int) -> list[Slack]:
-        """Return larger terms that can be added to the relaxed view, if they take no more bytes."""
-        ...
-
     def terms(self, most_entries: float) -> list[Lazy]:
         """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
 
@@ -156,10 +147,6 @@ class Dense:
     def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
         return Dense(self.exact(live))
-
-    def slacks(self, most_bytes: int) -> list[Slack]:
-        """Return nothing."""
-        return []
 
     def terms(self, most_entries: float) -> list[Lazy]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
@@ -215,18 +202,6 @@ class Fetches:
         """Return the model of choosing among some states of every variable."""
         return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
 
-    def slacks(self, most_bytes: int) -> list[Slack]:
-        """Return what shared fetches cost beyond the pairwise view, if that takes no more bytes.
-
-        Where the table of a whole group is large, it is those of all pairs of its nodes.
-        """
-        fetches = self._shared_fetches
-        wanted = {self._key(fetch): fetch for fetch in fetches}
-        if sum(map(self._entries, wanted.values())) * SLACK_ITEM_BYTES > most_bytes:
-            return []
-        tables = {key: self._slack(fetch) for key, fetch in wanted.items()}
-        return [Slack(fetch.scope, tables[self._key(fetch)]) for fetch in fetches]
-
     def terms(self, most_entries: float) -> list[Lazy]:
         """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
         spanning: dict[int, list[int]] = defaultdict(list)
@@ -277,11 +252,6 @@ class Fetches:
     def _key(self, fetch: SharedFetch) -> object:
         return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
 
-    def _slack(self, fetch: SharedFetch) -> NDArray[np.float32]:
-        """Return [layout, state of each node...], times 2**SCALE_BITS."""
-        by_layout = np.ascontiguousarray(np.moveaxis(self._beyond(fetch), -1, 0))
-        return single_precision(by_layout) * np.float32(2**SCALE_BITS)
-
     def _beyond(self, fetch: SharedFetch) -> Table:
         """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
@@ -330,12 +300,6 @@ def _if_few(terms: list[Lazy], sizes: Sequence[int], most_entries: float) -> lis
     """Return the terms if those of different keys have no more entries together, else nothing."""
     entries = {term.key: prod(sizes[v] for v in term.scope) for term in terms}
     return terms if sum(entries.values()) <= most_entries else []
-
-
-def single_precision(table: Table) -> NDArray[np.float32]:
-    """Return a table of numbers from 0 in single precision, nowhere more than it was."""
-    single = table.astype(np.float32)
-    return np.where(single.astype(np.int64) > table, np.nextafter(single, np.float32(-1)), single)
 
 
 def some(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
