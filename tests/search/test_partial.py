@@ -341,11 +341,13 @@ def test_plans_too_costly_for_penalties_are_refused():
         above(space.coarse, 10**18)
 
 
-def test_a_bounded_search_finds_a_plan_too():
-    limits = Limits(memory_bytes=0, operations=0, seconds=0.5)
+@pytest.mark.parametrize(("memory_bytes", "is_bounded"), [(1 << 20, True), (0, False)])
+def test_a_bounded_search_finds_a_plan_too(memory_bytes, is_bounded):
+    limits = Limits(memory_bytes=memory_bytes, operations=0, seconds=0.5)
     graph = two_products()
     space = space_of(graph, SearchOptions((2, 2), placements="S,R,P"))
     found = SEARCHERS["joint"](space, limits)
     plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
     check_plan(plan)
-    assert plan.total_bytes == found.bytes >= found.lower_bound
+    assert (found.lower_bound is not None) is is_bounded
+    assert plan.total_bytes == found.bytes >= (found.lower_bound or 0)
