@@ -238,7 +238,7 @@ def exact(seed):
 
 def coarse_to_fine(space, start, limits, monkeypatch):
     """The outcome where nothing is solved whole before groups are."""
-    stages = ("groups", "whole after groups", "halves", "whole after halves")
+    stages = ("groups", "whole", "halves", "whole after halves")
     monkeypatch.setattr(of_minimise, "STAGES", {name: of_minimise.STAGES[name] for name in stages})
     return over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, [start])
 

@@ -76,6 +76,7 @@ def test_relaxation_costs_no_more(problem):
 @given(problems())
 @settings(deadline=None)
 def test_bounds_hold_and_never_fall(problem):
+    problem = relax(problem)  # messages are of pairs
     exact, messages, before = enumerated(problem), Messages(problem), None
     for _ in range(4):
         messages.sweep()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Known:
 
     `live` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of every
     choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the best, if one
-    did.
+    did; `too_many` are as many live states as could not be solved whole.
     """
 
     best: tuple[int, ...]
@@ -29,6 +30,7 @@ class Known:
     live: Live
     bounds: tuple[Table, ...]
     order: Order = NOTHING_ELIMINATED
+    too_many: float = inf
 
     @classmethod
     def of(cls, model: Model, choice: Sequence[int]) -> Known:
@@ -51,6 +53,11 @@ class Known:
         """Return this with a choice taken if it is better; states that it rules out go."""
         cost = model.value(choice)
         return replace(self, best=tuple(choice), cost=cost)._pruned() if cost < self.cost else self
+
+    @property
+    def states(self) -> int:
+        """How many states are live, of all variables together."""
+        return sum(map(len, self.live))
 
     def raised(self, lower: int) -> Known:
         """Return this with a lower bound on every cost."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 
 from planner.search.solver.coarse_to_fine import over_groups, over_halves
 from planner.search.solver.elimination import Order
@@ -78,20 +77,17 @@ def minimise(
     return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
 
 
-def solve_live(task: Task, known: Known, operations: float = inf) -> Known:
-    """Solve over the live states where tables and work stay within limits."""
-    model, limits, tuning = task.model, task.limits, task.limits.tuning
-    live, most = known.live_alike(model.colours), min(operations, limits.operations)
-    outline = model.outline(live)
-    if outline.entries > tuning.table_entries or not _may_fit(outline, most, tuning):
-        return known
-    found = optimum(model.exact(live), limits, most)
-    return known if found is None else known.solved(model, _chosen(live, found.states), found.order)
-
-
 def solve_quickly(task: Task, known: Known) -> Known:
     """Solve over the live states where that takes about a second."""
-    return solve_live(task, known, task.limits.tuning.quick_operations)
+    return _solved_whole(task, known, task.limits.tuning.quick_operations)
+
+
+def solve_live(task: Task, known: Known) -> Known:
+    """Solve over the live states where tables and work stay within limits; not again for hardly fewer of them."""
+    if known.states > task.limits.tuning.fewer_states * known.too_many:
+        return known
+    found = _solved_whole(task, known, task.limits.operations)
+    return found if found.is_proved else replace(known, too_many=known.states)
 
 
 def solve_groups(task: Task, known: Known) -> Known:
@@ -143,6 +139,17 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
     "whole at last": solve_live,
 }
 """The stages, in turn."""
+
+
+def _solved_whole(task: Task, known: Known, operations: float) -> Known:
+    """Return what is known once the live states are solved whole; the same where that takes more additions."""
+    model, limits = task.model, task.limits
+    live = known.live_alike(model.colours)
+    outline = model.outline(live)
+    if outline.entries > limits.tuning.table_entries or not _may_fit(outline, operations, limits.tuning):
+        return known
+    found = optimum(model.exact(live), limits, operations)
+    return known if found is None else known.solved(model, _chosen(live, found.states), found.order)
 
 
 def _may_fit(outline: Outline, operations: float, tuning: Tuning) -> bool:
