@@ -22,7 +22,6 @@ from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import Order, greedy_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
-from planner.search.solver.model import Fetches
 from planner.search.solver.problem import Problem
 
 NONE = "none"
@@ -50,7 +49,6 @@ INSTEAD: dict[str, list[tuple[Any, str, Any]]] = {
     "lockstep": [(module, "lockstep_order", greedy) for module in ORDERED],
     "dominance": [(Dominance, "prune", undominated)],
     "isomorphic components": [(exact, "merged", unmerged)],
-    "slacks": [(Fetches, "slacks", lambda *_: [])],
     "tied start": [(of_joint, "_tied", lambda _: None)],
 }
 """What is put in the place of what, for stages within stages."""
