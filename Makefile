@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 MPIRUN = $(shell command -v mpirun || echo $(BIN)/mpirun)
 DEMO := build/demo
 COMMA := ,
+PARALLEL := -rs -n auto --maxprocesses 8 --dist loadfile
 # An MPI of the machine is preferred; without one, PyPI's MPICH goes into .venv.
 EXTRAS = dev$(if $(shell command -v mpirun),,$(COMMA)mpich)
 
@@ -22,12 +23,13 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test results lint types gpu-check clean
+.PHONY: help install demo test test-all results lint types gpu-check clean
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
 	@echo "make demo       plan a small wide ResNet for 8 workers, simulate it, train it, compare the three"
-	@echo "make test       every test that needs no GPU"
+	@echo "make test       what a change may break, in minutes"
+	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
 	@echo "make gpu-check  every test that needs a GPU; fails where there is none"
 	@echo "make lint types ruff; mypy --strict"
@@ -49,7 +51,10 @@ demo: install
 	$(BIN)/compare $(DEMO)/simulated.json $(DEMO)/executed.json
 
 test: install
-	$(BIN)/python -m pytest -m "not gpu" -rs -n auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(PARALLEL)
+
+test-all: install
+	$(BIN)/python -m pytest -m "not gpu" $(PARALLEL)
 
 results: install
 	$(BIN)/python -m results
