@@ -43,21 +43,21 @@ class _Flow:
     through: Mapping[int, frozenset[tuple[int, Operands]]]
 
 
-def carriage(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
+def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
     """Return what may be partial and be carried at each step."""
-    flow, possible = _flow(coarse), _possible(coarse)
-    steps = [_at(coarse, flow, possible, ways[: step + 1]) for step in range(len(ways))]
+    flow, possible = _data_flow(coarse), _variables_possibly_partial(coarse)
+    steps = [_carriage_at_last_step(coarse, flow, possible, ways[: step + 1]) for step in range(len(ways))]
     return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
 
 def may_be_partial(graph: Graph, ways: tuple[int, ...]) -> frozenset[str]:
     """Return the tensors that may be partial at some step, if none are tied."""
     coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
-    steps = carriage(coarse, ways).partial
+    steps = carriage_of(coarse, ways).partial
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
-def _possible(coarse: CoarseGraph) -> frozenset[int]:
+def _variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
     """Return the variables of tensors all of which are results that nothing but nodes looks at."""
     graph, of = coarse.graph, coarse.variable_of
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
@@ -66,7 +66,7 @@ def _possible(coarse: CoarseGraph) -> frozenset[int]:
     return frozenset(tensors) - {of["tensor", name] for name in shown}
 
 
-def _flow(coarse: CoarseGraph) -> _Flow:
+def _data_flow(coarse: CoarseGraph) -> _Flow:
     """Return who makes and reads what; a sum that can accumulate locally is made by its operands' nodes."""
     of, sums = coarse.variable_of, accumulation_groups(coarse.graph)
     makers: dict[int, set[int]] = defaultdict(set)
@@ -91,14 +91,14 @@ def _flow(coarse: CoarseGraph) -> _Flow:
     )
 
 
-def _at(
+def _carriage_at_last_step(
     coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: tuple[int, ...]
 ) -> tuple[frozenset[int], dict[int, tuple[Operands, ...]]]:
     """Return what may be partial and carried at the last of these steps: what is left of everything possible."""
     summing = {
         v
         for v, variable in enumerate(coarse.variables)
-        if isinstance(variable, NodeVariable) and _sums(variable.signature, ways)
+        if isinstance(variable, NodeVariable) and _can_sum_at_last_step(variable.signature, ways)
     }
     left = possible
     while True:
@@ -121,7 +121,7 @@ def _at(
         left = kept
 
 
-def _sums(signature: Signature, ways: tuple[int, ...]) -> bool:
+def _can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
     return any(
         how.reducer == "Sum" and eligible(signature.extents[name], ways, len(ways) - 1)
         for name, how in signature.description.strategies.items()
@@ -149,17 +149,17 @@ class Feasible(Extended):
         yield from self.objective.terms(coarse, domains, tables)
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remember(("infeasible", *key), partial(_flags, factor, strategies, layouts))
+            numbers = tables.remember(("infeasible", *key), partial(_infeasibility_flags, factor, strategies, layouts))
             if numbers:
                 yield Priced(factor.scope, numbers[0], self.penalty)
 
 
-def _flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     flags = factor.cost.infeasible(strategies, layouts)
     return [] if flags is None else [flags]
 
 
-def above(coarse: CoarseGraph, cost: int) -> int:
+def penalty_above_cost(coarse: CoarseGraph, cost: int) -> int:
     """Return a penalty above a plan's cost; a PlanError where sums of it would not stay within 64 bits."""
     most = MOST_PENALTIES // max(1, len(coarse.factors))
     if cost >= most:

@@ -18,7 +18,7 @@ from planner.plans.check import check_plan, check_search, check_workers
 from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.gap import with_bound
+from planner.search.gap import plan_with_bound
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
 from planner.search.run import search, space_of
@@ -36,8 +36,12 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     and what `search` raises.
     """
     started, known = time.perf_counter(), Coarsenings(graph)
-    plan = search(graph, options, known) if options.ways else _over_factorisations(graph, workers, options, known)
-    plan = with_bound(plan, options, known) if options.bound else plan
+    plan = (
+        search(graph, options, known)
+        if options.ways
+        else _best_plan_over_factorisations(graph, workers, options, known)
+    )
+    plan = plan_with_bound(plan, options, known) if options.bound else plan
     record = with_fields(plan.search, model=graph.name, data_parallel_bytes=data_parallel_bytes(plan, known))
     plan = replace(plan, search=with_fields(record, seconds=round(time.perf_counter() - started, 3)))
     check_plan(plan)
@@ -45,7 +49,7 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     return plan
 
 
-def _over_factorisations(graph: Graph, workers: int, options: SearchOptions, known: Coarsenings) -> Plan:
+def _best_plan_over_factorisations(graph: Graph, workers: int, options: SearchOptions, known: Coarsenings) -> Plan:
     """Search every factorisation; what an alternative finds for the first, the finest, is not worse than for others.
 
     Those that do the same at every step are covered by the last, a single step, where bytes alone count.
@@ -88,16 +92,16 @@ def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:
     primes = prime_factors(workers)
     if workers > MOST_WORKERS_FACTORED:
         return tuple(dict.fromkeys((primes, (workers,))))
-    return tuple(sorted(_partitions(workers, workers), key=lambda ways: (-len(ways), ways)))
+    return tuple(sorted(_products_of_factors(workers, workers), key=lambda ways: (-len(ways), ways)))
 
 
-def _partitions(number: int, largest: int) -> Iterator[tuple[int, ...]]:
+def _products_of_factors(number: int, largest: int) -> Iterator[tuple[int, ...]]:
     """Yield every way to write a number as a product of factors from 2, largest first, none above `largest`."""
     if number == 1:
         yield ()
     for factor in range(min(number, largest), 1, -1):
         if number % factor == 0:
-            yield from ((factor, *rest) for rest in _partitions(number // factor, factor))
+            yield from ((factor, *rest) for rest in _products_of_factors(number // factor, factor))
 
 
 def prime_factors(number: int) -> tuple[int, ...]:

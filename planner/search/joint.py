@@ -36,15 +36,15 @@ def joint(space: Space, limits: Limits) -> Outcome:
     is known of the least cost.
     """
     recursion = recursive(space, limits)
-    if not fits(space, limits):
+    if not tables_fit(space, limits):
         return recursion
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
-    found = over(space, candidates, limits, _starts(space, limits, recursion.choice))
+    found = best_among_candidates(space, candidates, limits, _starting_plans(space, limits, recursion.choice))
     best = min(found, recursion, key=lambda one: one.cost)
     return Outcome(best.choice, best.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 
 
-def fits(space: Space, limits: Limits) -> bool:
+def tables_fit(space: Space, limits: Limits) -> bool:
     """Whether the tables of pairs of variables over all steps stay within the memory allowed, and are not too many.
 
     A table of nodes of one variable has an axis for each until its diagonal is taken.
@@ -60,19 +60,19 @@ def fits(space: Space, limits: Limits) -> bool:
     return entries <= MOST_ENTRIES and sum(distinct.values()) * ITEM_BYTES * TABLES_PART <= limits.memory_bytes
 
 
-def _starts(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
+def _starting_plans(space: Space, limits: Limits, recursion: Sequence[State]) -> Iterator[Sequence[State]]:
     """Yield plans to begin with, others found when asked for."""
     limits = replace(limits, seconds=limits.seconds * START_PART)
     yield recursion
     if space.carriage is not None:
         yield joint(space.without_partial(), limits).choice
         return
-    tied = _tied(space)
+    tied = _fully_tied_space(space)
     if tied is not None:
         yield space.adopted(tied, joint(tied, limits).choice)
 
 
-def _tied(space: Space) -> Space | None:
+def _fully_tied_space(space: Space) -> Space | None:
     """Return the space in which all ties apply, or None if that is this space."""
     coarse = coarsen(space.coarse.graph, Ties())
     if len(coarse.variables) >= len(space.coarse.variables):
@@ -80,7 +80,7 @@ def _tied(space: Space) -> Space | None:
     return Space(coarse, space.ways, space.replicate, objective=space.objective)
 
 
-def over(
+def best_among_candidates(
     space: Space, candidates: Sequence[Sequence[State]], limits: Limits, starts: Iterable[Sequence[State]] = ()
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `starts` are some of these plans."""

@@ -15,7 +15,7 @@ from planner.errors import PlanError
 from planner.layout import Shard
 from planner.plans.search_record import Allowed
 from planner.search.carriage import MOST_PENALTIES
-from planner.search.objectives.storage import PricedStorage, least_stored, resident
+from planner.search.objectives.storage import PricedStorage, least_stored, resident_bytes
 from planner.search.space import Outcome, Space, State
 
 UNITS = {
@@ -90,7 +90,7 @@ class _Search:
     searches: int = 0
 
     def __post_init__(self) -> None:
-        self.items = resident(self.space.coarse)
+        self.items = resident_bytes(self.space.coarse)
 
     def offer(self, name: str, outcome: Outcome) -> bool:
         """Take an outcome that fits if it costs less than the best so far; say whether it fits."""
@@ -180,7 +180,7 @@ class Fitted:
     allowed: Allowed
 
 
-def fitted(
+def cheapest_fitting_plan(
     space: Space,
     found: Mapping[str, Outcome],
     searchers: Mapping[str, Callable[[Space], Outcome]],

@@ -12,8 +12,8 @@ from dataclasses import replace
 from planner.search.costs.domains import Domain
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution, minimise
-from planner.search.solver.model import Dense
-from planner.search.solver.problem import build
+from planner.search.solver.model import DenseModel
+from planner.search.solver.problem import problem_of_graph
 from planner.search.space import Outcome, Space, State
 
 
@@ -27,7 +27,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
     bound = None if space.ways else total
     for step in range(len(space.ways)):
-        domains, found = _step(space, choice, step, limits)
+        domains, found = _solve_step(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         order, total = found.order, found.value
         width, largest = max(width, order.width), max(largest, order.largest_bytes)
@@ -40,23 +40,27 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     return replace(best, lower_bound=bound)
 
 
-def _step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> tuple[list[Domain], Solution]:
+def _solve_step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> tuple[list[Domain], Solution]:
     """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
-    domains = _domains(space, choice, step)
+    domains = _domains_of_candidates(space, choice, step)
     if space.carriage is None:
-        return domains, minimise(Dense(build(space.coarse, domains, space.tables, space.objective)), limits)
-    plain = _domains(space.without_partial(), choice, step)
-    known = minimise(Dense(build(space.coarse, plain, space.tables, space.objective)), limits)
+        return domains, minimise(
+            DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.objective)), limits
+        )
+    plain = _domains_of_candidates(space.without_partial(), choice, step)
+    known = minimise(DenseModel(problem_of_graph(space.coarse, plain, space.tables, space.objective)), limits)
     start = [
         domain.states.index(without.states[state])
         for domain, without, state in zip(domains, plain, known.states, strict=True)
     ]
     return domains, minimise(
-        Dense(build(space.coarse, domains, space.tables, space.feasible(known.value))), limits, iter([start])
+        DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible(known.value))),
+        limits,
+        iter([start]),
     )
 
 
-def _domains(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
+def _domains_of_candidates(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
     return [
         space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
         for v, before in enumerate(choice)

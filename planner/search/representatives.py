@@ -43,42 +43,42 @@ def representatives(
     `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
     them most often, where whatever they index the other indexes, too.
     """
-    indexed = _indexed(coarse)
-    instead = _instead(_axes(indexed), choice)
-    _keep_consistent(instead, indexed)
+    indexed = _dimensions_indexed(coarse)
+    instead = _replacing_axes(_axes_through_graph(indexed), choice)
+    _drop_inconsistent_replacements(instead, indexed)
     keys = [(domain, tuple(instead.get(v, {}).items())) for v, domain in enumerate(domains)]
-    made = {key: _represented(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
+    made = {key: _representatives_in_domain(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
     return [made[key] for key in keys]
 
 
-def _represented(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
+def _representatives_in_domain(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
     """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
     others = (tuple(instead.get(one, one) for one in state) for state in domain.states)
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
 
 
-def _indexed(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
+def _dimensions_indexed(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
     """Return, per node and tensor that it reads or writes, which dimensions its variables index."""
     found: dict[tuple[int, int], dict[Option, set[Option]]] = defaultdict(lambda: defaultdict(set))
     for factor in coarse.factors:
         if len(factor.scope) == 2:
             node, tensor = factor.scope
-            for need in _needs(factor.cost):
+            for need in _needs_of_cost(factor.cost):
                 for dim, reach in enumerate(need):
-                    for name in _leading(reach):
+                    for name in _leading_variables(reach):
                         found[node, tensor][name].add(Shard(dim))
     return {pair: {name: frozenset(dims) for name, dims in reads.items()} for pair, reads in found.items()}
 
 
-def _needs(cost: Cost) -> Iterable[Need]:
+def _needs_of_cost(cost: Cost) -> Iterable[Need]:
     if isinstance(cost, FetchCost):
         return cost.nodes[0]
     write = cost.store if isinstance(cost, Agreed) else cost
     return (output_reach(write.signature, write.output),)
 
 
-def _leading(reach: Reach) -> Iterator[str]:
+def _leading_variables(reach: Reach) -> Iterator[str]:
     """Yield the variables that say in which part of a dimension an access lies: not the low digits of a number."""
     for index in reach.indices:
         if isinstance(index, tdl.Digits):
@@ -87,7 +87,7 @@ def _leading(reach: Reach) -> Iterator[str]:
             yield from index.variables
 
 
-def _axes(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
+def _axes_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
     """Return all axes: occurrences of which one indexes the other."""
     pairs = [
         ((node, name), (tensor, dim))
@@ -104,7 +104,7 @@ def _axes(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
     return list(axes.values())
 
 
-def _instead(
+def _replacing_axes(
     axes: Sequence[Sequence[Occurrence]], choice: Sequence[Sequence[object]]
 ) -> dict[int, dict[Option, Option]]:
     """Return, per variable, what replaces which option."""
@@ -131,7 +131,9 @@ def _instead(
     return instead
 
 
-def _keep_consistent(instead: dict[int, dict[Option, Option]], indexed: Mapping[tuple[int, int], Reads]) -> None:
+def _drop_inconsistent_replacements(
+    instead: dict[int, dict[Option, Option]], indexed: Mapping[tuple[int, int], Reads]
+) -> None:
     """Drop replacements of index variables by ones that do not index whatever these do."""
     for (node, tensor), reads in indexed.items():
         for name, other in list(instead.get(node, {}).items()):

@@ -16,12 +16,12 @@ from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord, gap_of
 from planner.search.alternatives import IMPLIED
-from planner.search.carriage import carriage, may_be_partial
+from planner.search.carriage import carriage_of, may_be_partial
 from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Ties
 from planner.search.costs.tables import Tables
-from planner.search.memory import fitted
+from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES, Objective
-from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_on
+from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
 from planner.search.options import SearchOptions, placements_of, ties_of
 from planner.search.searchers import ALTERNATIVES, DEAR, FEWER_PLACEMENTS, FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
 from planner.search.space import Outcome, Space, State
@@ -48,34 +48,38 @@ def search(
     placements_of(options)
     check_countable(graph, options.ways)
     known = Coarsenings(graph) if coarsenings is None else coarsenings
-    plan = _searched(graph, options, known, alternatives)
+    plan = _searched_plan(graph, options, known, alternatives)
     if options.searcher == "joint" and (plan.search.gap != 0 or options.ties is not None or options.untie):
         asked = replace(options, searcher="recursive", ties=None, untie=())
-        plan = _better(plan, _searched(graph, asked, known, alternatives))
+        plan = _cheaper_plan(plan, _searched_plan(graph, asked, known, alternatives))
     return replace(plan, search=with_fields(plan.search, seconds=round(time.perf_counter() - started, 3)))
 
 
-def _searched(graph: Graph, options: SearchOptions, known: Coarsenings, alternatives: Collection[str]) -> Plan:
+def _searched_plan(graph: Graph, options: SearchOptions, known: Coarsenings, alternatives: Collection[str]) -> Plan:
     space = space_of(graph, options, known)
-    found = _found(space, options, known, alternatives)
+    found = _outcomes_by_searcher(space, options, known, alternatives)
     asked = found[options.searcher]
-    bound, record = asked.lower_bound, _record(options, known, asked)
+    bound, record = asked.lower_bound, _search_record(options, known, asked)
     if options.memory_bytes is None or options.arena_of is None:
         winner = min(found, key=lambda name: found[name].cost)
     else:
-        sizes, plan_of = options.arena_of, partial(_plan, graph, options, space)
+        sizes, plan_of = options.arena_of, partial(_plan_of_choice, graph, options, space)
         names = (options.searcher, "recursive") if options.searcher == "joint" else (options.searcher,)
-        again = {name: partial(_again, options, name) for name in names}
+        again = {name: partial(_searched_outcome, options, name) for name in names}
         found |= {name: ask(space) for name, ask in again.items() if name not in found}
-        fit = fitted(space, found, again, lambda choice: max(sizes(plan_of(choice))), options.memory_bytes)
+        fit = cheapest_fitting_plan(
+            space, found, again, lambda choice: max(sizes(plan_of(choice))), options.memory_bytes
+        )
         winner, bound, found = fit.name, fit.lower_bound, {fit.name: fit.outcome}
         record = with_fields(record, memory=fit.allowed)
     choosing = "" if options.searcher in FREE else f"what {options.searcher} may choose, "
-    record = bounded(_priced(record, space, found, winner), bound, space, choosing + described(options, known))
-    return _plan(graph, options, space, found[winner].choice, record)
+    record = record_with_bound(
+        _record_with_costs(record, space, found, winner), bound, space, choosing + description_of_space(options, known)
+    )
+    return _plan_of_choice(graph, options, space, found[winner].choice, record)
 
 
-def _found(
+def _outcomes_by_searcher(
     space: Space, options: SearchOptions, known: Coarsenings, alternatives: Collection[str]
 ) -> dict[str, Outcome]:
     """Return what the named searcher finds and, where nothing proves that the least, what else is tried, by name.
@@ -84,9 +88,11 @@ def _found(
     but not always, better without.
     """
     placements, name = placements_of(options), options.searcher
-    found = {name: _again(options, name, space)}
+    found = {name: _searched_outcome(options, name, space)}
     if placements == "S,R,P":
-        found["S,R"] = _elsewhere(space, _with_fewer(options, known, "S,R"), known, [name])
+        found["S,R"] = _best_under_other_options(
+            space, _options_with_fewer_placements(options, known, "S,R"), known, [name]
+        )
     proved = found[name].lower_bound == found[name].cost and options.memory_bytes is None
     if proved or name not in WITH_PARTIAL or len(options.ways) > MOST_STEPS:
         return found
@@ -95,21 +101,23 @@ def _found(
     single = replace(whole, ways=(prod(space.ways),), tables=Tables()) if space.objective is BYTES else None
     for other in tried:
         possible = other in SEARCHERS and set(IMPLIED.get(other, "S").split(",")) <= set(placements.split(","))
-        if possible and (single is None or _again(options, other, single).cost <= FAR * found[name].cost):
-            found[other] = _again(options, other, whole)
+        if possible and (single is None or _searched_outcome(options, other, single).cost <= FAR * found[name].cost):
+            found[other] = _searched_outcome(options, other, whole)
     if FEWER_PLACEMENTS in tried and space.replicate:
         fewer = [name, *(other for other in tried if other in SEARCHERS and other not in IMPLIED)]
-        found[FEWER_PLACEMENTS] = _elsewhere(space, _with_fewer(options, known, FEWER_PLACEMENTS), known, fewer)
+        found[FEWER_PLACEMENTS] = _best_under_other_options(
+            space, _options_with_fewer_placements(options, known, FEWER_PLACEMENTS), known, fewer
+        )
     if placements == "S" and name == "recursive" and options.ties is None and not ties_of(options, known).elementwise:
-        found["tied"] = _elsewhere(space, replace(options, ties=Ties()), known, [name])
+        found["tied"] = _best_under_other_options(space, replace(options, ties=Ties()), known, [name])
     return found
 
 
-def _again(options: SearchOptions, name: str, space: Space) -> Outcome:
+def _searched_outcome(options: SearchOptions, name: str, space: Space) -> Outcome:
     return SEARCHERS[name](space, options.limits)
 
 
-def _better(plan: Plan, rival: Plan) -> Plan:
+def _cheaper_plan(plan: Plan, rival: Plan) -> Plan:
     """Return the cheaper plan, with the record of the first; a bound that the second is below is not about it."""
     one, other = plan.search, rival.search
     record = with_fields(one, bytes={**other.bytes, **one.bytes})
@@ -125,14 +133,14 @@ def _better(plan: Plan, rival: Plan) -> Plan:
     return replace(rival, search=record)
 
 
-def _plan(
+def _plan_of_choice(
     graph: Graph, options: SearchOptions, space: Space, choice: Sequence[State], record: SearchRecord | None = None
 ) -> Plan:
     layouts, strategies = space.layouts(choice), space.strategies(choice)
     return Plan(graph, options.seed, options.ways, layouts, strategies, record or SearchRecord())
 
 
-def _with_fewer(options: SearchOptions, known: Coarsenings, placements: str) -> SearchOptions:
+def _options_with_fewer_placements(options: SearchOptions, known: Coarsenings, placements: str) -> SearchOptions:
     """Return the options with fewer placements; sums are tied where terms may be kept otherwise."""
     asked = replace(options, placements=placements)
     ties = ties_of(asked, known)
@@ -140,10 +148,10 @@ def _with_fewer(options: SearchOptions, known: Coarsenings, placements: str) -> 
     return replace(asked, ties=replace(ties, accumulation=ties.accumulation or partial), untie=())
 
 
-def _elsewhere(space: Space, asked: SearchOptions, known: Coarsenings, names: Iterable[str]) -> Outcome:
+def _best_under_other_options(space: Space, asked: SearchOptions, known: Coarsenings, names: Iterable[str]) -> Outcome:
     """Return the best that some searchers find among the plans of other options, as one of this space."""
     other = replace(space_of(space.coarse.graph, asked, known), objective=space.objective)
-    found = min((_again(asked, name, other) for name in names), key=lambda outcome: outcome.cost)
+    found = min((_searched_outcome(asked, name, other) for name in names), key=lambda outcome: outcome.cost)
     choice = space.adopted(other, found.choice)
     return replace(found, choice=choice, cost=space.cost(choice))
 
@@ -154,40 +162,42 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
     placements, ties = placements_of(options), ties_of(options, known)
     if "P" not in placements:
         coarse = known.of(ties)
-        return Space(coarse, options.ways, "R" in placements, objective=_objective(options, coarse, MOST_TICKS))
+        return Space(
+            coarse, options.ways, "R" in placements, objective=_objective_of_options(options, coarse, MOST_TICKS)
+        )
     untied = frozenset[str]() if options.ties is not None else may_be_partial(graph, options.ways)
     coarse = known.of(ties, partial=True, untied=untied)
-    objective = _objective(options, coarse, MOST_TICKS_PARTIAL)
-    return Space(coarse, options.ways, replicate=True, objective=objective, carriage=carriage(coarse, options.ways))
+    objective = _objective_of_options(options, coarse, MOST_TICKS_PARTIAL)
+    return Space(coarse, options.ways, replicate=True, objective=objective, carriage=carriage_of(coarse, options.ways))
 
 
-def _objective(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> Objective:
-    return BYTES if options.machine is None else time_on(options.machine, options.ways, coarse, most_ticks)
+def _objective_of_options(options: SearchOptions, coarse: CoarseGraph, most_ticks: int) -> Objective:
+    return BYTES if options.machine is None else time_objective(options.machine, options.ways, coarse, most_ticks)
 
 
-def _record(options: SearchOptions, known: Coarsenings, asked: Outcome) -> SearchRecord:
+def _search_record(options: SearchOptions, known: Coarsenings, asked: Outcome) -> SearchRecord:
     return SearchRecord(
         searcher=options.searcher,
         placements=placements_of(options),
         objective=options.objective,
         machine="" if options.machine is None else options.machine.name,
-        ties=_applied(options, known),
+        ties=_applied_ties(options, known),
         bound_by=options.searcher,
         details=dict(asked.details),
     )
 
 
-def _applied(options: SearchOptions, known: Coarsenings) -> tuple[str, ...]:
+def _applied_ties(options: SearchOptions, known: Coarsenings) -> tuple[str, ...]:
     return tuple(rule for rule, on in asdict(ties_of(options, known)).items() if on)
 
 
-def described(options: SearchOptions, known: Coarsenings) -> str:
+def description_of_space(options: SearchOptions, known: Coarsenings) -> str:
     """Describe the space of plans that a bound is about."""
-    ties = ", ".join(_applied(options, known)) or "none"
+    ties = ", ".join(_applied_ties(options, known)) or "none"
     return f"placements {placements_of(options)}, ways {product(options.ways)}, ties {ties}"
 
 
-def bounded(record: SearchRecord, bound: int | None, space: Space, description: str) -> SearchRecord:
+def record_with_bound(record: SearchRecord, bound: int | None, space: Space, description: str) -> SearchRecord:
     """Return a record with a lower bound, in the space's unit of cost, of all plans of that space."""
     if bound is None:
         return with_fields(record, bound_by="")
@@ -195,7 +205,7 @@ def bounded(record: SearchRecord, bound: int | None, space: Space, description: 
     return with_fields(record, lower_bound=lower, gap=gap_of(record.cost, lower), space=description)
 
 
-def _priced(record: SearchRecord, space: Space, found: Mapping[str, Outcome], winner: str) -> SearchRecord:
+def _record_with_costs(record: SearchRecord, space: Space, found: Mapping[str, Outcome], winner: str) -> SearchRecord:
     """Return the record with every candidate's bytes and, under the objective time, what that predicts."""
     objective, in_bytes = space.objective, replace(space, objective=BYTES)
     if not isinstance(objective, Time):

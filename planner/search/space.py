@@ -9,14 +9,14 @@ from math import prod
 from typing import Any
 
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
-from planner.search.carriage import INFEASIBLE, Carriage, Feasible, above
+from planner.search.carriage import INFEASIBLE, Carriage, Feasible, penalty_above_cost
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,
-    carried,
-    carrying,
+    carrying_choice,
     choices_at,
     layouts_of,
+    operands_carried,
     placements_at,
     strategies_of,
 )
@@ -24,7 +24,7 @@ from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution
-from planner.search.solver.problem import Problem, build
+from planner.search.solver.problem import Problem, problem_of_graph
 
 SMALL_STATES = 2000
 """Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
@@ -56,7 +56,7 @@ class Space:
         """Return the objective under which whatever does not go together costs more than a plan of this cost."""
         if self.carriage is None:
             return self.objective
-        return Feasible(self.objective, INFEASIBLE if cost is None else above(self.coarse, cost))
+        return Feasible(self.objective, INFEASIBLE if cost is None else penalty_above_cost(self.coarse, cost))
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
@@ -84,7 +84,7 @@ class Space:
             variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.everywhere
         )
         sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
-        return (*choices, *map(carrying, sets))
+        return (*choices, *map(carrying_choice, sets))
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
         """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
@@ -106,7 +106,7 @@ class Space:
     def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
         """Return the problem of choosing one of the candidates of every variable."""
         domains = [self.domain(v, states) for v, states in enumerate(candidates)]
-        return build(self.coarse, domains, self.tables, self.feasible())
+        return problem_of_graph(self.coarse, domains, self.tables, self.feasible())
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
         """Return every tensor's layout."""
@@ -116,7 +116,7 @@ class Space:
     def strategies(self, choice: Sequence[State]) -> dict[str, Strategy]:
         """Return every node's strategy."""
         of = self.coarse.variable_of
-        plain = [tuple(TERMS if carried(one) else one for one in map(str, state)) for state in choice]
+        plain = [tuple(TERMS if operands_carried(one) else one for one in map(str, state)) for state in choice]
         return {node.name: plain[of["node", node.name]] for node in self.coarse.graph.nodes}
 
 

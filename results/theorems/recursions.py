@@ -17,9 +17,9 @@ from planner.search import SEARCHERS, Limits, Outcome, Space
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import Layouts, Strategies, choices_at, placements_at
 from planner.search.costs.tables import Tables
-from planner.search.joint import over
+from planner.search.joint import best_among_candidates
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import Dense
+from planner.search.solver.model import DenseModel
 from planner.search.solver.problem import Problem
 
 State = tuple[Any, ...]
@@ -39,7 +39,9 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
     believed = []
     for step, way in enumerate(space.ways):
         single = Space(_shares(space, choice, step), (way,), space.replicate)
-        found = over(single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS)
+        found = best_among_candidates(
+            single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS
+        )
         choice = [(*before, *now) for before, now in zip(choice, found.choice, strict=True)]
         believed.append(found.bytes)
     return choice, believed
@@ -81,7 +83,7 @@ def best_in_its_own_account(space: Space) -> int:
         number = tables.arranged(tables.intern(first + copies * second), tuple(map(order.index, factor.scope)))
         terms.append((tuple(order), number))
     problem = Problem(tables, tuple(map(len, pairs)), tuple(terms))
-    return minimise(Dense(problem), LIMITS).value
+    return minimise(DenseModel(problem), LIMITS).value
 
 
 def equal_chop(choice: list[State], space: Space) -> bool:

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
-from planner.search.joint import joint, over
+from planner.search.joint import best_among_candidates, joint
 from planner.search.recursive import recursive
 from planner.search.solver import minimise as of_minimise
 from planner.search.solver import quotient as of_quotient
-from planner.search.solver.coarse_to_fine import over_groups, over_halves
+from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import distinct, eliminate, order_of, solve
+from planner.search.solver.elimination import best_states, distinct_choices, eliminate, order_of
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
-from planner.search.solver.model import Dense
-from planner.search.solver.problem import Problem, compacted
-from planner.search.solver.quotient import Lazy, Quotient, lazy
+from planner.search.solver.model import DenseModel
+from planner.search.solver.problem import Problem, compacted_problem
+from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 
@@ -48,7 +48,7 @@ def test_a_group_costs_no_more_than_its_members(case, large):
     problem, groups = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_quotient, "LARGE_ENTRIES", large)
-        quotient = Quotient(lazy(problem), groups, [range(size) for size in problem.sizes])
+        quotient = Quotient(lazy_terms(problem), groups, [range(size) for size in problem.sizes])
     least_over = enumerated(quotient.least)
     for states, cost in enumerated(problem).items():
         chosen = tuple(int(quotient.groups_of(v)[state]) for v, state in enumerate(states))
@@ -61,7 +61,7 @@ def test_a_group_costs_no_more_than_its_members(case, large):
 
 def test_equal_tables_that_lie_otherwise():
     table = np.array([[5, 1], [7, 9]])
-    terms = [Lazy((0, 1), "table", lambda: table), Lazy((1, 0), "table", lambda: table)]
+    terms = [LazyTerm((0, 1), "table", lambda: table), LazyTerm((1, 0), "table", lambda: table)]
     quotient = Quotient(terms, [np.arange(2)] * 2, [range(2)] * 2)
     assert enumerated(quotient.least) == {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 18}
 
@@ -90,9 +90,9 @@ def test_marginals(problem, beyond):
 def test_marginals_of_tables_in_32_bits(problem, beyond):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_tables, "LARGE_ELEMENTS", 1)
-        stored = compacted(problem)
+        stored = compacted_problem(problem)
         test_marginals.hypothesis.inner_test(stored, beyond)
-        assert problem.value(solve(stored)) == least(problem)
+        assert problem.value(best_states(stored)) == least(problem)
 
 
 @pytest.mark.parametrize("number", [-1, 0, (1 << 32) - 1, 1 << 32])
@@ -105,7 +105,9 @@ def test_what_is_stored_comes_back(monkeypatch, number):
 
 
 def test_of_equal_choices_the_least_cost_counts():
-    choices, costs = distinct(np.array([[1, 2], [0, 1], [1, 2], [0, 1], [1, 2]]), np.array([9, 4, 3, 6, 7]), (2, 3))
+    choices, costs = distinct_choices(
+        np.array([[1, 2], [0, 1], [1, 2], [0, 1], [1, 2]]), np.array([9, 4, 3, 6, 7]), (2, 3)
+    )
     assert choices.tolist() == [[0, 1], [1, 2]]
     assert costs.tolist() == [4, 3]
 
@@ -142,22 +144,22 @@ def test_what_quotients_say_is_true(case, scale, near, close):
     problem, groups = case
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
-    known = over_groups(model, Known.of(model, [0] * len(problem.sizes)), limits, groups)
+    known = solve_over_groups(model, Known.of(model, [0] * len(problem.sizes)), limits, groups)
     assert known.lower == -(-least(Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
     assert_true_of(known, problem)
-    again = over_halves(model, known, limits, groups)
+    again = solve_over_halved_groups(model, known, limits, groups)
     assert again.lower >= known.lower
     assert_true_of(again, problem)
 
 
-class Scaled(Dense):
+class Scaled(DenseModel):
     """A model whose terms and pairwise view cost `scale` times what it does, less what rounding up makes good."""
 
     def __init__(self, problem, scale):
         super().__init__(problem)
         tables = of_tables.Tables()
         terms = tuple((scope, tables.intern(scale * problem.tables[number])) for scope, number in problem.terms)
-        self.view = Dense(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
+        self.view = DenseModel(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
         self.scale, self.relaxed = scale, self.view.relaxed
 
     def terms(self, most_entries):
@@ -173,7 +175,7 @@ def test_a_group_goes_that_only_worse_choices_have(scale):
     tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
     terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
     model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
-    known = over_groups(model, Known.of(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
+    known = solve_over_groups(model, Known.of(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
     assert (known.cost, known.lower) == (4, 0)
     assert known.live == ((0, 1), (0, 1))
 
@@ -184,7 +186,7 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
     """But for dominated groups, of which no more is known than of all."""
     problem, groups = case
     model = Scaled(problem, scale)
-    known = over_groups(model, Known.of(model, [0] * len(problem.sizes)), tuned(), groups)
+    known = solve_over_groups(model, Known.of(model, [0] * len(problem.sizes)), tuned(), groups)
     quotient = Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)])
     _, alive = Dominance(quotient.tables).prune(quotient.least)
     for v, costs in enumerate(least_with(quotient.least)):
@@ -198,9 +200,9 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
 def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
     """Groups of one state each: the quotient is the problem."""
     problem, _ = case
-    model = Dense(problem)
+    model = DenseModel(problem)
     best = min(enumerated(problem), key=problem.value)
-    known = over_groups(model, Known.of(model, best), tuned(), [np.arange(size) for size in problem.sizes])
+    known = solve_over_groups(model, Known.of(model, best), tuned(), [np.arange(size) for size in problem.sizes])
     assert known.is_proved
     assert (known.best, known.lower) == (best, known.cost)
 
@@ -208,10 +210,10 @@ def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
 def test_a_quotient_of_most_states_is_not_worth_its_time():
     tables = of_tables.Tables()
     problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
-    known = Known.of(Dense(problem), (0,))
+    known = Known.of(DenseModel(problem), (0,))
     groups = [np.array([0, 1, 1])]
-    assert over_groups(Dense(problem), known, Limits(tuning=Tuning(quotient_part=0.6)), groups) is known
-    assert over_groups(Dense(problem), known, Limits(tuning=Tuning(quotient_part=0.7)), groups).is_proved
+    assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.6)), groups) is known
+    assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.7)), groups).is_proved
 
 
 def test_work_stays_within_limits():
@@ -220,11 +222,11 @@ def test_work_stays_within_limits():
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
     groups = [np.arange(20) // 10 * 10] * 4
-    known = over_groups(Dense(problem), Known.of(Dense(problem), (0,) * 4), Limits(), groups)
+    known = solve_over_groups(DenseModel(problem), Known.of(DenseModel(problem), (0,) * 4), Limits(), groups)
     assert not known.is_proved
-    again = over_halves(Dense(problem), known, Limits(operations=100), groups)
+    again = solve_over_halved_groups(DenseModel(problem), known, Limits(operations=100), groups)
     assert (again.best, again.lower, again.live) == (known.best, known.lower, known.live)
-    assert over_halves(Dense(problem), known, Limits(), groups).cost < known.cost
+    assert solve_over_halved_groups(DenseModel(problem), known, Limits(), groups).cost < known.cost
 
 
 @cache
@@ -240,7 +242,9 @@ def coarse_to_fine(space, start, limits, monkeypatch):
     """The outcome where nothing is solved whole before groups are."""
     stages = ("groups", "whole", "halves", "whole after halves")
     monkeypatch.setattr(of_minimise, "STAGES", {name: of_minimise.STAGES[name] for name in stages})
-    return over(space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, [start])
+    return best_among_candidates(
+        space, [space.candidates(v) for v in range(len(space.coarse.variables))], limits, [start]
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
-from planner.search.solver.elimination import order_of, solve
-from planner.search.solver.isomorphism import colours, lockstep_order, merged
+from planner.search.solver.elimination import best_states, order_of
+from planner.search.solver.isomorphism import colours_of_variables, lockstep_order, merged_isomorphic_components
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, around, by_variable, simplified
+from planner.search.solver.problem import Problem, simplified_problem, surroundings, terms_by_variable
 from tests.search.test_solver import enumerated, least, problems
 
 STATES = 3
@@ -39,16 +39,16 @@ def in_lockstep(problem, most_operations=inf, orders=None, tuning=TRYING_IS_FREE
 @settings(deadline=None, max_examples=30)
 def test_isomorphic_components_are_solved_once(problem, copies):
     many = repeated(problem, copies)  # with more neighbours of one state than an array has axes, if not simplified
-    fewer, expand = merged(many)
-    states = solve(fewer)
-    assert many.value(expand(states)) == fewer.value(states) == many.value(solve(simplified(many)))
+    fewer, expand = merged_isomorphic_components(many)
+    states = best_states(fewer)
+    assert many.value(expand(states)) == fewer.value(states) == many.value(best_states(simplified_problem(many)))
 
 
 @given(problems())
 @settings(deadline=None)
 def test_what_is_left_of_components_costs_what_all_do(problem):
     many = repeated(problem, 2)
-    fewer, expand = merged(many)
+    fewer, expand = merged_isomorphic_components(many)
     assert all(cost == many.value(expand(states)) for states, cost in enumerated(fewer).items())
 
 
@@ -56,17 +56,17 @@ def test_merging_keeps_one_of_each():
     tables = Tables()
     number = tables.intern(np.arange(6, dtype=np.int64).reshape(2, 3) % 4)
     many = Problem(tables, (2, *[3] * 40), tuple(((0, v), number) for v in range(1, 41)))
-    assert merged(many)[0].sizes == (2, 3)
+    assert merged_isomorphic_components(many)[0].sizes == (2, 3)
 
 
 def work(problem, order):
     """Entries of the sums to minimise, equal sums counted once, by following the order."""
     terms = list(problem.terms)
-    live = [set(positions) for positions in by_variable(terms, len(problem.sizes))]
+    live = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
     made = {}
     for v in order.variables:
         mine = sorted(live[v])
-        neighbours, shape = around(v, [terms[position] for position in mine])
+        neighbours, shape = surroundings(v, [terms[position] for position in mine])
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
         made.setdefault((shape, sizes), -1 - len(made))
         for position in mine:
@@ -95,9 +95,9 @@ def test_the_order_is_complete_exact_and_takes_what_it_says(problem, copies, tri
     assert sorted(order.variables) == list(range(len(many.sizes)))
     assert order.complete
     assert order.operations == work(many, order)
-    assert many.value(solve(many, order)) == many.value(solve(many))
+    assert many.value(best_states(many, order)) == many.value(best_states(many))
     if copies == 1:
-        assert many.value(solve(many, order)) == least(problem)
+        assert many.value(best_states(many, order)) == least(problem)
 
 
 @pytest.mark.parametrize("length", [64, 256, 1024])
@@ -136,12 +136,12 @@ def test_a_hub_of_more_states_than_numbers_go():
     star = Problem(tables, (2,) * (leaves + 1), tuple(((0, v), pair) for v in range(1, leaves + 1)))
     order = in_lockstep(star, orders=1)
     assert order.complete
-    assert star.value(solve(star, order)) == 0
+    assert star.value(best_states(star, order)) == 0
 
 
 def test_colours_see_as_far_as_asked():
     chain = [((v, v + 1), 0) for v in range(9)]
-    near, far = colours([0] * 10, chain, 1), colours([0] * 10, chain, 3)
+    near, far = colours_of_variables([0] * 10, chain, 1), colours_of_variables([0] * 10, chain, 3)
     assert near[1:9] == [near[1]] * 8
     assert near[0] != near[1] != near[9]
     assert far[3:7] == [far[3]] * 4

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from planner.search.costs.tables import Tables
 from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND
-from planner.search.solver.model import Dense
+from planner.search.solver.model import DenseModel
 from planner.search.solver.problem import Problem
 from tests.search.test_coarse_to_fine import assert_true_of, least_with
 from tests.search.test_solver import enumerated, problems
@@ -17,7 +17,7 @@ def alone(*costs):
     """A model of variables with costs of their own."""
     tables = Tables()
     terms = tuple(((v,), tables.intern(np.array(of))) for v, of in enumerate(costs))
-    return Dense(Problem(tables, tuple(map(len, costs)), terms))
+    return DenseModel(Problem(tables, tuple(map(len, costs)), terms))
 
 
 def test_nothing_is_known_but_a_choice():
@@ -119,7 +119,7 @@ def test_promising_states_are_live_or_chosen():
 @settings(deadline=None)
 def test_what_is_known_is_true(problem, data):
     """Whatever valid bounds and choices come, in any order, of the states that are live or more."""
-    model, costs = Dense(problem), enumerated(problem)
+    model, costs = DenseModel(problem), enumerated(problem)
     exact, choices = least_with(problem), st.sampled_from(sorted(costs))
     known = Known.of(model, data.draw(choices))
     for step in data.draw(st.lists(st.sampled_from(["offered", "raised", "bounded", "alike"]), max_size=6)):

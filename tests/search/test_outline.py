@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from planner.models import build
 from planner.search import SearchOptions, space_of
 from planner.search.costs.tables import Tables
-from planner.search.solver.model import Dense, Fetches, Outline, model_of
-from planner.search.solver.problem import Problem, restricted
-from planner.search.solver.problem import build as problem_of
+from planner.search.solver.model import DenseModel, Outline, SharedFetchModel, model_of
+from planner.search.solver.problem import Problem, restricted_problem
+from planner.search.solver.problem import problem_of_graph as problem_of
 from tests.search.test_solver import enumerated, problems
 
 GRAPHS = {
@@ -36,8 +36,8 @@ def lived(draw):
 def test_of_a_problem(case):
     """Equal numbers stand for equal tables; entries are those of all distinct ones."""
     problem, live = case
-    outline = Dense(problem).outline(live)
-    part = restricted(problem, dict(enumerate(live)))
+    outline = DenseModel(problem).outline(live)
+    part = restricted_problem(problem, dict(enumerate(live)))
     assert outline.sizes == part.sizes
     assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
     tables = {}
@@ -50,7 +50,7 @@ def test_of_a_problem(case):
 def test_one_table_over_other_states_is_another():
     tables = Tables()
     number = tables.intern(np.array([1, 2, 3]))
-    model = Dense(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
+    model = DenseModel(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
     assert model.outline([(0, 1), (0, 2), (0, 1)]).terms == (((0,), 0), ((1,), 1), ((2,), 0))
 
 
@@ -64,7 +64,7 @@ def test_terms_of_one_key_and_other_sizes_differ():
 @settings(deadline=None)
 def test_the_exact_problem_costs_what_the_model_says(case):
     problem, live = case
-    part = Dense(problem).exact(live)
+    part = DenseModel(problem).exact(live)
     for states, cost in enumerated(part).items():
         assert cost == problem.value([of[state] for of, state in zip(live, states, strict=True)])
 
@@ -72,7 +72,7 @@ def test_the_exact_problem_costs_what_the_model_says(case):
 def test_where_all_states_are_live_the_exact_problem_is_the_problem():
     tables = Tables()
     problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 2]))),), 3)
-    assert enumerated(Dense(problem).exact([(0, 1)])) == enumerated(problem)
+    assert enumerated(DenseModel(problem).exact([(0, 1)])) == enumerated(problem)
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
@@ -83,7 +83,7 @@ def test_of_shared_fetches(name, placements):
     space = space_of(build(name, **options), SearchOptions((2, 2), placements=placements, untie=untie))
     coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model = model_of(coarse, domains, space.objective)
-    assert isinstance(model, Fetches)
+    assert isinstance(model, SharedFetchModel)
     outline = model.outline([tuple(range(size)) for size in model.sizes])
     tables, made = Tables(), {}
     for factor, (scope, number) in zip(coarse.factors, outline.terms, strict=True):

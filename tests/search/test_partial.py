@@ -32,10 +32,10 @@ from planner.plans.check import check_plan
 from planner.plans.plan import Plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
-from planner.search.carriage import INFEASIBLE, Carriage, above
+from planner.search.carriage import INFEASIBLE, Carriage, penalty_above_cost
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.cost import FetchCost, StoreCost
-from planner.search.costs.domains import carried, carrying, choices_at, layouts_of, strategies_of
+from planner.search.costs.domains import carrying_choice, choices_at, layouts_of, operands_carried, strategies_of
 from planner.search.costs.needs import operand_need
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
@@ -46,7 +46,7 @@ UNTIED = Ties(elementwise=False, updates=False)
 
 def strategies_with_terms(draw, node, ways):
     """A few strategies of a node, among them some that carry terms, as the search names them."""
-    sets = [carrying(chosen) for chosen in linear_sets(node.description)]
+    sets = [carrying_choice(chosen) for chosen in linear_sets(node.description)]
 
     def one():
         return tuple(
@@ -76,7 +76,9 @@ def terms_of(strategy):
 def carries_well(strategy, operands, layout):
     """Whether a tensor is partial exactly where, of the steps that carry terms, the strategy carries its."""
     return all(
-        carried(choice).issuperset(operands) if placement == PARTIAL else carried(choice).isdisjoint(operands)
+        operands_carried(choice).issuperset(operands)
+        if placement == PARTIAL
+        else operands_carried(choice).isdisjoint(operands)
         for choice, placement in zip(strategy, layout, strict=True)
         if choice.startswith(TERMS)
     )
@@ -285,7 +287,7 @@ def drawn(space, draw):
                 draw.choice([
                     option
                     for option in space.options(v, step)
-                    if not carried(option) or fits(coarse, choice, members, carried(option), step)
+                    if not operands_carried(option) or fits(coarse, choice, members, operands_carried(option), step)
                 ])
                 for step in range(len(space.ways))
             )  # fmt: skip
@@ -336,9 +338,9 @@ def test_what_is_looked_at_is_never_partial():
 
 def test_plans_too_costly_for_penalties_are_refused():
     space = space_of(two_products(), SearchOptions((2,), placements="S,R,P"))
-    assert above(space.coarse, 10**9) == 10**9 + 1
+    assert penalty_above_cost(space.coarse, 10**9) == 10**9 + 1
     with pytest.raises(PlanError, match="partial sums can be searched for, found 1000000000000000000: search with"):
-        above(space.coarse, 10**18)
+        penalty_above_cost(space.coarse, 10**18)
 
 
 @pytest.mark.parametrize(("memory_bytes", "is_bounded"), [(1 << 20, True), (0, False)])

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import solve
+from planner.search.solver.elimination import best_states
 from planner.search.solver.limits import Limits
 from planner.search.solver.messages import Messages
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import Dense
-from planner.search.solver.problem import Problem, restricted, simplified
-from planner.search.solver.relaxation import relax
+from planner.search.solver.model import DenseModel
+from planner.search.solver.problem import Problem, restricted_problem, simplified_problem
+from planner.search.solver.relaxation import pairwise_relaxation
 
 NOTHING_FITS = Limits(memory_bytes=0, operations=0, seconds=0.2)
 
@@ -46,13 +46,13 @@ def least(problem):
 @given(problems())
 @settings(deadline=None)
 def test_elimination(problem):
-    assert problem.value(solve(problem)) == least(problem)
+    assert problem.value(best_states(problem)) == least(problem)
 
 
 @given(problems())
 @settings(deadline=None)
 def test_simplified_costs_the_same(problem):
-    assert enumerated(simplified(problem)) == enumerated(problem)
+    assert enumerated(simplified_problem(problem)) == enumerated(problem)
 
 
 @given(problems())
@@ -67,7 +67,7 @@ def test_without_dominated_states_an_optimum_is_left(problem):
 @given(problems())
 @settings(deadline=None)
 def test_relaxation_costs_no_more(problem):
-    relaxed = relax(problem)
+    relaxed = pairwise_relaxation(problem)
     assert all(len(scope) <= 2 for scope, _ in relaxed.terms)
     exact = enumerated(problem)
     assert all(value <= exact[states] for states, value in enumerated(relaxed).items())
@@ -76,7 +76,7 @@ def test_relaxation_costs_no_more(problem):
 @given(problems())
 @settings(deadline=None)
 def test_bounds_hold_and_never_fall(problem):
-    problem = relax(problem)  # messages are of pairs
+    problem = pairwise_relaxation(problem)  # messages are of pairs
     exact, messages, before = enumerated(problem), Messages(problem), None
     for _ in range(4):
         messages.sweep()
@@ -100,7 +100,7 @@ def test_bounds_of_one_variable_are_its_costs():
 @given(problems(fewest=0))
 @settings(deadline=None)
 def test_minimise_is_exact_within_limits(problem):
-    found = minimise(Dense(problem), Limits())
+    found = minimise(DenseModel(problem), Limits())
     assert found.value == found.bound == problem.value(found.states) == least(problem)
 
 
@@ -108,7 +108,7 @@ def test_minimise_is_exact_within_limits(problem):
 @settings(deadline=None, max_examples=40)
 def test_out_of_limits_the_gap_is_certified(problem, known):
     start = [size - 1 for size in problem.sizes]
-    found = minimise(Dense(problem), NOTHING_FITS, iter([start] if known else []))
+    found = minimise(DenseModel(problem), NOTHING_FITS, iter([start] if known else []))
     assert problem.value(found.states) == found.value
     assert found.bound <= least(problem) <= found.value
     assert not known or found.value <= problem.value(start)
@@ -131,4 +131,4 @@ def test_large_tables_are_minimised_block_by_block(sizes, distinct):
 def test_restriction_keeps_the_costs_of_what_is_left():
     tables = Tables()
     problem = Problem(tables, (2, 3), (((0, 1), tables.intern(np.arange(6, dtype=np.int64).reshape(2, 3))),))
-    assert enumerated(restricted(problem, {1: (2, 0)})) == {(0, 0): 2, (0, 1): 0, (1, 0): 5, (1, 1): 3}
+    assert enumerated(restricted_problem(problem, {1: (2, 0)})) == {(0, 0): 2, (0, 1): 0, (1, 0): 5, (1, 1): 3}

@@ -20,8 +20,8 @@ from planner.search.solver import minimise as of_minimise
 from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Tuning
 from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_live
-from planner.search.solver.model import Dense, model_of
-from planner.search.solver.neighbourhood import improved
+from planner.search.solver.model import DenseModel, model_of
+from planner.search.solver.neighbourhood import improved_by_neighbourhoods
 from planner.search.solver.problem import Problem
 from tests.search.graphs import random_graph
 from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
@@ -56,7 +56,7 @@ def task(model, limits=Limits(), starts=(), groups=None):  # noqa: B008 - a froz
 
 
 def first(problem):
-    return Known.of(Dense(problem), (0,) * len(problem.sizes))
+    return Known.of(DenseModel(problem), (0,) * len(problem.sizes))
 
 
 def chain():
@@ -71,7 +71,7 @@ def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_gro
     problem, groups = case
     known = first(problem)
     last = [tuple(size - 1 for size in problem.sizes)]
-    one = task(Dense(problem), limits, last, (lambda: groups) if with_groups else None)
+    one = task(DenseModel(problem), limits, last, (lambda: groups) if with_groups else None)
     for name in names:
         found = STAGES[name](one, known)
         assert found.cost <= known.cost
@@ -87,7 +87,7 @@ def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, wit
     starts = [tuple(size - 1 for size in problem.sizes), (0,) * len(problem.sizes)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_minimise, "STAGES", {str(at): STAGES[name] for at, name in enumerate(names)})
-        found = minimise(Dense(problem), limits, iter(starts), (lambda: groups) if with_groups else None)
+        found = minimise(DenseModel(problem), limits, iter(starts), (lambda: groups) if with_groups else None)
     assert problem.value(found.states) == found.value <= problem.value(starts[0])
     assert found.bound <= least(problem) <= found.value
 
@@ -95,7 +95,7 @@ def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, wit
 def test_a_bound_of_what_is_left_is_no_bound_of_what_is_known(monkeypatch):
     """Where no better choice is left, that may cost more than the best known does."""
     monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, known: known.raised(known.cost + 1)})
-    found = minimise(Dense(chain()), Limits())
+    found = minimise(DenseModel(chain()), Limits())
     assert found.bound == found.value
 
 
@@ -105,7 +105,7 @@ def test_each_stage_that_solves_all_does(case, name):
     problem, groups = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_minimise, "STAGES", {name: STAGES[name]})
-        found = minimise(Dense(problem), Limits(), representatives=lambda: groups)
+        found = minimise(DenseModel(problem), Limits(), representatives=lambda: groups)
     assert found.bound == found.value == least(problem)
 
 
@@ -158,7 +158,7 @@ def test_the_stages_agree_with_the_joint_search(seed):
 @settings(deadline=None)
 def test_solving_what_is_live(problem, data):
     """No choice among the live states is better than what is found, nor is that worse than what was known."""
-    model, known = Dense(problem), first(problem)
+    model, known = DenseModel(problem), first(problem)
     live = tuple(tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes)
     known = replace(known, live=live, bounds=tuple(np.full(len(of), NO_BOUND) for of in live))
     found = solve_live(task(model), known)
@@ -180,18 +180,18 @@ def test_solving_what_is_live(problem, data):
 def test_what_does_not_fit_is_not_solved(limits):
     tables = Tables()
     problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
-    assert solve_live(task(Dense(problem)), first(problem)).is_proved
-    found = solve_live(task(Dense(problem), limits), first(problem))
+    assert solve_live(task(DenseModel(problem)), first(problem)).is_proved
+    found = solve_live(task(DenseModel(problem), limits), first(problem))
     assert not found.is_proved
     assert found.too_many == found.states == 6
-    assert not solve_live(task(Dense(problem)), found).is_proved, "as many states as were too many"
-    assert solve_live(task(Dense(problem)), found.bounded([range(3)] * 2, [np.array([0, 9, 9])] * 2)).is_proved
+    assert not solve_live(task(DenseModel(problem)), found).is_proved, "as many states as were too many"
+    assert solve_live(task(DenseModel(problem)), found.bounded([range(3)] * 2, [np.array([0, 9, 9])] * 2)).is_proved
 
 
 @given(problems(fewest=0), st.sampled_from([1, 30]))
 @settings(deadline=None)
 def test_messages_bound_every_state(problem, sweeps):
-    known = bound_by_messages(task(Dense(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
+    known = bound_by_messages(task(DenseModel(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
     assert known.lower > NO_BOUND
     assert known.is_proved or all((bounds > NO_BOUND).all() for bounds in known.bounds)
     assert_true_of(known, problem)
@@ -226,8 +226,8 @@ def test_messages_bound_the_plans_of_random_graphs(seed):
 @given(problems(fewest=0), LIMITS)
 @settings(deadline=None)
 def test_neighbourhoods_never_make_a_choice_worse(problem, limits):
-    model, known = Dense(problem), first(problem)
-    found = improved(model, known, limits, inf)
+    model, known = DenseModel(problem), first(problem)
+    found = improved_by_neighbourhoods(model, known, limits, inf)
     assert found.cost == problem.value(found.best) <= known.cost
     assert found.lower == known.lower
     assert_true_of(found, problem)
@@ -235,7 +235,7 @@ def test_neighbourhoods_never_make_a_choice_worse(problem, limits):
 
 def test_neighbourhoods_of_all_states_are_solved():
     """Nothing has to be held: the best choice is found."""
-    found = improved(Dense(chain()), first(chain()), Limits(), inf)
+    found = improved_by_neighbourhoods(DenseModel(chain()), first(chain()), Limits(), inf)
     assert found.cost == least(chain()) < first(chain()).cost
 
 
@@ -245,14 +245,14 @@ def test_what_is_held_keeps_its_state():
     alone, pair = tables.intern(np.array([999, 20, 10])), tables.intern(1 - np.eye(3, dtype=np.int64))
     pairs = [((u, v), pair) for v in range(8) for u in range(v)]
     problem = Problem(tables, (3,) * 8, tuple([((v,), alone) for v in range(8)] + pairs))
-    model = Dense(problem)
+    model = DenseModel(problem)
     known = Known.of(model, (1,) * 8)
     limits = Limits(tuning=Tuning(neighbourhoods=((3, 9.0),)))
-    assert improved(model, known, limits, inf).best == (2,) * 8
+    assert improved_by_neighbourhoods(model, known, limits, inf).best == (2,) * 8
 
 
 def test_out_of_time_neighbourhoods_leave_the_choice():
     tables = Tables()
     problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 0]))),))
     known = first(problem)
-    assert improved(Dense(problem), known, Limits(), -1) is known
+    assert improved_by_neighbourhoods(DenseModel(problem), known, Limits(), -1) is known

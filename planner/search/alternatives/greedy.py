@@ -9,10 +9,10 @@ import numpy as np
 from planner.graph.ir import Graph
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.tables import Term
-from planner.search.joint import over
+from planner.search.joint import best_among_candidates
 from planner.search.solver.elimination import eliminate, greedy_order
 from planner.search.solver.limits import Limits
-from planner.search.solver.problem import Problem, by_variable
+from planner.search.solver.problem import Problem, terms_by_variable
 from planner.search.space import Outcome, Space
 
 
@@ -27,25 +27,29 @@ def spartan(space: Space, limits: Limits) -> Outcome:
     variables = space.coarse.variables
     candidates = [space.candidates(v) for v in range(len(variables))]
     problem = space.problem(candidates)
-    sizes = {v: _size(space.coarse.graph, of) for v, of in enumerate(variables) if isinstance(of, TensorVariable)}
-    around = by_variable(problem.terms, len(variables))
+    sizes = {
+        v: _largest_tensor_bytes(space.coarse.graph, of)
+        for v, of in enumerate(variables)
+        if isinstance(of, TensorVariable)
+    }
+    around = terms_by_variable(problem.terms, len(variables))
     decided: dict[int, int] = {}
     for v in sorted(sizes, key=sizes.__getitem__, reverse=True):
         operators = {u for position in around[v] for u in problem.terms[position][0]} - sizes.keys()
         positions = {position for u in (v, *operators) for position in around[u]}
         terms = [problem.terms[position] for position in sorted(positions)]
-        decided[v] = _cheapest(problem, [v, *sorted(operators)], terms, decided)
+        decided[v] = _cheapest_state(problem, [v, *sorted(operators)], terms, decided)
     for v, state in decided.items():
         candidates[v] = (space.domain(v, candidates[v]).states[state],)
-    found = over(space, candidates, limits)
+    found = best_among_candidates(space, candidates, limits)
     return Outcome(found.choice, found.cost, None, found.details)
 
 
-def _size(graph: Graph, variable: TensorVariable) -> int:
+def _largest_tensor_bytes(graph: Graph, variable: TensorVariable) -> int:
     return max(graph.tensors[name].nbytes for name in variable.members)
 
 
-def _cheapest(problem: Problem, free: list[int], terms: list[Term], decided: Mapping[int, int]) -> int:
+def _cheapest_state(problem: Problem, free: list[int], terms: list[Term], decided: Mapping[int, int]) -> int:
     """Return the state of the first free variable at which the terms cost least, the other free ones at their best.
 
     Terms are taken at the states of decided variables, and at their lowest over all others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.layout import EVERYWHERE, PARTIAL, Shard
-from planner.search.alternatives.restriction import Alternatives, keeping_to
+from planner.search.alternatives.restriction import Alternatives, best_keeping_to_alternatives
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -17,13 +17,13 @@ def allrow(space: Space, limits: Limits) -> Outcome:
     def rule(v: int) -> Alternatives:
         steps = space.options_by_step(v)
         if isinstance(space.coarse.variables[v], TensorVariable):
-            return [[_first_dimension(options) for options in steps]]
+            return [[_first_dimension_options(options) for options in steps]]
         return [steps]
 
-    return keeping_to(space, rule, limits)
+    return best_keeping_to_alternatives(space, rule, limits)
 
 
-def _first_dimension(options: Sequence[object]) -> Sequence[object]:
+def _first_dimension_options(options: Sequence[object]) -> Sequence[object]:
     shards = [option for option in options if isinstance(option, Shard)]
     return [min(shards, key=lambda shard: shard.dim)] if shards else options
 
@@ -38,7 +38,7 @@ def equalchop(space: Space, limits: Limits) -> Outcome:
         steps = space.options_by_step(v)
         return [[[option]] * len(steps) for option in dict.fromkeys(option for step in steps for option in step)]
 
-    return keeping_to(space, rule, limits)
+    return best_keeping_to_alternatives(space, rule, limits)
 
 
 def icml18(space: Space, limits: Limits) -> Outcome:
@@ -56,4 +56,4 @@ def icml18(space: Space, limits: Limits) -> Outcome:
             return [[[option for option in options if option != PARTIAL] for options in steps]]
         return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]
 
-    return keeping_to(space, rule, limits)
+    return best_keeping_to_alternatives(space, rule, limits)

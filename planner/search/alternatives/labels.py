@@ -41,7 +41,7 @@ def batch_labels(coarse: CoarseGraph) -> Labels:
         possible = [variable for variable in reached if variable in strategies]
         return [chosen.setdefault(node.name, possible[0])] if possible else []
 
-    return _spread(coarse, inputs, passed_on)
+    return _propagated_labels(coarse, inputs, passed_on)
 
 
 def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
@@ -56,15 +56,15 @@ def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
             reached = [*reached, *weight_variables(node, signature, coarse.graph)]
         return [variable for variable in reached if variable not in batch.nodes[node.name]]
 
-    return _spread(coarse, {}, passed_on)
+    return _propagated_labels(coarse, {}, passed_on)
 
 
-def _spread(
+def _propagated_labels(
     coarse: CoarseGraph, tensors: dict[str, frozenset[int]], passed_on: Callable[[Node, list[str]], list[str]]
 ) -> Labels:
     """Return what follows from the labels of `tensors`; `passed_on` are a node's variables, given those reached."""
     graph = coarse.graph
-    places = {node.name: list(_places(node, coarse.signatures[node.name])) for node in graph.nodes}
+    places = {node.name: list(_places_of_tensors(node, coarse.signatures[node.name])) for node in graph.nodes}
     nodes: dict[str, frozenset[str]] = dict.fromkeys(places, frozenset())
     touching: dict[str, set[str]] = defaultdict(set)
     for name, touched in places.items():
@@ -76,7 +76,9 @@ def _spread(
             if node.name not in waiting:
                 continue
             waiting.discard(node.name)
-            if nodes[node.name].issuperset(new := passed_on(node, list(_reached(places[node.name], tensors)))):
+            if nodes[node.name].issuperset(
+                new := passed_on(node, list(_labelled_variables(places[node.name], tensors)))
+            ):
                 continue
             nodes[node.name] |= frozenset(new)
             for name, variables in places[node.name]:
@@ -87,7 +89,7 @@ def _spread(
     return Labels(tensors, nodes)
 
 
-def _reached(places: list[Place], tensors: Mapping[str, frozenset[int]]) -> Iterator[str]:
+def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int]]) -> Iterator[str]:
     for name, variables in places:
         for dim, variable in enumerate(variables):
             if variable is not None and dim in tensors.get(name, ()):
@@ -101,7 +103,7 @@ def contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
 
 def weight_variables(node: Node, signature: Signature, graph: Graph) -> list[str]:
     """Return the plain variables that index the weights which a node reads or writes."""
-    places = (variables for name, variables in _places(node, signature) if is_weight(graph, name))
+    places = (variables for name, variables in _places_of_tensors(node, signature) if is_weight(graph, name))
     return [variable for variable in chain.from_iterable(places) if variable is not None]
 
 
@@ -110,15 +112,15 @@ def is_weight(graph: Graph, name: str) -> bool:
     return graph.tensors[name].role in WEIGHTS
 
 
-def _places(node: Node, signature: Signature) -> Iterator[Place]:
+def _places_of_tensors(node: Node, signature: Signature) -> Iterator[Place]:
     """Yield what a node reads, then what it writes."""
     for access in signature.description.accesses:
-        yield node.inputs[access.operand], tuple(map(_plain, access.index))
+        yield node.inputs[access.operand], tuple(map(_leading_variable, access.index))
     for name, output in zip(node.outputs, signature.description.outputs, strict=True):
-        yield name, tuple(map(_plain, output.index))
+        yield name, tuple(map(_leading_variable, output.index))
 
 
-def _plain(index: tdl.Index) -> str | None:
+def _leading_variable(index: tdl.Index) -> str | None:
     """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
     if index.is_plain or isinstance(index, tdl.Digits):
         return next(iter(index.variables), None)

@@ -22,7 +22,7 @@ from planner.search.alternatives.labels import (
     model_labels,
     weight_variables,
 )
-from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, keeping_to
+from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, best_keeping_to_alternatives
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -34,8 +34,8 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    styles, steps = _styles(space.coarse), len(space.ways)
-    return keeping_to(space, lambda v: _at_all(styles.data(v), steps), limits)
+    styles, steps = _styles_of(space.coarse), len(space.ways)
+    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.data(v), steps), limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -45,8 +45,8 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    styles, steps = _styles(space.coarse), len(space.ways)
-    return keeping_to(space, lambda v: _at_all(styles.model(v), steps), limits)
+    styles, steps = _styles_of(space.coarse), len(space.ways)
+    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.model(v), steps), limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -56,10 +56,12 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
     cheaper of data and model parallelism.
     """
-    styles, steps = _styles(space.coarse), len(space.ways)
+    styles, steps = _styles_of(space.coarse), len(space.ways)
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
-        found[_groups(space.ways, across)] = keeping_to(space, styles.composed(across, steps), limits)
+        found[_group_sizes_text(space.ways, across)] = best_keeping_to_alternatives(
+            space, styles.composed(across, steps), limits
+        )
     groups = min(found, key=lambda name: found[name].cost)
     bounds = [outcome.lower_bound for outcome in found.values()]
     lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
@@ -74,15 +76,15 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
     network without convolutions is model parallel.
     """
-    styles, steps = _styles(space.coarse), len(space.ways)
-    return keeping_to(space, lambda v: _at_all(styles.by_layer(v), steps), limits)
+    styles, steps = _styles_of(space.coarse), len(space.ways)
+    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.by_layer(v), steps), limits)
 
 
-def _at_all(alternatives: Iterable[Wanted], steps: int) -> Alternatives:
+def _repeated_at_all_steps(alternatives: Iterable[Wanted], steps: int) -> Alternatives:
     return [[wanted] * steps for wanted in alternatives]
 
 
-def _groups(ways: Sequence[int], across: int) -> str:
+def _group_sizes_text(ways: Sequence[int], across: int) -> str:
     """Write how many groups there are of how many workers."""
     sizes = [1, 1]
     for step, way in enumerate(ways):
@@ -141,14 +143,14 @@ class _Styles:
 
 
 @lru_cache(maxsize=1)
-def _styles(coarse: CoarseGraph) -> _Styles:
+def _styles_of(coarse: CoarseGraph) -> _Styles:
     """Return the styles of a coarse graph; it is asked for again by one search after the other."""
     batch = batch_labels(coarse)
     nodes = {node.name: node for node in coarse.graph.nodes}
-    return _Styles(coarse, nodes, batch, _parts(coarse))
+    return _Styles(coarse, nodes, batch, _parallelism_of_names(coarse))
 
 
-def _parts(coarse: CoarseGraph) -> dict[Name, set[str]]:
+def _parallelism_of_names(coarse: CoarseGraph) -> dict[Name, set[str]]:
     """Return which parts every node, and every tensor that they read or write, belongs to: "data", "model" or both."""
     graph = coarse.graph
     parts: dict[Name, set[str]] = {}

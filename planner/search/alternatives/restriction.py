@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from math import prod
 
-from planner.search.joint import over
+from planner.search.joint import best_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import Dense
-from planner.search.solver.problem import build
+from planner.search.solver.model import DenseModel
+from planner.search.solver.problem import problem_of_graph
 from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
@@ -26,17 +26,19 @@ DIRECT_ENTRIES = 1 << 12
 """Where no table has more entries, all are made at once: bounding and pruning first would take longer than it saves."""
 
 
-def keeping_to(space: Space, rule: Rule, limits: Limits) -> Outcome:
+def best_keeping_to_alternatives(space: Space, rule: Rule, limits: Limits) -> Outcome:
     """Return the best plan in which every variable keeps to one of its alternatives."""
-    candidates = [_kept(space, v, rule(v)) for v in range(len(space.coarse.variables))]
+    candidates = [_states_keeping_to_alternatives(space, v, rule(v)) for v in range(len(space.coarse.variables))]
     scopes = (set(factor.scope) for factor in space.coarse.factors)
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
-        return over(space, candidates, limits)
+        return best_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    return Outcome.of(domains, minimise(Dense(build(space.coarse, domains, space.tables, space.feasible())), limits))
+    return Outcome.of(
+        domains, minimise(DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible())), limits)
+    )
 
 
-def _kept(space: Space, v: int, alternatives: Alternatives) -> list[State]:
+def _states_keeping_to_alternatives(space: Space, v: int, alternatives: Alternatives) -> list[State]:
     """Return the states that keep to one of the alternatives, of those that can be kept at most steps."""
     steps: list[Sequence[object]] = [*space.options_by_step(v)]
     possible: list[list[Sequence[object]]] = [

@@ -15,7 +15,7 @@ Charge = tuple[tuple[str, ...], str, Cost]
 """(nodes, tensor, cost) of a fetch, a shared fetch or a store."""
 
 
-def charges(
+def charged_fetches_and_stores(
     graph: Graph, found: Mapping[str, Signature], may_differ: Mapping[str, tuple[str, ...]], *, partial: bool
 ) -> Iterator[Charge]:
     """Yield every fetch, shared fetch and store.
@@ -40,7 +40,7 @@ def charges(
             operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
             needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
             reader = needs, tuple(operands) if partial else None
-            yield (node.name,), tensor, _read(graph.tensors[tensor].shape, [reader])
+            yield (node.name,), tensor, _fetch_cost(graph.tensors[tensor].shape, [reader])
             if node.forward is not None:
                 groups.setdefault((node.forward, tensor), {})[node.name] = reader
         if node.name not in summands:
@@ -49,13 +49,13 @@ def charges(
     for (_, tensor), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
-                yield nodes, tensor, _read(graph.tensors[tensor].shape, [readers[node] for node in nodes])
+                yield nodes, tensor, _fetch_cost(graph.tensors[tensor].shape, [readers[node] for node in nodes])
 
 
 Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
 """A node's needs of a tensor, and the operands through which it reads it where those matter."""
 
 
-def _read(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:
+def _fetch_cost(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:
     operands = tuple(positions for _, positions in readers if positions is not None)
     return FetchCost(shape, tuple(needs for needs, _ in readers), operands)

@@ -14,7 +14,7 @@ import tdl
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
-from planner.search.coarse.charges import Charge, charges
+from planner.search.coarse.charges import Charge, charged_fetches_and_stores
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeats
 from planner.search.coarse.unrolled import cells
@@ -145,7 +145,7 @@ class Coarsenings:
     def _coarsen(self, key: _Key) -> CoarseGraph:
         grouped, (ties, partial, _) = self._grouped(key), key
         variables = _variables(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors(self._graph, self._charged(grouped.may_differ, partial), grouped.variable_of)
+        factors = _factors_of_charges(self._graph, self._charged(grouped.may_differ, partial), grouped.variable_of)
         coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
         return _without_repeats(coarse) if ties.repeats else coarse
 
@@ -154,7 +154,9 @@ class Coarsenings:
             ties, partial, untied = key
             graph, found = self._graph, self._signatures
             sets = DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
-            for tied in chain(_ties(graph, found, ties, untied), self._timesteps if ties.unrolled else ()):
+            for tied in chain(
+                _ties_within_timestep(graph, found, ties, untied), self._timesteps if ties.unrolled else ()
+            ):
                 sets.tie(tied)
             may_differ = _tie_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
             self._groups[key] = _Grouped(sets.numbered(), may_differ)
@@ -162,12 +164,14 @@ class Coarsenings:
 
     @cached_property
     def _timesteps(self) -> list[list[Name]]:
-        return list(_unrolled(self._graph, self._signatures))
+        return list(_ties_of_unrolled_cells(self._graph, self._signatures))
 
     def _charged(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
         key = tuple(may_differ.items()), partial
         if key not in self._charges:
-            self._charges[key] = list(charges(self._graph, self._signatures, may_differ, partial=partial))
+            self._charges[key] = list(
+                charged_fetches_and_stores(self._graph, self._signatures, may_differ, partial=partial)
+            )
         return self._charges[key]
 
 
@@ -192,7 +196,7 @@ def _without_repeats(coarse: CoarseGraph) -> CoarseGraph:
         (factor.scope, numbers.setdefault((factor.cost, factor.weight, factor.count), len(numbers)))
         for factor in coarse.factors
     ]
-    merged = repeats(_kinds(coarse), terms)
+    merged = repeats(_kinds_of_variables(coarse), terms)
     place = {v: i for i, v in enumerate(merged.kept)}
     number = [place[v] for v in merged.stands_for]
     factors = tuple(
@@ -205,7 +209,7 @@ def _without_repeats(coarse: CoarseGraph) -> CoarseGraph:
     return CoarseGraph(coarse.graph, coarse.signatures, variables, factors, variable_of)
 
 
-def _kinds(coarse: CoarseGraph) -> list[object]:
+def _kinds_of_variables(coarse: CoarseGraph) -> list[object]:
     """Return what every variable's states depend on besides its factors."""
     graph = coarse.graph
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
@@ -219,7 +223,7 @@ def _kinds(coarse: CoarseGraph) -> list[object]:
     return [kind(variable) for variable in coarse.variables]
 
 
-def _ties(
+def _ties_within_timestep(
     graph: Graph,
     found: Mapping[str, Signature],
     ties: Ties,
@@ -232,7 +236,7 @@ def _ties(
     for node in graph.nodes:
         updates = bool(updated.intersection(node.outputs))
         if (ties.updates if updates else ties.elementwise) and found[node.name].description.is_elementwise:
-            alike = [name for name in same_coordinates(node, found[node.name]) if name not in untied]
+            alike = [name for name in tensors_at_same_coordinates(node, found[node.name]) if name not in untied]
             if not updates and not ties.gradients:
                 gradients = [graph.tensors[name].role == "gradient" for name in alike]
                 alike = [name for name, gradient in zip(alike, gradients, strict=True) if gradient == any(gradients)]
@@ -258,7 +262,7 @@ def _tie_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> dict[str, tu
     return may_differ
 
 
-def same_coordinates(node: Node, signature: Signature) -> list[str]:
+def tensors_at_same_coordinates(node: Node, signature: Signature) -> list[str]:
     """Return an element-wise node's outputs and the operands of equal shape that it reads at its own coordinates."""
     output = signature.description.outputs[0].index
     if not all(isinstance(index, tdl.Affine) and index.is_plain for index in output):
@@ -274,7 +278,7 @@ def same_coordinates(node: Node, signature: Signature) -> list[str]:
     return [*node.outputs, *operands]
 
 
-def _unrolled(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
+def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
     """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
     cell_of = cells(graph, found)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
@@ -301,7 +305,7 @@ def _operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None,
     return tuple(operands.index(name) if name in operands else None for name in node.inputs)
 
 
-def _factors(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
+def _factors_of_charges(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
     found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
     for nodes, tensor, cost in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])

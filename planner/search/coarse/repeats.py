@@ -35,8 +35,8 @@ def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
 
     Only variables of equal kind can stand for each other, and only terms of equal number.
     """
-    hubs = _hubs(len(kinds), terms)
-    owner = _owners(len(kinds), terms, hubs)
+    hubs = _hub_variables(len(kinds), terms)
+    owner = _component_of_variables(len(kinds), terms, hubs)
     mine: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
     for v, component in enumerate(owner):
@@ -48,7 +48,7 @@ def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
         if inside is not None:
             mine[owner[inside]].append(position)
     stands_for = list(range(len(kinds)))
-    for first, *others in _alike(kinds, terms, members, mine):
+    for first, *others in _alike_components(kinds, terms, members, mine):
         for position in mine[first]:
             times[position] += len(others)
         for other in others:
@@ -59,7 +59,7 @@ def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
     return Repeats(tuple(stands_for), tuple(times))
 
 
-def _hubs(count: int, terms: Sequence[Term]) -> set[int]:
+def _hub_variables(count: int, terms: Sequence[Term]) -> set[int]:
     neighbours: list[set[int]] = [set() for _ in range(count)]
     for scope, _ in terms:
         for v in scope:
@@ -67,7 +67,7 @@ def _hubs(count: int, terms: Sequence[Term]) -> set[int]:
     return {v for v, around in enumerate(neighbours) if len(around) > HUB_NEIGHBOURS}
 
 
-def _owners(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
+def _component_of_variables(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
     """Return every variable's component."""
     components = DisjointSets(range(count))
     for scope, _ in terms:
@@ -75,7 +75,7 @@ def _owners(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
     return [components.find(v) for v in range(count)]
 
 
-def _alike(
+def _alike_components(
     kinds: Sequence[Hashable],
     terms: Sequence[Term],
     members: Mapping[int, list[int]],

@@ -122,7 +122,7 @@ class _Families:
             for number in members.values():
                 for name in self._nodes[number].outputs:
                     feeds[family].update(self._family[n] for n, _ in self._readers[name] if n in self._family)
-        parts = _parts(len(self._members), feeds)
+        parts = _connected_parts(len(self._members), feeds)
         return sorted(family for part in parts if _has_cycle(part, feeds) for family in part)
 
     def _behind(self, family: int) -> Iterator[dict[int, int]]:
@@ -141,7 +141,7 @@ class _Families:
                 yield nodes
 
 
-def _parts(count: int, feeds: Mapping[int, set[int]]) -> list[list[int]]:
+def _connected_parts(count: int, feeds: Mapping[int, set[int]]) -> list[list[int]]:
     """Return the connected parts of a graph, ignoring directions."""
     connected = DisjointSets(range(count))
     for v, fed in feeds.items():

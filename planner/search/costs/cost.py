@@ -19,12 +19,12 @@ import numpy as np
 
 from planner.layout import Signature
 from planner.search.costs.counts import product_of_ways
-from planner.search.costs.crossings import Across, Crossings, share_fetches
+from planner.search.costs.crossings import Across, Crossings, shared_fetch_flags
 from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.landing import moved_to_store, store_crossings
 from planner.search.costs.needs import Need
 from planner.search.costs.tables import Table
-from planner.search.costs.volumes import Volumes, not_owned
+from planner.search.costs.volumes import Volumes, volume_not_owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class FetchCost:
         """Return elements moved, [strategy of each node..., layout]."""
         carried, sign = self._carried(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
-            found = not_owned(self.nodes, strategies, layouts)
+            found = volume_not_owned(self.nodes, strategies, layouts)
             return found if sign > 0 else -found
         terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
         total: Table = np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
-        for chosen in product(*(list(_subsets(needs)) for needs in self.nodes)):
+        for chosen in product(*(list(_subsets_of_needs(needs)) for needs in self.nodes)):
             more = sum(len(needs) - 1 for needs in chosen)
-            total += sign * (-1) ** more * not_owned(chosen, strategies, layouts, terms)
-        return total if carried is None else np.where(share_fetches(carried, layouts), total, 0)
+            total += sign * (-1) ** more * volume_not_owned(chosen, strategies, layouts, terms)
+        return total if carried is None else np.where(shared_fetch_flags(carried, layouts), total, 0)
 
     def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
         """Return 1 where a node carries terms of a tensor that is not partial then, or of others but not of it.
@@ -62,7 +62,7 @@ class FetchCost:
             return None
         carries, without = strategies[0].carries(self.operands[0])
         wrong = (carries[:, None] & ~layouts.partial) | (without[:, None] & layouts.partial)
-        return _flags(wrong, (len(carries), len(layouts.states)))
+        return _infeasibility_flags(wrong, (len(carries), len(layouts.states)))
 
     def _carried(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
         """Return, per node, [strategy]: the steps at which it carries the tensor's terms; None if never partial."""
@@ -108,7 +108,7 @@ class StoreCost:
         for name, how in self.signature.description.strategies.items():
             if how.reducer == "Sum":
                 summing = summing | strategies[0].mask(name)
-        return _flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
+        return _infeasibility_flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every hop by itself."""
@@ -125,19 +125,21 @@ class Agreed:
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy of each node..., layout]."""
         found = self.store.table(strategies[:1], layouts)
-        return -self.stores * _agree(strategies) * _widened(found, len(strategies))
+        return -self.stores * _agreement_flags(strategies) * _widened_table(found, len(strategies))
 
     def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
         """Return None: the nodes' own costs say what does not go together."""
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every store by itself."""
-        found, agree = self.store.crossings(strategies[:1], layouts), _agree(strategies)
-        parts = tuple((-sign, _widened(found.spread(part), len(strategies)) * agree) for sign, part in found.parts)
+        found, agree = self.store.crossings(strategies[:1], layouts), _agreement_flags(strategies)
+        parts = tuple(
+            (-sign, _widened_table(found.spread(part), len(strategies)) * agree) for sign, part in found.parts
+        )
         return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
 
 
-def _agree(strategies: Sequence[Strategies]) -> Table:
+def _agreement_flags(strategies: Sequence[Strategies]) -> Table:
     """Return 1 where all nodes have one strategy, else 0, [strategy of each node..., 1]."""
     first, *others = strategies
     found: Table = np.ones((len(first.states), 1), dtype=np.int64)
@@ -147,7 +149,7 @@ def _agree(strategies: Sequence[Strategies]) -> Table:
     return found
 
 
-def _widened(found: Table, nodes: int) -> Table:
+def _widened_table(found: Table, nodes: int) -> Table:
     """Return a table [..., strategy, layout] as one over the strategies of several nodes, idle in all but the first."""
     return found.reshape(*found.shape[:-1], *(1,) * (nodes - 1), found.shape[-1])
 
@@ -155,9 +157,9 @@ def _widened(found: Table, nodes: int) -> Table:
 Cost = FetchCost | StoreCost | Agreed
 
 
-def _subsets(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:
+def _subsets_of_needs(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:
     return chain.from_iterable(combinations(needs, size) for size in range(1, len(needs) + 1))
 
 
-def _flags(wrong: Table, shape: tuple[int, ...]) -> Table | None:
+def _infeasibility_flags(wrong: Table, shape: tuple[int, ...]) -> Table | None:
     return np.broadcast_to(wrong != 0, shape).astype(np.int64) if wrong.any() else None

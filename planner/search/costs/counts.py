@@ -35,12 +35,12 @@ def product_of_ways(ways: tuple[int, ...]) -> Counts:
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
 
 
-def leading(ways: tuple[int, ...]) -> Counts:
+def leading_step_masks(ways: tuple[int, ...]) -> Counts:
     """Return the masks of the first 0, 1, ..., all steps."""
     return (np.int64(1) << np.arange(len(ways) + 1, dtype=np.int64)) - 1
 
 
-def first_alike(ways: tuple[int, ...]) -> Counts:
+def first_replica_flags(ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
     own = np.indices(ways).reshape(len(ways), prod(ways)).T
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
@@ -48,16 +48,16 @@ def first_alike(ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def leaves(extent: int, ways: tuple[int, ...]) -> Counts:
+def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
     runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
     return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def held(extent: int, ways: tuple[int, ...]) -> Counts:
+def held_counts(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    bounds = leaves(extent, ways)
+    bounds = leaf_ranges(extent, ways)
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
@@ -66,9 +66,9 @@ def held(extent: int, ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def overlaps(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
+def overlap_counts(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
-    bounds = leaves(extent, ways)
+    bounds = leaf_ranges(extent, ways)
     inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
     for worker, runs in enumerate(sets):
         for start, stop in runs:
@@ -96,7 +96,7 @@ class Reach:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
+def interned_reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
     """Return the one Reach of these values."""
     plain = None
     if len(indices) == 1 and isinstance(indices[0], tdl.Affine) and indices[0].is_plain:
@@ -109,7 +109,7 @@ Chosen = tuple[int, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
+def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
     steps = steps_of(reduce(int.__or__, chosen, 0))
@@ -131,7 +131,7 @@ def _sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...
 
 
 @lru_cache(maxsize=REMEMBERED)
-def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
+def common_counts(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 
     All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps.
@@ -142,10 +142,10 @@ def common(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Co
     plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
     other = [(need, chosen) for need, chosen in active if need.plain is None]
     if not other:
-        return np.asarray(held(extent, ways)[masks | plain])
-    sets = reduce(_intersect_all, (_sets(need, chosen, ways) for need, chosen in other))
-    return np.asarray(overlaps(extent, ways, sets)[masks | plain])
+        return np.asarray(held_counts(extent, ways)[masks | plain])
+    sets = reduce(_intersection_of_all, (_reached_index_sets(need, chosen, ways) for need, chosen in other))
+    return np.asarray(overlap_counts(extent, ways, sets)[masks | plain])
 
 
-def _intersect_all(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
+def _intersection_of_all(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
     return tuple(map(intersect_runs, one, other))

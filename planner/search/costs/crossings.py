@@ -16,11 +16,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.counts import leading, product_of_ways
+from planner.search.costs.counts import leading_step_masks, product_of_ways
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Need, demands, need_classes
+from planner.search.costs.needs import Need, demands_of_classes, need_classes
 from planner.search.costs.tables import Table
-from planner.search.costs.volumes import within
+from planner.search.costs.volumes import volume_within_holdings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,12 +67,12 @@ class Across:
         self._together: Table | int = 1
         if carried is not None:
             kept = [axis.masks[:, -1] for axis in classes]
-            after = ~leading(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
+            after = ~leading_step_masks(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
             self._terms_read = product_of_ways(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
-            self._together = share_fetches(kept, layouts).astype(np.int64)
-        self._terms = [demands(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
+            self._together = shared_fetch_flags(kept, layouts).astype(np.int64)
+        self._terms = [demands_of_classes(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
-        groups = layouts.sharded[:, None, :] & leading(layouts.ways)[:, None]
+        groups = layouts.sharded[:, None, :] & leading_step_masks(layouts.ways)[:, None]
         columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
         self._masks, at = np.unique(columns, axis=1, return_inverse=True)
         self._at = at.reshape(groups.shape[1:])
@@ -99,7 +99,7 @@ class Across:
         for node, terms in enumerate(self._terms):
             kept = [number for at, number in sorted(needs) if at == node]
             axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
-        volume = within(axes, self._masks, self._layouts.ways).astype(np.int64)
+        volume = volume_within_holdings(axes, self._masks, self._layouts.ways).astype(np.int64)
         return self._differences(np.moveaxis(volume[..., self._at], -2, 0))
 
     def _differences(self, volume: Table) -> Table:
@@ -107,7 +107,7 @@ class Across:
         return np.asarray(had[:-1] - had[1:])
 
 
-def share_fetches(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
+def shared_fetch_flags(carried: Sequence[Table], layouts: Layouts) -> NDArray[np.bool_]:
     """Return where all nodes carry the same terms and so share a fetch, [strategy or class of each node..., layout]."""
     last = carried[-1][:, None]
     together = np.ones((1,) * (len(carried) + 1), dtype=bool)

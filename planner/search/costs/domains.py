@@ -24,7 +24,7 @@ from planner.layout import (
     eligible,
 )
 from planner.layout.split import REMEMBERED, first_eligible
-from planner.search.costs.counts import held
+from planner.search.costs.counts import held_counts
 
 Masks = NDArray[np.int64]
 
@@ -69,12 +69,16 @@ class Strategies:
     @property
     def carrying(self) -> Masks:
         """Return [state]: the steps at which terms of partial operands are carried."""
-        return self._any(choice for choice in self.masks if carried(choice))
+        return self._any(choice for choice in self.masks if operands_carried(choice))
 
     def carries(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
         """Return [state] twice: the steps that carry terms of some of these operands, and those that leave some out."""
-        some = self._any(choice for choice in self.masks if carried(choice).intersection(operands))
-        without = (choice for choice in self.masks if carried(choice) and not carried(choice).issuperset(operands))
+        some = self._any(choice for choice in self.masks if operands_carried(choice).intersection(operands))
+        without = (
+            choice
+            for choice in self.masks
+            if operands_carried(choice) and not operands_carried(choice).issuperset(operands)
+        )
         return some, self._any(without)
 
     def _any(self, choices: Iterable[str]) -> Masks:
@@ -94,13 +98,13 @@ Option = TypeVar("Option", Placement, str)
 @lru_cache(maxsize=REMEMBERED)
 def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
-    masks = _masks(states)
-    sharded = np.array([masks.get(Shard(dim), _never(states)) for dim in range(len(shape))], dtype=np.int64)
+    masks = _step_masks_of_options(states)
+    sharded = np.array([masks.get(Shard(dim), _no_steps(states)) for dim in range(len(shape))], dtype=np.int64)
     sharded = sharded.reshape(len(shape), len(states))
-    order = _by_largest_part(len(states), zip(shape, sharded, strict=True), ways)
+    order = _order_by_largest_part(len(states), zip(shape, sharded, strict=True), ways)
     partial = masks.get(PARTIAL, np.zeros(1, dtype=np.int64))
     ordered = tuple(states[state] for state in order)
-    replicated = masks.get(REPLICATE, _never(states))
+    replicated = masks.get(REPLICATE, _no_steps(states))
     return Layouts(
         shape, ways, ordered, sharded[:, order], replicated[order], partial[order] if len(partial) > 1 else partial
     )
@@ -108,21 +112,21 @@ def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layo
 
 def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
     """Return the one Strategies of these states, ordered by largest part, then as given."""
-    return _strategies_of(tuple(signature.extents.items()), ways, states)
+    return _interned_strategies(tuple(signature.extents.items()), ways, states)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _strategies_of(
+def _interned_strategies(
     extents: tuple[tuple[str, int], ...], ways: tuple[int, ...], states: tuple[Strategy, ...]
 ) -> Strategies:
-    masks = _masks(states)
+    masks = _step_masks_of_options(states)
     split = ((extent, masks[name]) for name, extent in extents if name in masks)
-    order = _by_largest_part(len(states), split, ways)
+    order = _order_by_largest_part(len(states), split, ways)
     ordered = tuple(states[state] for state in order)
     return Strategies(ways, ordered, {choice: masks[choice][order] for choice in sorted(masks)})
 
 
-def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
+def _step_masks_of_options(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
     """Return, per placement or choice that occurs, [state]: the steps at which it does."""
     numbers: dict[Option, int] = {}
     chosen = np.array([[numbers.setdefault(one, len(numbers)) for one in state] for state in states], dtype=np.int64)
@@ -130,28 +134,28 @@ def _masks(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
     return {option: (chosen == number) @ steps for option, number in numbers.items()}
 
 
-def _never(states: Sequence[object]) -> Masks:
+def _no_steps(states: Sequence[object]) -> Masks:
     return np.zeros(len(states), dtype=np.int64)
 
 
-def _by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]) -> NDArray[np.intp]:
+def _order_by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]) -> NDArray[np.intp]:
     """Return the states in order of what the worker has that has most, then as given.
 
     `split` are extents, each with the steps [state] at which it is split.
     """
     parts = np.ones((states, prod(ways)), dtype=np.int64)
     for extent, mask in split:
-        parts = parts * held(extent, ways)[mask]
+        parts = parts * held_counts(extent, ways)[mask]
     return np.argsort(parts.max(axis=1), kind="stable")
 
 
-def carrying(operands: Iterable[int]) -> str:
+def carrying_choice(operands: Iterable[int]) -> str:
     """Return the choice by which a node carries terms of these operands, such as `+{0,1}`; in a plan it is `+`."""
     return f"{TERMS}{{{','.join(map(str, sorted(operands)))}}}"
 
 
 @lru_cache(maxsize=REMEMBERED)
-def carried(choice: str) -> frozenset[int]:
+def operands_carried(choice: str) -> frozenset[int]:
     """Return the operands whose terms a choice carries; none if it is a variable or `*`."""
     if not choice.startswith(TERMS):
         return frozenset()

@@ -7,22 +7,22 @@ from math import prod
 import numpy as np
 
 from planner.layout import EVERYWHERE, Signature
-from planner.search.costs.counts import first_alike, held, leading, product_of_ways
+from planner.search.costs.counts import first_replica_flags, held_counts, leading_step_masks, product_of_ways
 from planner.search.costs.crossings import Crossings
 from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
-from planner.search.costs.needs import Classes, Need, classes_of, demands, output_reach
+from planner.search.costs.needs import Classes, Need, classes_of, demands_of_classes, output_reach
 from planner.search.costs.tables import Table
-from planner.search.costs.volumes import blocks, joint_counts, over_workers, without_workers
+from planner.search.costs.volumes import joint_counts, row_blocks, sum_over_workers, without_equal_workers
 
 
 def moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
     """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
     landing, classes = _landing_classes(signature, output, strategies)
     moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
-    for block in blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
+    for block in row_blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes.masks[block]
         copies = product_of_ways(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
-        own, share, kept = _volumes(landing, masks, layouts)
+        own, share, kept = _landing_volumes(landing, masks, layouts)
         moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
     return np.asarray(moved[classes.of])
 
@@ -36,10 +36,12 @@ def store_crossings(signature: Signature, output: int, strategies: Strategies, l
     (landing, classes), ways, steps = _landing_classes(signature, output, strategies), layouts.ways, len(layouts.ways)
     shape = (len(classes.masks), len(layouts.states))
     kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
-    for block in blocks(shape[0], shape[1] * prod(ways) * 2):
-        for i, part in enumerate(leading(ways).tolist()):
-            _, share[block], kept[i, block] = _volumes(landing, classes.masks[block] & part, layouts)
-    copies = product_of_ways(ways)[classes.masks[:, -2, None] & ~leading(ways)[:, None, None] & ~layouts.partial]
+    for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
+        for i, part in enumerate(leading_step_masks(ways).tolist()):
+            _, share[block], kept[i, block] = _landing_volumes(landing, classes.masks[block] & part, layouts)
+    copies = product_of_ways(ways)[
+        classes.masks[:, -2, None] & ~leading_step_masks(ways)[:, None, None] & ~layouts.partial
+    ]
     one_hop = layouts.replicated == 0
     reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
     had = np.where(one_hop, copies, 1) * kept
@@ -55,19 +57,19 @@ def _landing_classes(signature: Signature, output: int, strategies: Strategies) 
     return landing, classes_of([*columns, reducing, strategies.mask(EVERYWHERE)], len(strategies.states))
 
 
-def _volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _landing_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
     ways = layouts.ways
-    own, share, kept = _shares(landing, masks, layouts)
+    own, share, kept = _worker_volumes(landing, masks, layouts)
     alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
     if alone.any():
-        alive = first_alike(ways)[alone]
+        alive = first_replica_flags(ways)[alone]
         share, kept = share * alive, kept * alive
-    own_total, share_total, kept_total = (over_workers(volume, ways) for volume in (own, share, kept))
+    own_total, share_total, kept_total = (sum_over_workers(volume, ways) for volume in (own, share, kept))
     return own_total, share_total, kept_total
 
 
-def _shares(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _worker_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
@@ -77,11 +79,11 @@ def _shares(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table
     reducing, same = masks[:, -2, None], masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
-    for dim, axis in enumerate(demands((landing,), masks[:, :-2])):
+    for dim, axis in enumerate(demands_of_classes((landing,), masks[:, :-2])):
         (numbers,), counts = joint_counts([axis], ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
-        own = own * without_workers(held(layouts.shape[dim], ways)[sharded])
+        own = own * without_equal_workers(held_counts(layouts.shape[dim], ways)[sharded])
         share = share * counts[numbers[:, None], cut]
         kept = kept * counts[numbers[:, None], cut | sharded]
     return own, share, kept

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout import Signature
 from planner.layout.split import REMEMBERED
-from planner.search.costs.counts import Reach, reach
+from planner.search.costs.counts import Reach, interned_reach
 from planner.search.costs.domains import Strategies
 from planner.search.costs.tables import Table
 
@@ -26,7 +26,7 @@ def operand_need(signature: Signature, operand: int) -> Need:
     """Return what a node needs of an operand: per dimension, everything its accesses reach."""
     accesses = [access for access in signature.description.accesses if access.operand == operand]
     return tuple(
-        _reach(signature, extent, tuple(dict.fromkeys(access.index[dim] for access in accesses)))
+        _reach_of_indices(signature, extent, tuple(dict.fromkeys(access.index[dim] for access in accesses)))
         for dim, extent in enumerate(signature.shapes[operand])
     )
 
@@ -35,14 +35,15 @@ def output_reach(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index
     return tuple(
-        _reach(signature, extent, (index,)) for index, extent in zip(indices, signature.outputs[output], strict=True)
+        _reach_of_indices(signature, extent, (index,))
+        for index, extent in zip(indices, signature.outputs[output], strict=True)
     )
 
 
-def _reach(signature: Signature, extent: int, indices: tuple[tdl.Index, ...]) -> Reach:
+def _reach_of_indices(signature: Signature, extent: int, indices: tuple[tdl.Index, ...]) -> Reach:
     names = (() if isinstance(index, tdl.Whole) else index.variables for index in indices)
     variables = dict.fromkeys(chain.from_iterable(names))
-    return reach(extent, indices, tuple((name, signature.extents[name]) for name in variables))
+    return interned_reach(extent, indices, tuple((name, signature.extents[name]) for name in variables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ Demand = tuple[tuple[Reach, tuple[int, ...]], ...]
 """What a class of strategies reaches of one dimension: per need, the Reach and each of its variables' mask."""
 
 
-def demands(needs: tuple[Need, ...], masks: Table) -> list[list[Demand]]:
+def demands_of_classes(needs: tuple[Need, ...], masks: Table) -> list[list[Demand]]:
     """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
     found: list[list[Demand]] = [[] for _ in needs[0]]
     for chosen in masks.tolist():

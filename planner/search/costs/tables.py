@@ -49,11 +49,11 @@ class Tables:
         self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
 
     def __getitem__(self, number: int) -> Table:
-        return _wide(self._arrays[number])
+        return _unpacked_table(self._arrays[number])
 
     def at(self, number: int, index: tuple[Any, ...]) -> Table:
         """Return part of a table; the rest of a large one is not touched."""
-        return _wide(self._arrays[number][index])
+        return _unpacked_table(self._arrays[number][index])
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -65,7 +65,7 @@ class Tables:
 
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
-        packed = _packed(np.asarray(array, dtype=np.int64, order="C"))
+        packed = _packed_table(np.asarray(array, dtype=np.int64, order="C"))
         key = (packed.shape, sha256(packed.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
@@ -97,7 +97,7 @@ class Tables:
             return terms[0][0]
 
         def compute() -> Iterable[Table]:
-            yield _add_up([spread(self[number], positions, rank) for number, positions in terms])
+            yield _sum_of_views([spread_axes(self[number], positions, rank) for number, positions in terms])
 
         return self.remember(("added", terms), compute)[0]
 
@@ -139,7 +139,7 @@ class Tables:
 
     def _split(self, number: int) -> tuple[tuple[Scope, int], ...]:
         array = self[number]
-        axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _idle(array, axis)]
+        axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _is_idle_axis(array, axis)]
         reduced = array[tuple(slice(None) if axis in axes else 0 for axis in range(array.ndim))]
         if len(axes) == 2 and reduced.size <= SPLIT_ELEMENTS:
             rows, columns = reduced[:, 0], reduced[0] - reduced[0, 0]
@@ -152,13 +152,17 @@ class Tables:
 
         It is the least of all, and the number of the table of what each is beyond.
         """
-        least, beyond = self.remember(("minimum", terms, sizes), lambda: _beyond_least(self._minimum(terms, sizes)))
+        least, beyond = self.remember(
+            ("minimum", terms, sizes), lambda: _least_and_table_beyond(self._minimum(terms, sizes))
+        )
         return int(self[least]), beyond
 
     def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
-        views = [spread(self._arrays[number], positions, len(sizes)) for number, positions in terms]
+        views = [spread_axes(self._arrays[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
-            return np.asarray(np.broadcast_to(_add_up([_wide(view) for view in views]), sizes).min(axis=0))
+            return np.asarray(
+                np.broadcast_to(_sum_of_views([_unpacked_table(view) for view in views]), sizes).min(axis=0)
+            )
         return _blockwise_minimum(views, sizes)
 
     def values(self, terms: Shape, at: Sequence[int], size: int) -> Table:
@@ -170,28 +174,28 @@ class Tables:
         return total
 
 
-def _packed(array: Table) -> Packed:
+def _packed_table(array: Table) -> Packed:
     if array.size < LARGE_ELEMENTS or array.min() < 0 or array.max() > np.iinfo(np.uint32).max:
         return array
     return array.astype(np.uint32)
 
 
-def _wide(array: Packed) -> Table:
+def _unpacked_table(array: Packed) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
-def _beyond_least(array: Table) -> tuple[Table, Table]:
+def _least_and_table_beyond(array: Table) -> tuple[Table, Table]:
     """Return the least of a table, and the table of what each is beyond."""
     least = array.min()
     return least, np.subtract(array, least, out=array)
 
 
-def _idle(array: Table, axis: int) -> bool:
+def _is_idle_axis(array: Table, axis: int) -> bool:
     first = array.take([0], axis=axis)
     return bool((array == first).all())
 
 
-def spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
+def spread_axes(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
     """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
@@ -199,7 +203,7 @@ def spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
     return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)  # type: ignore[return-value]
 
 
-def _add_up(views: Sequence[Table]) -> Table:
+def _sum_of_views(views: Sequence[Table]) -> Table:
     total = views[0]
     for view in views[1:]:
         total = total + view
@@ -223,7 +227,7 @@ def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table
             if block.is_single:
                 base = base + block.low
         blocks = [block for block in found if not block.is_single]
-        result[index] = _least(blocks, base, sizes[split:])
+        result[index] = _least_sum_over_states(blocks, base, sizes[split:])
     return result
 
 
@@ -253,18 +257,18 @@ class _Part:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
         found = self._found.get(at)
         if found is None:
-            block = _wide(self._view[(slice(None), *at)])  # type: ignore[arg-type]
+            block = _unpacked_table(self._view[(slice(None), *at)])  # type: ignore[arg-type]
             found = _Block(block, block.reshape(len(block), -1).min(axis=1))
             if self._met_again:
                 self._found[at] = found
         return found
 
 
-def _least(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:
+def _least_sum_over_states(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:
     """Return the minimum over states of base + blocks; states whose least is too much are not tried."""
     if not blocks:
         return np.full(shape, base.min())
-    low = base + _add_up([block.low for block in blocks])
+    low = base + _sum_of_views([block.low for block in blocks])
     best = np.full(shape, np.iinfo(np.int64).max)
     total = np.empty(shape, dtype=np.int64)
     for tried, state in enumerate(np.argsort(low, kind="stable").tolist()):

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.counts import Counts, common
+from planner.search.costs.counts import Counts, common_counts
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Demand, Need, demands, need_classes
+from planner.search.costs.needs import Demand, Need, demands_of_classes, need_classes
 from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 Volumes = NDArray[np.int32] | Table
@@ -22,7 +22,7 @@ BLOCK_ELEMENTS = 1 << 18
 """Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
 
 
-def not_owned(
+def volume_not_owned(
     chosen: Sequence[tuple[Need, ...]],
     strategies: Sequence[Strategies],
     layouts: Layouts,
@@ -37,16 +37,16 @@ def not_owned(
         again = np.int64(0) if times is None else (times - 1) * prod(layouts.ways)
         return np.broadcast_to(again, shape)
     axes = [need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
-    terms = [demands(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
+    terms = [demands_of_classes(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
     whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
-    total = within(terms, whole, layouts.ways)
+    total = volume_within_holdings(terms, whole, layouts.ways)
     every = np.ix_(*(classes.of for classes in axes))
     if times is None:
         return np.asarray((total[..., -1:] - total[..., :-1])[every])
     return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
 
 
-def within(axes: Sequence[list[list[Demand]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
+def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
     `axes` are [dimension][class]; `masks` is [dimension, holding].
@@ -65,7 +65,7 @@ def within(axes: Sequence[list[list[Demand]]], masks: Table, ways: tuple[int, ..
         firsts.append(first)
         expanded.append(part)
     found = np.empty(shape, dtype=dtype)
-    for block in blocks(sizes[0], prod(shape[1:]) * prod(ways)):
+    for block in row_blocks(sizes[0], prod(shape[1:]) * prod(ways)):
         volume = np.ones((1,), dtype=dtype)
         for first, part in zip(firsts, expanded, strict=True):
             rows = part.take(first[block], axis=1)
@@ -84,22 +84,22 @@ def joint_counts(axes: Sequence[list[Demand]], ways: tuple[int, ...]) -> tuple[l
         numbers: dict[Demand, int] = {}
         inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
         distinct.append(list(numbers))
-    tables = [common(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
+    tables = [common_counts(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
     counts = np.stack(tables).reshape(*map(len, distinct), *tables[0].shape)
-    return inverses, without_workers(counts)
+    return inverses, without_equal_workers(counts)
 
 
-def without_workers(counts: Counts) -> Counts:
+def without_equal_workers(counts: Counts) -> Counts:
     """Return counts [..., worker] with one entry for all workers where theirs are equal."""
     return counts[..., :1] if bool((counts == counts[..., :1]).all()) else counts
 
 
-def over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
+def sum_over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
     """Sum over the last axis, which has one entry where all workers' are equal."""
     return volume[..., 0] * prod(ways) if volume.shape[-1] == 1 else np.asarray(volume.sum(axis=-1))
 
 
-def blocks(size: int, elements_each: int) -> Iterator[slice]:
+def row_blocks(size: int, elements_each: int) -> Iterator[slice]:
     """Yield slices of a first axis of this size, each of few enough rows for a block."""
     rows = max(1, BLOCK_ELEMENTS // max(1, elements_each))
     return (slice(start, min(size, start + rows)) for start in range(0, size, rows))

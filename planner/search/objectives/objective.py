@@ -72,14 +72,14 @@ class Bytes:
         """Yield every factor's bytes."""
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remember(key, partial(_moved, factor, strategies, layouts))
+            numbers = tables.remember(key, partial(_bytes_table, factor, strategies, layouts))
             yield Priced(factor.scope, numbers[0], factor.weight)
 
 
 BYTES = Bytes()
 
 
-def _moved(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _bytes_table(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     return [np.asarray(factor.cost.table(strategies, layouts), dtype=np.int64)]
 
 

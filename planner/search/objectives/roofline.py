@@ -15,7 +15,7 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
-from planner.search.costs.counts import common, held, steps_of
+from planner.search.costs.counts import common_counts, held_counts, steps_of
 from planner.search.costs.domains import Strategies
 from planner.search.costs.needs import Need, operand_need, output_reach
 from topologies import Device, Machine
@@ -37,7 +37,7 @@ class Kernel:
     dtype: str
 
 
-def kernels(coarse: CoarseGraph) -> Iterator[tuple[int, Kernel, int]]:
+def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, Kernel, int]]:
     """Yield (variable, kernel, how many of its nodes are alike); a sum that accumulates locally takes no time."""
     working = {v for factor in coarse.factors for v in factor.scope}
     tensors = coarse.graph.tensors
@@ -98,7 +98,7 @@ def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
     return tuple(map(one, devices))
 
 
-def slowest(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
+def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
     """Return [state]: the longest time any worker takes over a node.
 
     Where the strategies are of the first few steps only, a part's work is shared out evenly over its workers.
@@ -106,9 +106,9 @@ def slowest(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...])
     groups = prod(strategies.ways)
     share = groups / len(workers)
     operations, nbytes, calls = (
-        _operations(kernel, strategies),
-        _touched(kernel, strategies),
-        _calls(kernel, strategies),
+        _operation_counts(kernel, strategies),
+        _bytes_touched(kernel, strategies),
+        _kernel_calls(kernel, strategies),
     )
     firsts = workers[:: len(workers) // groups]
     kinds = {worker.kind: worker for worker in firsts}
@@ -122,47 +122,49 @@ def slowest(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...])
     return np.asarray(np.array(times)[at.reshape(rows.shape[:-1])].max(axis=1))
 
 
-def _operations(kernel: Kernel, strategies: Strategies) -> PerWorker:
+def _operation_counts(kernel: Kernel, strategies: Strategies) -> PerWorker:
     description, extents = kernel.signature.description, kernel.signature.extents
-    iterations = {name: held(extent, strategies.ways)[strategies.mask(name)] for name, extent in extents.items()}
+    iterations = {name: held_counts(extent, strategies.ways)[strategies.mask(name)] for name, extent in extents.items()}
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
     for count, names in description.work.terms:
         total += count * prod(iterations[name] for name in names)
     return total
 
 
-def _touched(kernel: Kernel, strategies: Strategies) -> PerWorker:
+def _bytes_touched(kernel: Kernel, strategies: Strategies) -> PerWorker:
     signature = kernel.signature
     parts = [
-        item * _elements(operand_need(signature, operand), strategies) for operand, item in enumerate(kernel.inputs)
+        item * _elements_reached(operand_need(signature, operand), strategies)
+        for operand, item in enumerate(kernel.inputs)
     ]
     parts += [
-        item * _elements(output_reach(signature, output), strategies) for output, item in enumerate(kernel.outputs)
+        item * _elements_reached(output_reach(signature, output), strategies)
+        for output, item in enumerate(kernel.outputs)
     ]
     return np.asarray(sum(parts), dtype=np.float64)
 
 
-def _elements(need: Need, strategies: Strategies) -> NDArray[np.int64]:
+def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: how many elements a worker reaches."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for dimension in need:
         masks = np.array([strategies.mask(name) for name in dimension.variables], dtype=np.int64)
         chosen, of = np.unique(masks.reshape(len(masks), len(strategies.states)), axis=1, return_inverse=True)
-        counts = [common(((dimension, tuple(column)),), strategies.ways)[0] for column in chosen.T.tolist()]
+        counts = [common_counts(((dimension, tuple(column)),), strategies.ways)[0] for column in chosen.T.tolist()]
         total *= np.stack(counts)[of.reshape(-1)]
     return total
 
 
-def _calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
+def _kernel_calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: one call per contiguous run of the variables that need them."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for name in kernel.signature.description.contiguous:
-        total *= _runs(kernel.signature.extents[name], strategies.ways)[strategies.mask(name)]
+        total *= _run_counts(kernel.signature.extents[name], strategies.ways)[strategies.mask(name)]
     return total
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _runs(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
+def _run_counts(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
     """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
     return np.array(
         [

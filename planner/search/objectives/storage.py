@@ -17,14 +17,14 @@ from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Extended, Priced
 
 
-def resident(coarse: CoarseGraph) -> Mapping[int, int]:
+def resident_bytes(coarse: CoarseGraph) -> Mapping[int, int]:
     """Return what is stored at an iteration's fullest moment in every plan: bytes per element, by variable.
 
     That is every input, weight and state, and the results that were made before and are read after. Two units of
     computation lie between, so that they lie where they are stored and nowhere else; results that only add to a sum,
     and updated weights, which take their old selves' place, are left out.
     """
-    graph, spans = coarse.graph, _spans(coarse)
+    graph, spans = coarse.graph, _storage_spans(coarse)
     moments = max((last for _, last in spans.values()), default=0) + 1
     alive = np.zeros(moments + 1, dtype=np.int64)
     for name, (first, last) in spans.items():
@@ -40,7 +40,7 @@ def resident(coarse: CoarseGraph) -> Mapping[int, int]:
     return found
 
 
-def _spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
+def _storage_spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
     """Return the first and the last moment at which a result is certainly stored, where there is one.
 
     Moments are counted by operators that are a unit of their own in every plan. A reader that shares its fetch with an
@@ -94,10 +94,10 @@ def least_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables
 def _stored_table(domain: Domain, tables: Tables) -> int:
     if not isinstance(domain, Layouts):
         raise TypeError("only tensors are stored")
-    return tables.remember(("stored", domain), partial(_stored, domain))[0]
+    return tables.remember(("stored", domain), partial(_stored_elements, domain))[0]
 
 
-def _stored(layouts: Layouts) -> list[Table]:
+def _stored_elements(layouts: Layouts) -> list[Table]:
     """Return [layout]: the elements that all workers together hold.
 
     Every element has one digit at a step at which it is sharded, and so one holder; at others each worker holds it.

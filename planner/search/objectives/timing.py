@@ -20,7 +20,7 @@ from planner.search.costs.cost import Cost
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_of
 from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Priced, factor_domains
-from planner.search.objectives.roofline import Kernel, Worker, kernels, slowest, workers_of
+from planner.search.objectives.roofline import Kernel, Worker, kernels_of_nodes, slowest_worker_seconds, workers_of
 from topologies import Machine, levels
 
 COPIES = 2
@@ -63,8 +63,10 @@ class Time:
         latency = 0
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
-            levels_of = partial(_levels, factor.cost, strategies, layouts)
-            crossing += factor.weight * tables[tables.remember((_levels, *key), levels_of)[0]].reshape(len(crossing))
+            levels_of = partial(_level_tables, factor.cost, strategies, layouts)
+            crossing += factor.weight * tables[tables.remember((_level_tables, *key), levels_of)[0]].reshape(
+                len(crossing)
+            )
             latency += factor.count * int(tables[self._transfers(factor, domains, tables)[1]].sum())
         computing = sum(
             priced.times * int(tables[priced.table].sum()) for priced in self._computations(coarse, domains, tables)
@@ -88,17 +90,17 @@ class Time:
         return [crossings.spread(moving), crossings.spread(waiting)]
 
     def _computations(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
-        for v, kernel, count in kernels(coarse):
+        for v, kernel, count in kernels_of_nodes(coarse):
             domain = domains[v]
             if isinstance(domain, Strategies):
                 number = tables.remember((self, kernel, domain), partial(self._computed, kernel, domain))[0]
                 yield Priced((v,), number, count)
 
     def _computed(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
-        return [np.rint(slowest(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
+        return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 
-def _levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _level_tables(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     return [cost.crossings(strategies, layouts).levels()]
 
 
@@ -112,7 +114,7 @@ class Breakdown:
     compute_s: float
 
 
-def time_on(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
+def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
     """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than `most_ticks`.
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
@@ -122,13 +124,13 @@ def time_on(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph, most_t
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
     launch_s = max(worker.device.launch_latency_s for worker in workers)
     latency_s = [level.latency_s + COPIES * launch_s for level in found]
-    tick_s = _most_seconds(coarse, byte_s, latency_s, workers) / most_ticks
+    tick_s = _upper_bound_seconds(coarse, byte_s, latency_s, workers) / most_ticks
     byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)
     latency_ticks = tuple(round(seconds / tick_s) for seconds in latency_s)
     return Time(machine, workers, tick_s, byte_ticks, latency_ticks)
 
 
-def _most_seconds(
+def _upper_bound_seconds(
     coarse: CoarseGraph, byte_s: Sequence[float], latency_s: Sequence[float], workers: tuple[Worker, ...]
 ) -> float:
     """Return a time that no plan exceeds by much: everybody fetches, stores and computes everything."""
@@ -138,9 +140,9 @@ def _most_seconds(
         total += len(names) * max(latency_s, default=0.0)
         total += len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
     counts: Counter[Kernel] = Counter()
-    for _, kernel, count in kernels(coarse):
+    for _, kernel, count in kernels_of_nodes(coarse):
         counts[kernel] += count
     for kernel, count in counts.items():
-        alone = slowest(kernel, strategies_of(kernel.signature, (), ((),)), workers)
+        alone = slowest_worker_seconds(kernel, strategies_of(kernel.signature, (), ((),)), workers)
         total += count * len(workers) * float(alone[0])
     return max(total, 1e-12)

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from planner.search.costs.tables import Table
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import eliminate, solve
+from planner.search.solver.elimination import best_states, eliminate
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Limits
 from planner.search.solver.model import Live, Model
-from planner.search.solver.quotient import Quotient, Representatives, lazy
+from planner.search.solver.quotient import Quotient, Representatives, lazy_terms
 
 
-def over_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
+def solve_over_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient by the groups of states says; nothing new where it is not worth its time.
 
     `representatives` says of every variable who stands for each state.
@@ -35,17 +35,17 @@ def over_groups(model: Model, known: Known, limits: Limits, representatives: Rep
     if not terms:
         return known
     everything = [range(size) for size in model.sizes]
-    return _solved(model, known, limits, Quotient(terms, representatives, everything, model.scale))
+    return _solved_quotient(model, known, limits, Quotient(terms, representatives, everything, model.scale))
 
 
-def over_halves(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
+def solve_over_halved_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
     live = known.live_alike(model.colours)
-    halves = [_halved(states, of) for of, states in zip(representatives, live, strict=True)]
-    return _solved(model, known, limits, Quotient(lazy(model.exact(live)), halves, live))
+    halves = [_halved_groups(states, of) for of, states in zip(representatives, live, strict=True)]
+    return _solved_quotient(model, known, limits, Quotient(lazy_terms(model.exact(live)), halves, live))
 
 
-def _solved(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
+def _solved_quotient(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
     """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
@@ -65,14 +65,14 @@ def _solved(model: Model, known: Known, limits: Limits, quotient: Quotient) -> K
         standing, others = Dominance(quotient.tables).prune(quotient.standing)
         order = lockstep_order(standing.sizes, standing.terms, limits.operations, tuning)
         if order.fits(limits.memory_bytes, limits.operations):
-            known = offered(known, others, solve(standing, order))
+            known = offered(known, others, best_states(standing, order))
     if known.is_proved:
         return known
     found = elimination.marginals(least, known.cost * quotient.scale, tuning.near_choices)
-    return known if found is None else known.bounded(quotient.live, _of_states(quotient, alive, found, least))
+    return known if found is None else known.bounded(quotient.live, _bounds_of_states(quotient, alive, found, least))
 
 
-def _of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
+def _bounds_of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
     """Return, per variable and state, a lower bound on the cost of every choice with it; `found` is of live groups."""
     bounds = []
     for v, (groups, marginals) in enumerate(zip(alive, found, strict=True)):
@@ -82,7 +82,7 @@ def _of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: i
     return bounds
 
 
-def _halved(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
+def _halved_groups(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the groups of some states, by position: one that stands for itself alone, the others of a group together.
 
     `representatives` says who stands for each of all states.

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.solver.problem import Problem, around, by_variable, restricted, simplified
+from planner.search.solver.problem import (
+    Problem,
+    restricted_problem,
+    simplified_problem,
+    surroundings,
+    terms_by_variable,
+)
 
 EXACT_COMPARISONS = 1 << 24
 CACHE_BYTES = 1 << 29
@@ -35,13 +41,13 @@ class Dominance:
         kept = [tuple(range(size)) for size in problem.sizes]
         waiting = set(range(len(problem.sizes)))
         while waiting:
-            terms_of = by_variable(problem.terms, len(problem.sizes))
+            terms_of = terms_by_variable(problem.terms, len(problem.sizes))
             found = {
                 v: states for v in sorted(waiting) if (states := self._surviving(problem, v, terms_of[v])) is not None
             }
             waiting = {u for v in found for term in terms_of[v] for u in problem.terms[term][0]}
             if found:
-                problem = simplified(restricted(problem, found))
+                problem = simplified_problem(restricted_problem(problem, found))
                 for v, states in found.items():
                     kept[v] = tuple(kept[v][state] for state in states)
         return problem, kept
@@ -51,13 +57,13 @@ class Dominance:
         size = problem.sizes[v]
         if size == 1:
             return None
-        _, shape = around(v, [problem.terms[position] for position in positions])
+        _, shape = surroundings(v, [problem.terms[position] for position in positions])
         key = (size, tuple((number, scope.index(0)) for number, scope in shape))
         if key not in self._survivors:
             loss = np.zeros((size, size), dtype=np.int64)
             for number, scope in shape:
                 loss += self._loss(number, scope)
-            self._survivors[key] = tuple(np.flatnonzero(~dominated(loss)).tolist())
+            self._survivors[key] = tuple(np.flatnonzero(~dominated_states(loss)).tolist())
         states = self._survivors[key]
         return None if len(states) == size else states
 
@@ -69,12 +75,12 @@ class Dominance:
                 self._losses.clear()
                 self._cached_bytes = 0
             rows = np.moveaxis(self._tables[number], axis, 0)
-            found = self._losses[number, axis] = _loss(rows)
+            found = self._losses[number, axis] = _largest_losses(rows)
             self._cached_bytes += found.nbytes
         return self._losses[number, axis]
 
 
-def _loss(rows: Table) -> Table:
+def _largest_losses(rows: Table) -> Table:
     numbers: dict[bytes, int] = {}
     of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     distinct = rows[[of.index(number) for number in range(len(numbers))]]
@@ -107,7 +113,7 @@ def largest_differences(rows: Table) -> Table:
     return found
 
 
-def dominated(loss: Table) -> NDArray[np.bool_]:
+def dominated_states(loss: Table) -> NDArray[np.bool_]:
     """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
     dead = (loss < 0) | (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
     return np.asarray(dead.any(axis=1))

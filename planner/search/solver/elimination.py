@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Term
-from planner.search.solver.problem import Problem, around, by_variable, neighbours
+from planner.search.solver.problem import Problem, neighbours_by_variable, surroundings, terms_by_variable
 
 KEPT_BYTES = 4
 """Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
@@ -57,7 +57,7 @@ def greedy_order(
 
     It ends before a table of more than `most_entries`, and once there are more than `most_operations`.
     """
-    adjacent = neighbours(len(sizes), scopes)
+    adjacent = neighbours_by_variable(len(sizes), scopes)
     size_of = [float(size) for size in sizes].__getitem__
 
     def left_by(v: int) -> float:
@@ -96,7 +96,7 @@ def cutset(
 
     Whenever nothing cheap is left to eliminate, the variable goes that hinders most; `dear` ones are kept for longer.
     """
-    adjacent = neighbours(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
+    adjacent = neighbours_by_variable(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
     size_of = [float(size) for size in sizes].__getitem__
 
     def work(v: int) -> float:
@@ -168,7 +168,7 @@ class Elimination:
             if step.neighbours:
                 scope, choices, costs = near[min(step.neighbours, key=place.__getitem__)]
                 nearby = choices[:, [scope.index(u) for u in step.neighbours]]
-                nearby, costs = distinct(nearby, costs, [self.problem.sizes[u] for u in step.neighbours])
+                nearby, costs = distinct_choices(nearby, costs, [self.problem.sizes[u] for u in step.neighbours])
             size = self.problem.sizes[step.variable]
             if len(costs) * size > most_choices:
                 return None
@@ -187,7 +187,7 @@ class Elimination:
         return found
 
 
-def distinct(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
+def distinct_choices(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:
     """Return each row of choices once, with its least cost."""
     keys = np.ravel_multi_index(tuple(choices.T), sizes)
     order = np.lexsort((costs, keys))
@@ -202,12 +202,12 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
     """
     tables = problem.tables
     terms: list[Term] = list(problem.terms)
-    live = [set(positions) for positions in by_variable(terms, len(problem.sizes))]
+    live = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
     trail, constant = [], problem.constant
     gone: set[int] = set()
     for v in order:
         mine = sorted(live[v])
-        neighbours, shape = around(v, [terms[position] for position in mine])
+        neighbours, shape = surroundings(v, [terms[position] for position in mine])
         for position in mine:
             for u in terms[position][0]:
                 live[u].discard(position)
@@ -230,7 +230,7 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
     return Elimination(problem, Problem(tables, problem.sizes, remaining, constant), trail)
 
 
-def solve(problem: Problem, order: Order | None = None) -> list[int]:
+def best_states(problem: Problem, order: Order | None = None) -> list[int]:
     """Return one state per variable of least cost."""
     if order is None:
         order = order_of(problem)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import Order, order_of, solve
-from planner.search.solver.isomorphism import lockstep_order, merged
+from planner.search.solver.elimination import Order, best_states, order_of
+from planner.search.solver.isomorphism import lockstep_order, merged_isomorphic_components
 from planner.search.solver.limits import Limits
-from planner.search.solver.problem import Problem, compacted
+from planner.search.solver.problem import Problem, compacted_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +19,18 @@ class Optimum:
     order: Order
 
 
-def optimum(problem: Problem, limits: Limits, operations: float) -> Optimum | None:
+def optimal_choice(problem: Problem, limits: Limits, operations: float) -> Optimum | None:
     """Return a choice of least cost, None where that takes more additions than given or the limits allow."""
     tuning, most = limits.tuning, min(operations, limits.operations)
     order = order_of(problem, tuning.small_operations)
     if order.fits(limits.memory_bytes, min(tuning.small_operations, most)):
-        return Optimum(tuple(solve(compacted(problem), order)), order)
-    fewer, expand = merged(problem)
+        return Optimum(tuple(best_states(compacted_problem(problem), order)), order)
+    fewer, expand = merged_isomorphic_components(problem)
     fewer, alive = Dominance(fewer.tables).prune(fewer)
     order = order_of(fewer, tuning.quick_operations)
     if not order.fits(limits.memory_bytes, min(tuning.quick_operations, most)):
         order = lockstep_order(fewer.sizes, fewer.terms, most, tuning)
         if not order.fits(limits.memory_bytes, most):
             return None
-    states = solve(compacted(fewer), order)
+    states = best_states(compacted_problem(fewer), order)
     return Optimum(tuple(expand([of[state] for of, state in zip(alive, states, strict=True)])), order)

@@ -18,7 +18,7 @@ from planner.search.coarse.repeats import repeats
 from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.solver.elimination import Order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, around, by_variable, simplified
+from planner.search.solver.problem import Problem, simplified_problem, surroundings, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
 """Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
@@ -27,29 +27,29 @@ Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
 
 
-def colours(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
+def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
     """Return a colour per variable: equal for equal kinds with equal terms around, as far as `rounds` terms away.
 
     Colour refinement (Weisfeiler and Leman 1968), stopped early: the layers in the middle of a deep network look alike
     though each is at another distance from its ends.
     """
-    terms_of = by_variable(terms, len(kinds))
-    found = _numbered(kinds)
+    terms_of = terms_by_variable(terms, len(kinds))
+    found = _numbers_of_values(kinds)
     for _ in range(rounds):
         near = [
             sorted((terms[f][1], terms[f][0].index(v), tuple(found[u] for u in terms[f][0])) for f in mine)
             for v, mine in enumerate(terms_of)
         ]
-        found = _numbered([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
+        found = _numbers_of_values([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
     return found
 
 
-def _numbered(values: Sequence[Hashable]) -> list[int]:
+def _numbers_of_values(values: Sequence[Hashable]) -> list[int]:
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def merged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
+def merged_isomorphic_components(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
     """Return the problem with one of each group of isomorphic components, and what leads back from its choices."""
     found = repeats(problem.sizes, problem.terms)
     place = {v: i for i, v in enumerate(found.kept)}
@@ -63,7 +63,7 @@ def merged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[in
     def expand(states: Sequence[int]) -> list[int]:
         return [states[place[v]] for v in found.stands_for]
 
-    return simplified(Problem(problem.tables, sizes, terms, problem.constant)), expand
+    return simplified_problem(Problem(problem.tables, sizes, terms, problem.constant)), expand
 
 
 def lockstep_order(
@@ -92,7 +92,7 @@ class _Lockstep:
     def __init__(self, sizes: Sequence[int], terms: Sequence[Term], spread: float, chance: random.Random) -> None:
         self._sizes = sizes
         self._terms = list(terms)
-        self._live = [set(positions) for positions in by_variable(self._terms, len(self._sizes))]
+        self._live = [set(positions) for positions in terms_by_variable(self._terms, len(self._sizes))]
         self._spread, self._chance = spread, chance
         self._found: dict[int, tuple[Kind, Scope]] = {}
         self._members: dict[Kind, set[int]] = defaultdict(set)
@@ -141,7 +141,7 @@ class _Lockstep:
         return changed
 
     def _enter(self, v: int) -> Kind:
-        neighbours, shape = around(v, [self._terms[position] for position in sorted(self._live[v])])
+        neighbours, shape = surroundings(v, [self._terms[position] for position in sorted(self._live[v])])
         kind = shape, (self._sizes[v], *(self._sizes[u] for u in neighbours))
         self._found[v] = kind, neighbours
         self._members[kind].add(v)

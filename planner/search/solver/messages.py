@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table
-from planner.search.solver.problem import Problem, by_variable, neighbours
+from planner.search.solver.problem import Problem, neighbours_by_variable, terms_by_variable
 
 Floats = NDArray[np.floating[Any]]
 
@@ -41,8 +41,8 @@ class Messages:
                 self._terms.append((scope, number))
         entries = sum(problem.tables[number].size for _, number in self._terms)
         self._dtype: Any = np.float32 if entries > SINGLE_ENTRIES else np.float64
-        self._terms_of = by_variable(self._terms, count)
-        self._order = breadth_first(count, [scope for scope, _ in self._terms])
+        self._terms_of = terms_by_variable(self._terms, count)
+        self._order = breadth_first_order(count, [scope for scope, _ in self._terms])
         self._messages: list[list[Floats]] = [
             [np.zeros(problem.sizes[v], dtype=self._dtype) for v in scope] for scope, _ in self._terms
         ]
@@ -142,23 +142,23 @@ class Messages:
         return unary, left
 
 
-def breadth_first(count: int, scopes: Iterable[Scope]) -> list[int]:
+def breadth_first_order(count: int, scopes: Iterable[Scope]) -> list[int]:
     """Return the variables so that neighbours are close: breadth-first from an end (Cuthill and McKee 1969).
 
     What is known at one end of a chain then reaches the other in one sweep.
     """
-    adjacent = neighbours(count, scopes)
+    adjacent = neighbours_by_variable(count, scopes)
     ordered = [sorted(around, key=lambda u: (len(adjacent[u]), u)) for v, around in enumerate(adjacent)]
     order: list[int] = []
     seen = [False] * count
     for v in sorted(range(count), key=lambda v: (len(adjacent[v]), v)):
         if not seen[v]:
-            end = _spread_from(v, ordered, [False] * count)[-1]
-            order += _spread_from(end, ordered, seen)
+            end = _breadth_first_from(v, ordered, [False] * count)[-1]
+            order += _breadth_first_from(end, ordered, seen)
     return order
 
 
-def _spread_from(start: int, adjacent: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
+def _breadth_first_from(start: int, adjacent: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
     seen[start] = True
     order, waiting = [], deque([start])
     while waiting:

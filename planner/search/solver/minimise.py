@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.search.solver.coarse_to_fine import over_groups, over_halves
+from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import Order
-from planner.search.solver.exact import optimum
+from planner.search.solver.exact import optimal_choice
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Limits, Tuning
 from planner.search.solver.messages import Messages
 from planner.search.solver.model import Live, Model, Outline
-from planner.search.solver.neighbourhood import improved
+from planner.search.solver.neighbourhood import improved_by_neighbourhoods
 from planner.search.solver.quotient import Representatives
 
 CHECKED_SWEEPS = 5
@@ -94,14 +94,14 @@ def solve_groups(task: Task, known: Known) -> Known:
     """Solve over groups of states, and drop those that only worse choices have."""
     if task.representatives is None:
         return known
-    return over_groups(task.model, known, task.limits, task.representatives())
+    return solve_over_groups(task.model, known, task.limits, task.representatives())
 
 
 def divide_groups(task: Task, known: Known) -> Known:
     """Solve over what is left of the groups, divided in two, where they left anything out."""
     if task.representatives is None or known.lower == NO_BOUND:
         return known
-    return over_halves(task.model, known, task.limits, task.representatives())
+    return solve_over_halved_groups(task.model, known, task.limits, task.representatives())
 
 
 def bound_by_messages(task: Task, known: Known) -> Known:
@@ -109,8 +109,8 @@ def bound_by_messages(task: Task, known: Known) -> Known:
     model, live = task.model, known.live_alike(task.model.colours)
     part = model.restricted(live)
     messages = Messages(part.relaxed)
-    _sweep(task, messages)
-    known = known.offered(model, _chosen(live, messages.round()))
+    _sweep_until_converged(task, messages)
+    known = known.offered(model, _states_by_live_position(live, messages.round()))
     known = known.raised(-(-messages.value() // part.scale))
     return known.bounded(live, [-(-bounds // part.scale) for bounds in messages.of_states()])
 
@@ -124,7 +124,7 @@ def take_starts(task: Task, known: Known) -> Known:
 
 def search_neighbourhoods(task: Task, known: Known) -> Known:
     """Improve the best choice."""
-    return improved(task.model, known, task.limits, task.deadline)
+    return improved_by_neighbourhoods(task.model, known, task.limits, task.deadline)
 
 
 STAGES: dict[str, Callable[[Task, Known], Known]] = {
@@ -146,24 +146,24 @@ def _solved_whole(task: Task, known: Known, operations: float) -> Known:
     model, limits = task.model, task.limits
     live = known.live_alike(model.colours)
     outline = model.outline(live)
-    if outline.entries > limits.tuning.table_entries or not _may_fit(outline, operations, limits.tuning):
+    if outline.entries > limits.tuning.table_entries or not _may_fit_limits(outline, operations, limits.tuning):
         return known
-    found = optimum(model.exact(live), limits, operations)
-    return known if found is None else known.solved(model, _chosen(live, found.states), found.order)
+    found = optimal_choice(model.exact(live), limits, operations)
+    return known if found is None else known.solved(model, _states_by_live_position(live, found.states), found.order)
 
 
-def _may_fit(outline: Outline, operations: float, tuning: Tuning) -> bool:
+def _may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
     """Whether a problem may take no more additions, or making its tables takes less time than telling."""
     if outline.entries <= tuning.few_entries:
         return True
     return lockstep_order(outline.sizes, outline.terms, tuning.hoped_gain * operations, tuning, orders=1).complete
 
 
-def _chosen(live: Live, states: Sequence[int]) -> list[int]:
+def _states_by_live_position(live: Live, states: Sequence[int]) -> list[int]:
     return [of[state] for of, state in zip(live, states, strict=True)]
 
 
-def _sweep(task: Task, messages: Messages) -> None:
+def _sweep_until_converged(task: Task, messages: Messages) -> None:
     """Pass messages until the bound hardly rises, or time is out."""
     before = None
     for sweep in range(1, task.limits.tuning.sweeps + 1):

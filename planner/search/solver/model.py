@@ -18,17 +18,23 @@ import numpy as np
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
-from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread
+from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread_axes
 from planner.search.objectives.objective import Bytes, Objective
-from planner.search.solver.isomorphism import colours
-from planner.search.solver.problem import Problem, build, compacted, restricted, simplified
-from planner.search.solver.quotient import Lazy, constant_term, lazy
+from planner.search.solver.isomorphism import colours_of_variables
+from planner.search.solver.problem import (
+    Problem,
+    compacted_problem,
+    problem_of_graph,
+    restricted_problem,
+    simplified_problem,
+)
+from planner.search.solver.quotient import LazyTerm, constant_term, lazy_terms
 from planner.search.solver.relaxation import (
     Group,
     RelaxedFetches,
     SharedFetch,
     is_shared,
-    relax,
+    pairwise_relaxation,
     relaxed_fetches,
 )
 
@@ -103,7 +109,7 @@ class Model(Protocol):
         """Return the model of choosing among some states of every variable."""
         ...
 
-    def terms(self, most_entries: float) -> list[Lazy]:
+    def terms(self, most_entries: float) -> list[LazyTerm]:
         """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
 
         Nothing if the distinct ones have more entries together.
@@ -115,7 +121,7 @@ class Model(Protocol):
         ...
 
 
-class Dense:
+class DenseModel:
     """A model whose tables are all there."""
 
     def __init__(self, problem: Problem) -> None:
@@ -126,13 +132,13 @@ class Dense:
     @cached_property
     def colours(self) -> list[int]:
         """A colour per variable: those of one colour look alike."""
-        return colours(self.sizes, self._problem.terms, ALIKE_ROUNDS)
+        return colours_of_variables(self.sizes, self._problem.terms, ALIKE_ROUNDS)
 
     @cached_property
     def relaxed(self) -> Problem:
         """The pairwise view, over all states."""
         pairwise = all(len(scope) <= 2 for scope in self.scopes)
-        return self._problem if pairwise else compacted(relax(self._problem))
+        return self._problem if pairwise else compacted_problem(pairwise_relaxation(self._problem))
 
     def outline(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
@@ -141,23 +147,27 @@ class Dense:
 
     def exact(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        some_of = some(live, self.sizes)
-        return compacted(simplified(restricted(self._problem, some_of))) if some_of else self._problem
+        some_of = states_restricted(live, self.sizes)
+        return (
+            compacted_problem(simplified_problem(restricted_problem(self._problem, some_of)))
+            if some_of
+            else self._problem
+        )
 
     def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
-        return Dense(self.exact(live))
+        return DenseModel(self.exact(live))
 
-    def terms(self, most_entries: float) -> list[Lazy]:
+    def terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
-        return _if_few(lazy(self._problem), self.sizes, most_entries)
+        return _terms_if_few_entries(lazy_terms(self._problem), self.sizes, most_entries)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         return self._problem.value(states)
 
 
-class Fetches:
+class SharedFetchModel:
     """A coarse graph whose shared fetches are tabulated over the states that are asked for."""
 
     def __init__(
@@ -168,18 +178,18 @@ class Fetches:
         self.sizes = tuple(len(domain.states) for domain in domains)
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
         tables, self.scale, self._groups = Tables(), relaxed.scale, relaxed.groups
-        self.relaxed = build(relaxed.coarse, domains, tables, objective)
+        self.relaxed = problem_of_graph(relaxed.coarse, domains, tables, objective)
         pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
         shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
         self._shared = replace(coarse, factors=tuple(shared))
-        self._alone = build(replace(coarse, factors=tuple(pairs)), domains, tables, objective)
+        self._alone = problem_of_graph(replace(coarse, factors=tuple(pairs)), domains, tables, objective)
         self._some: dict[tuple[int, tuple[int, ...]], Domain] = {}
         self._points = Tables()
 
     @cached_property
     def colours(self) -> list[int]:
         """A colour per variable: those of one colour look alike."""
-        return colours(self.sizes, self.relaxed.terms, ALIKE_ROUNDS)
+        return colours_of_variables(self.sizes, self.relaxed.terms, ALIKE_ROUNDS)
 
     def outline(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
@@ -192,17 +202,17 @@ class Fetches:
 
     def exact(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        alone = compacted(restricted(self._alone, some(live, self.sizes)))
-        shared = build(self._shared, self._domains_of(live), alone.tables, self._objective)
+        alone = compacted_problem(restricted_problem(self._alone, states_restricted(live, self.sizes)))
+        shared = problem_of_graph(self._shared, self._domains_of(live), alone.tables, self._objective)
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
-        return compacted(simplified(both))
+        return compacted_problem(simplified_problem(both))
 
     def restricted(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
-        return Fetches(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
+        return SharedFetchModel(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
 
-    def terms(self, most_entries: float) -> list[Lazy]:
+    def terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
         spanning: dict[int, list[int]] = defaultdict(list)
         fetches = self._shared_fetches
@@ -213,15 +223,15 @@ class Fetches:
         for scope, number in self.relaxed.terms:
             home = next((at for v in scope for at in spanning[v] if set(scope) <= set(fetches[at].scope)), None)
             if home is None:
-                terms.append(Lazy(scope, number, partial(self.relaxed.tables.__getitem__, number)))
+                terms.append(LazyTerm(scope, number, partial(self.relaxed.tables.__getitem__, number)))
             else:
                 within[home].append((scope, number))
         for fetch, inner in zip(fetches, within, strict=True):
             scope = tuple(dict.fromkeys(fetch.scope))
             placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
             key = self._key(fetch), tuple(map(scope.index, fetch.scope)), placed
-            terms.append(Lazy(scope, key, partial(self._whole, fetch, placed)))
-        return _if_few(terms, self.sizes, most_entries)
+            terms.append(LazyTerm(scope, key, partial(self._whole, fetch, placed)))
+        return _terms_if_few_entries(terms, self.sizes, most_entries)
 
     def _whole(self, fetch: SharedFetch, within: Shape) -> Table:
         """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope.
@@ -233,7 +243,7 @@ class Fetches:
         if len(variables) < len(fetch.scope):
             total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
         for number, positions in within:
-            total += spread(self.relaxed.tables[number], positions, len(variables))
+            total += spread_axes(self.relaxed.tables[number], positions, len(variables))
         return total
 
     @cached_property
@@ -263,13 +273,15 @@ class Fetches:
             found = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
             times = fetch.times * (len(nodes) - 1 if len(chosen) == 1 else len(nodes))
             kept = (*(slice(None) if node in chosen else None for node in range(len(nodes))), slice(None))
-            total = _plus(total, (found * np.int64(times))[kept])
+            total = _sum_of_tables(total, (found * np.int64(times))[kept])
         return total
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         domains = self._domains_of([(state,) for state in states])
-        return self._alone.value(states) + build(self._shared, domains, self._points, self._objective).constant
+        return (
+            self._alone.value(states) + problem_of_graph(self._shared, domains, self._points, self._objective).constant
+        )
 
     def _domains_of(self, live: Live) -> list[Domain]:
         return [self._taken(domain, states) for domain, states in zip(self._domains, live, strict=True)]
@@ -287,21 +299,21 @@ def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objectiv
     """Return the model of choosing one state of each variable's domain so that the objective is least."""
     relaxed = relaxed_fetches(coarse) if isinstance(objective, Bytes) else None
     if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
-        return Dense(build(coarse, domains, Tables(), objective))
-    return Fetches(coarse, relaxed, domains, objective)
+        return DenseModel(problem_of_graph(coarse, domains, Tables(), objective))
+    return SharedFetchModel(coarse, relaxed, domains, objective)
 
 
-def _plus(total: Table, more: Table) -> Table:
+def _sum_of_tables(total: Table, more: Table) -> Table:
     """Return the sum of two tables, in the memory of the first if it is as large."""
     return np.add(total, more, out=total) if total.ndim else more
 
 
-def _if_few(terms: list[Lazy], sizes: Sequence[int], most_entries: float) -> list[Lazy]:
+def _terms_if_few_entries(terms: list[LazyTerm], sizes: Sequence[int], most_entries: float) -> list[LazyTerm]:
     """Return the terms if those of different keys have no more entries together, else nothing."""
     entries = {term.key: prod(sizes[v] for v in term.scope) for term in terms}
     return terms if sum(entries.values()) <= most_entries else []
 
 
-def some(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def states_restricted(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return the variables that keep only some of their states, with these."""
     return {v: states for v, (states, size) in enumerate(zip(live, sizes, strict=True)) if len(states) < size}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from planner.search.solver.elimination import cutset, solve
+from planner.search.solver.elimination import best_states, cutset
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Limits
@@ -17,7 +17,7 @@ DEARER = 4.0
 """By how much more reluctantly a variable is held that was held before."""
 
 
-def improved(model: Model, known: Known, limits: Limits, deadline: float) -> Known:
+def improved_by_neighbourhoods(model: Model, known: Known, limits: Limits, deadline: float) -> Known:
     """Return what is known with the best choice improved, until `deadline` in the process's CPU seconds."""
     tuning, dear = limits.tuning, [1.0] * len(model.sizes)
     for count, operations in tuning.neighbourhoods:
@@ -33,7 +33,7 @@ def improved(model: Model, known: Known, limits: Limits, deadline: float) -> Kno
             if not order.fits(limits.memory_bytes, min(tuning.neighbourhood_operations, limits.operations)):
                 break
             before = known.cost
-            known = known.offered(model, [of[s] for of, s in zip(states, solve(problem, order), strict=True)])
+            known = known.offered(model, [of[s] for of, s in zip(states, best_states(problem, order), strict=True)])
             if before - known.cost < tuning.improved * before:
                 break
     return known

@@ -28,7 +28,7 @@ class Problem:
         )
 
 
-def simplified(problem: Problem) -> Problem:
+def simplified_problem(problem: Problem) -> Problem:
     """Return the same problem with terms of one scope added up, idle axes dropped and separable tables split."""
     merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
     constant = problem.constant
@@ -38,11 +38,11 @@ def simplified(problem: Problem) -> Problem:
                 merged[tuple(scope[axis] for axis in axes)].append((part, 1))
             else:
                 constant += int(problem.tables[part])
-    terms = [(scope, _sum(problem.tables, parts)) for scope, parts in sorted(merged.items())]
+    terms = [(scope, _sum_of_constants(problem.tables, parts)) for scope, parts in sorted(merged.items())]
     return Problem(problem.tables, problem.sizes, tuple(terms), constant)
 
 
-def _sum(tables: Tables, parts: list[tuple[int, int]]) -> int:
+def _sum_of_constants(tables: Tables, parts: list[tuple[int, int]]) -> int:
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     weights: dict[int, int] = defaultdict(int)
@@ -51,18 +51,20 @@ def _sum(tables: Tables, parts: list[tuple[int, int]]) -> int:
     return tables.weighted_sum(tuple(sorted(weights.items())))
 
 
-def build(coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES) -> Problem:
+def problem_of_graph(
+    coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES
+) -> Problem:
     """Return the problem of choosing one state of each variable's domain so that the objective is least."""
     merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
     for priced in objective.terms(coarse, domains, tables):
         scope = tuple(sorted(set(priced.scope)))
         number = tables.arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
         merged[scope].append((number, priced.times))
-    terms = tuple((scope, _sum(tables, parts)) for scope, parts in merged.items())
-    return simplified(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
+    terms = tuple((scope, _sum_of_constants(tables, parts)) for scope, parts in merged.items())
+    return simplified_problem(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
 
 
-def restricted(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem:
+def restricted_problem(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem:
     """Return the problem in which some variables keep only some of their states."""
     sizes = tuple(len(kept[v]) if v in kept else size for v, size in enumerate(problem.sizes))
     terms = tuple(
@@ -71,14 +73,14 @@ def restricted(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem
     return Problem(problem.tables, sizes, terms, problem.constant)
 
 
-def compacted(problem: Problem) -> Problem:
+def compacted_problem(problem: Problem) -> Problem:
     """Return the same problem over a store of its own, so that the memory of what led to it can be freed."""
     tables = Tables()
     terms = tuple((scope, tables.intern(problem.tables[number])) for scope, number in problem.terms)
     return Problem(tables, problem.sizes, terms, problem.constant)
 
 
-def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
+def terms_by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     """Return, per variable, the positions in `terms` of those that mention it."""
     found: list[list[int]] = [[] for _ in range(variables)]
     for position, (scope, _) in enumerate(terms):
@@ -87,7 +89,7 @@ def by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     return found
 
 
-def neighbours(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
+def neighbours_by_variable(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
     """Return, per variable, the others that it shares a term with."""
     adjacent: list[set[int]] = [set() for _ in range(count)]
     for scope in scopes:
@@ -98,7 +100,7 @@ def neighbours(count: int, scopes: Iterable[Scope]) -> list[set[int]]:
     return adjacent
 
 
-def around(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
+def surroundings(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
     """Return a variable's neighbours in the terms, and the terms as positions: 0 the variable, i the i-th neighbour.
 
     Neighbours and terms are in a canonical order, so that alike surroundings are equal.

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
-from planner.search.solver.problem import Problem, simplified
-from planner.search.solver.relaxation import absorbed
+from planner.search.solver.problem import Problem, simplified_problem
+from planner.search.solver.relaxation import absorbed_terms
 
 LARGE_ENTRIES = 1 << 18
 """Larger tables are not copied to be brought in order."""
@@ -25,7 +25,7 @@ Representatives = Sequence[NDArray[np.intp]]
 
 
 @dataclass(frozen=True, slots=True)
-class Lazy:
+class LazyTerm:
     """A term whose table is made when it is asked for; those of one `key` are equal. A scope is in any order."""
 
     scope: Scope
@@ -33,16 +33,16 @@ class Lazy:
     table: Callable[[], Table]
 
 
-def lazy(problem: Problem) -> list[Lazy]:
+def lazy_terms(problem: Problem) -> list[LazyTerm]:
     """Return a problem's terms, those of few variables within larger ones, and its constant."""
-    whole = absorbed(problem)
-    terms = [Lazy(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
+    whole = absorbed_terms(problem)
+    terms = [LazyTerm(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
     return [constant_term(whole.constant), *terms]
 
 
-def constant_term(cost: int) -> Lazy:
+def constant_term(cost: int) -> LazyTerm:
     """Return a term of no variable."""
-    return Lazy((), None, partial(np.array, cost))
+    return LazyTerm((), None, partial(np.array, cost))
 
 
 class Quotient:
@@ -54,7 +54,7 @@ class Quotient:
     """
 
     def __init__(
-        self, terms: Sequence[Lazy], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
+        self, terms: Sequence[LazyTerm], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
     ) -> None:
         self.live, self.scale = live, scale
         self._groups = [_Groups.of(of) for of in representatives]
@@ -66,10 +66,10 @@ class Quotient:
             made += self._made(list(alike))
         sizes = tuple(len(one.standing) for one in self._groups)
         least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
-        self.least = simplified(Problem(self.tables, sizes, least))
-        self.standing = simplified(Problem(self.tables, sizes, standing))
+        self.least = simplified_problem(Problem(self.tables, sizes, least))
+        self.standing = simplified_problem(Problem(self.tables, sizes, standing))
 
-    def _made(self, terms: Sequence[Lazy]) -> Iterator[tuple[Scope, int, int]]:
+    def _made(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
         """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
         table = terms[0].table()
         made: dict[object, tuple[int, int]] = {}

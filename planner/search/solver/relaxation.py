@@ -15,7 +15,7 @@ from math import comb, lcm
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.tables import Scope, Tables, Term
-from planner.search.solver.problem import Problem, simplified
+from planner.search.solver.problem import Problem, simplified_problem
 
 Key = tuple[Scope, Cost]
 
@@ -81,7 +81,7 @@ def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
     for scope, cost in shared:
         weight, nodes = weights[scope, cost], range(len(scope) - 1)
         subsets = [chosen for size in range(1, len(scope)) for chosen in combinations(nodes, size)]
-        parts = {chosen: _part(scope, cost, chosen) for chosen in subsets}
+        parts = {chosen: _part_of_group(scope, cost, chosen) for chosen in subsets}
         for chosen, part in parts.items():
             weights[part] -= weight
             if len(chosen) == 1:
@@ -101,7 +101,7 @@ def is_shared(scope: Scope) -> bool:
     return len(set(scope)) > 2
 
 
-def _part(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
+def _part_of_group(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
     if not isinstance(cost, FetchCost):
         raise TypeError("only fetches are shared")
     nodes = tuple(cost.nodes[i] for i in chosen)
@@ -109,13 +109,13 @@ def _part(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
     return (*(scope[i] for i in chosen), scope[-1]), FetchCost(cost.shape, nodes, operands)
 
 
-def relax(problem: Problem) -> Problem:
+def pairwise_relaxation(problem: Problem) -> Problem:
     """Return a problem with terms of at most two variables in which no choice costs more.
 
     A large term first takes in the terms within its scope. It is then charged to the pairs that one of its variables
     makes with the others, in equal parts; that variable is the one for which this loses least.
     """
-    whole = absorbed(problem)
+    whole = absorbed_terms(problem)
     terms: list[Term] = []
     for scope, number in whole.terms:
         if len(scope) <= 2:
@@ -123,7 +123,7 @@ def relax(problem: Problem) -> Problem:
             continue
         for axes, part in _best_pairs(problem.tables, number):
             terms.append(((scope[axes[0]], scope[axes[1]]), part))
-    return simplified(Problem(problem.tables, problem.sizes, tuple(terms), problem.constant))
+    return simplified_problem(Problem(problem.tables, problem.sizes, tuple(terms), problem.constant))
 
 
 def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]]:
@@ -135,7 +135,7 @@ def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]
     return max(found, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
 
 
-def absorbed(problem: Problem) -> Problem:
+def absorbed_terms(problem: Problem) -> Problem:
     """Return the same problem with terms of several variables added to the first larger term that spans theirs."""
     large: dict[Scope, list[tuple[Scope, int]]] = {}
     spanning: dict[int, list[Scope]] = defaultdict(list)
