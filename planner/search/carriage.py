@@ -149,7 +149,9 @@ class Feasible(Extended):
         yield from self.objective.terms(coarse, domains, tables)
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remember(("infeasible", *key), partial(_infeasibility_flags, factor, strategies, layouts))
+            numbers = tables.remembered_numbers(
+                ("infeasible", *key), partial(_infeasibility_flags, factor, strategies, layouts)
+            )
             if numbers:
                 yield Priced(factor.scope, numbers[0], self.penalty)
 

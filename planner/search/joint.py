@@ -69,7 +69,7 @@ def _starting_plans(space: Space, limits: Limits, recursion: Sequence[State]) ->
         return
     tied = _fully_tied_space(space)
     if tied is not None:
-        yield space.adopted(tied, joint(tied, limits).choice)
+        yield space.choice_adopted(tied, joint(tied, limits).choice)
 
 
 def _fully_tied_space(space: Space) -> Space | None:
@@ -91,7 +91,7 @@ def best_among_candidates(
         known = min(map(space.cost, starts), default=None)
     starts = iter(starts)
     first = next(starts, None)
-    model = model_of(space.coarse, domains, space.feasible(known))
+    model = model_of(space.coarse, domains, space.feasible_objective(known))
     if first is None:
         return Outcome.of(domains, minimise(model, limits))
     plans = chain([first], starts)

@@ -92,42 +92,42 @@ class _Search:
     def __post_init__(self) -> None:
         self.items = resident_bytes(self.space.coarse)
 
-    def offer(self, name: str, outcome: Outcome) -> bool:
+    def offer_outcome(self, name: str, outcome: Outcome) -> bool:
         """Take an outcome that fits if it costs less than the best so far; say whether it fits."""
-        fits = self.arena(outcome) <= self.limit
+        fits = self.largest_arena_bytes(outcome) <= self.limit
         if fits and (self.best is None or outcome.cost < self.best[1].cost):
             self.best = (name, outcome)
         return fits
 
-    def arena(self, outcome: Outcome) -> int:
+    def largest_arena_bytes(self, outcome: Outcome) -> int:
         """Return the largest arena of a plan."""
         if outcome.choice not in self.sizes:
             self.sizes[outcome.choice] = self.arena_of(outcome.choice)
         return self.sizes[outcome.choice]
 
-    def floor(self) -> int:
+    def arena_floor_bytes(self) -> int:
         """Return bytes that no plan's largest arena is below."""
-        return -(-self._least(self.items) // prod(self.space.ways))
+        return -(-self._least_stored_bytes(self.items) // prod(self.space.ways))
 
-    def _least(self, items: Mapping[int, int]) -> int:
+    def _least_stored_bytes(self, items: Mapping[int, int]) -> int:
         """Return the fewest bytes that all workers together store: of tensors that are split wherever they can be."""
-        domains = {v: self.space.domain(v, (self._split(v),)) for v in items}
+        domains = {v: self.space.domain(v, (self._most_split_state(v),)) for v in items}
         return least_stored(items, domains, self.space.tables)
 
-    def _split(self, v: int) -> State:
+    def _most_split_state(self, v: int) -> State:
         options = self.space.options_by_step(v)
         return tuple(next((one for one in some if isinstance(one, Shard)), some[0]) for some in options)
 
-    def price_all(self, cheapest: int) -> None:
+    def price_all_tensors(self, cheapest: int) -> None:
         """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
-        shift, highest = self._scale(cheapest)
+        shift, highest = self._cost_shift_and_highest_price(cheapest)
         low, high = 0, None
         price = min(highest, max(1, (cheapest << shift) // (8 * prod(self.space.ways) * self.limit)))
-        if self.floor() > self.limit:  # nothing fits, but the error says by how little
+        if self.arena_floor_bytes() > self.limit:  # nothing fits, but the error says by how little
             price = highest
         for _ in range(MOST_SEARCHES):
             priced = PricedStorage(self.space.objective, self.space.coarse, shift, price, self.items)
-            if self._fits_at(priced):
+            if self._fits_at_prices(priced):
                 high, self.fitting = price, replace(priced, price=min(highest, SURELY * price))
             elif price == highest:
                 return
@@ -137,20 +137,20 @@ class _Search:
                 return
             price = min(highest, price * 8) if high is None else max(low + 1, isqrt(max(1, low) * high))
 
-    def price_some(self) -> None:
+    def price_some_tensors(self) -> None:
         """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
         if self.fitting is None or (self.best is not None and self.best[1].cost == self.lower):
             return
-        nbytes = {v: self._least({v: item}) for v, item in self.items.items()}
+        nbytes = {v: self._least_stored_bytes({v: item}) for v, item in self.items.items()}
         descending = sorted(nbytes, key=lambda v: -nbytes[v])
         for order in (descending, descending[::-1]):
             few, many = 0, len(order)
             while many - few > 1:
                 some = (few + many) // 2
                 priced = replace(self.fitting, items={v: self.items[v] for v in order[:some]})
-                few, many = (few, some) if self._fits_at(priced) else (some, many)
+                few, many = (few, some) if self._fits_at_prices(priced) else (some, many)
 
-    def _scale(self, cheapest: int) -> tuple[int, int]:
+    def _cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
         """Return by how many bits to scale costs, and the highest price per byte stored, so that sums stay in range."""
         coarse, most = self.space.coarse, MOST
         if self.space.carriage is not None:
@@ -160,14 +160,14 @@ class _Search:
         in_range = most.bit_length() - 4 - cheapest.bit_length()
         return max(0, min(FINENESS, in_range, highest.bit_length() - HIGH.bit_length())), highest
 
-    def _fits_at(self, objective: PricedStorage) -> bool:
+    def _fits_at_prices(self, objective: PricedStorage) -> bool:
         """Search at these prices; say whether what is found fits."""
         self.searches += 1
         found = self.searcher(replace(self.space, objective=objective))
         if found.lower_bound is not None and len(objective.items) == len(self.items):
             allowed = objective.price * prod(self.space.ways) * self.limit
             self.lower = max(-(-(found.lower_bound - allowed) >> objective.shift), self.lower or 0)
-        return self.offer(self.name, Outcome(found.choice, self.space.cost(found.choice), None, found.details))
+        return self.offer_outcome(self.name, Outcome(found.choice, self.space.cost(found.choice), None, found.details))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +196,16 @@ def cheapest_fitting_plan(
     free = found[next(iter(searchers))]
     search = _Search(space, arena_of, limit, free.lower_bound, *next(iter(searchers.items())))
     for other, outcome in found.items():
-        search.offer(other, outcome)
+        search.offer_outcome(other, outcome)
     cheapest = min(found.values(), key=lambda outcome: outcome.cost)
     for search.name, search.searcher in searchers.items():
         if search.best is not None and search.best[1].cost in (cheapest.cost, search.lower):
             break
         search.fitting = None
-        search.price_all(max(1, free.cost))
-        search.price_some()
+        search.price_all_tensors(max(1, free.cost))
+        search.price_some_tensors()
     if search.best is None:
-        raise DoesNotFitError(limit, min(search.sizes.values()), search.floor())
+        raise DoesNotFitError(limit, min(search.sizes.values()), search.arena_floor_bytes())
     best, outcome = search.best
     allowed = Allowed(
         limit_bytes=limit,

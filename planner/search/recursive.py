@@ -54,7 +54,7 @@ def _solve_step(space: Space, choice: Sequence[State], step: int, limits: Limits
         for domain, without, state in zip(domains, plain, known.states, strict=True)
     ]
     return domains, minimise(
-        DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible(known.value))),
+        DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective(known.value))),
         limits,
         iter([start]),
     )

@@ -152,7 +152,7 @@ def _best_under_other_options(space: Space, asked: SearchOptions, known: Coarsen
     """Return the best that some searchers find among the plans of other options, as one of this space."""
     other = replace(space_of(space.coarse.graph, asked, known), objective=space.objective)
     found = min((_searched_outcome(asked, name, other) for name in names), key=lambda outcome: outcome.cost)
-    choice = space.adopted(other, found.choice)
+    choice = space.choice_adopted(other, found.choice)
     return replace(found, choice=choice, cost=space.cost(choice))
 
 

@@ -52,7 +52,7 @@ class Space:
         """Return the same space in which nothing is partial."""
         return replace(self, carriage=None)
 
-    def feasible(self, cost: int | None = None) -> Objective:
+    def feasible_objective(self, cost: int | None = None) -> Objective:
         """Return the objective under which whatever does not go together costs more than a plan of this cost."""
         if self.carriage is None:
             return self.objective
@@ -81,7 +81,7 @@ class Space:
             partial = self.carriage is not None and v in self.carriage.partial[step]
             return (*placements, PARTIAL) if partial else placements
         choices = choices_at(
-            variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.everywhere
+            variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.allows_everywhere
         )
         sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
         return (*choices, *map(carrying_choice, sets))
@@ -93,7 +93,7 @@ class Space:
             return layouts_of(variable.shape, ways, tuple(states))
         return strategies_of(variable.signature, ways, tuple(states))
 
-    def adopted(self, tied: Space, choice: Sequence[State]) -> tuple[State, ...]:
+    def choice_adopted(self, tied: Space, choice: Sequence[State]) -> tuple[State, ...]:
         """Return a choice of a space with more ties, in this one."""
         kinds = ("tensor" if isinstance(one, TensorVariable) else "node" for one in self.coarse.variables)
         names = zip(kinds, (one.members[0] for one in self.coarse.variables), strict=True)
@@ -106,7 +106,7 @@ class Space:
     def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
         """Return the problem of choosing one of the candidates of every variable."""
         domains = [self.domain(v, states) for v, states in enumerate(candidates)]
-        return problem_of_graph(self.coarse, domains, self.tables, self.feasible())
+        return problem_of_graph(self.coarse, domains, self.tables, self.feasible_objective())
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
         """Return every tensor's layout."""

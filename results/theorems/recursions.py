@@ -80,7 +80,9 @@ def best_in_its_own_account(space: Space) -> int:
         stored = [domains[factor.scope[-1]].states[at][0] for at in pairs[factor.scope[-1]][:, 0]]
         copies = np.array([way if place == REPLICATE else 1 for place in stored])
         order = sorted(factor.scope)
-        number = tables.arranged(tables.intern(first + copies * second), tuple(map(order.index, factor.scope)))
+        number = tables.with_axes_arranged(
+            tables.intern(first + copies * second), tuple(map(order.index, factor.scope))
+        )
         terms.append((tuple(order), number))
     problem = Problem(tables, tuple(map(len, pairs)), tuple(terms))
     return minimise(DenseModel(problem), LIMITS).value

@@ -54,7 +54,7 @@ def test_a_group_costs_no_more_than_its_members(case, large):
         chosen = tuple(int(quotient.groups_of(v)[state]) for v, state in enumerate(states))
         assert least_over[chosen] <= cost
     for chosen, cost in enumerated(quotient.standing).items():
-        states = quotient.standing_for(chosen)
+        states = quotient.states_standing_for(chosen)
         assert all(of[state] == state for of, state in zip(groups, states, strict=True))
         assert cost == problem.value(states)
 
@@ -80,7 +80,7 @@ def least_with(problem):
 def test_marginals(problem, beyond):
     best = least(problem)
     elimination = eliminate(problem, order_of(problem).variables, whole=True)
-    found = elimination.marginals(best, best + beyond, MANY)
+    found = elimination.min_marginals(best, best + beyond, MANY)
     for costs, expected in zip(found, least_with(problem), strict=True):
         assert (costs == np.minimum(expected, best + beyond)).all()
 
@@ -101,7 +101,7 @@ def test_what_is_stored_comes_back(monkeypatch, number):
     tables = of_tables.Tables()
     stored = tables.intern(np.array([3, number, 5]))
     assert tables[stored].tolist() == [3, number, 5]
-    assert tables.at(stored, (1,)) == number
+    assert tables.part_of_table(stored, (1,)) == number
 
 
 def test_of_equal_choices_the_least_cost_counts():
@@ -117,8 +117,8 @@ def test_too_many_choices_are_not_gone_through():
     number = tables.intern(np.zeros((9, 9), dtype=np.int64))
     problem = Problem(tables, (9, 9), (((0, 1), number),))
     elimination = eliminate(problem, (0, 1), whole=True)
-    assert elimination.marginals(0, 1, 80) is None
-    assert elimination.marginals(0, 1, 81) is not None
+    assert elimination.min_marginals(0, 1, 80) is None
+    assert elimination.min_marginals(0, 1, 81) is not None
 
 
 def tuned(**numbers):
@@ -144,7 +144,7 @@ def test_what_quotients_say_is_true(case, scale, near, close):
     problem, groups = case
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
-    known = solve_over_groups(model, Known.of(model, [0] * len(problem.sizes)), limits, groups)
+    known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), limits, groups)
     assert known.lower == -(-least(Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
     assert_true_of(known, problem)
     again = solve_over_halved_groups(model, known, limits, groups)
@@ -160,10 +160,10 @@ class Scaled(DenseModel):
         tables = of_tables.Tables()
         terms = tuple((scope, tables.intern(scale * problem.tables[number])) for scope, number in problem.terms)
         self.view = DenseModel(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
-        self.scale, self.relaxed = scale, self.view.relaxed
+        self.scale, self.relaxed = scale, self.view.relaxed_problem
 
     def terms(self, most_entries):
-        return self.view.terms(most_entries)
+        return self.view.lazy_terms(most_entries)
 
     def restricted(self, live):
         return Scaled(self.exact(live), self.scale)
@@ -175,7 +175,7 @@ def test_a_group_goes_that_only_worse_choices_have(scale):
     tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
     terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
     model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
-    known = solve_over_groups(model, Known.of(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
+    known = solve_over_groups(model, Known.of_choice(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
     assert (known.cost, known.lower) == (4, 0)
     assert known.live == ((0, 1), (0, 1))
 
@@ -186,9 +186,9 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
     """But for dominated groups, of which no more is known than of all."""
     problem, groups = case
     model = Scaled(problem, scale)
-    known = solve_over_groups(model, Known.of(model, [0] * len(problem.sizes)), tuned(), groups)
+    known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), tuned(), groups)
     quotient = Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)])
-    _, alive = Dominance(quotient.tables).prune(quotient.least)
+    _, alive = Dominance(quotient.tables).prune_dominated_states(quotient.least)
     for v, costs in enumerate(least_with(quotient.least)):
         for state, group in enumerate(quotient.groups_of(v).tolist()):
             worse = group in alive[v] and costs[group] > scale * (known.cost - 1)
@@ -202,7 +202,7 @@ def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
     problem, _ = case
     model = DenseModel(problem)
     best = min(enumerated(problem), key=problem.value)
-    known = solve_over_groups(model, Known.of(model, best), tuned(), [np.arange(size) for size in problem.sizes])
+    known = solve_over_groups(model, Known.of_choice(model, best), tuned(), [np.arange(size) for size in problem.sizes])
     assert known.is_proved
     assert (known.best, known.lower) == (best, known.cost)
 
@@ -210,7 +210,7 @@ def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
 def test_a_quotient_of_most_states_is_not_worth_its_time():
     tables = of_tables.Tables()
     problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
-    known = Known.of(DenseModel(problem), (0,))
+    known = Known.of_choice(DenseModel(problem), (0,))
     groups = [np.array([0, 1, 1])]
     assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.6)), groups) is known
     assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.7)), groups).is_proved
@@ -222,7 +222,7 @@ def test_work_stays_within_limits():
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
     groups = [np.arange(20) // 10 * 10] * 4
-    known = solve_over_groups(DenseModel(problem), Known.of(DenseModel(problem), (0,) * 4), Limits(), groups)
+    known = solve_over_groups(DenseModel(problem), Known.of_choice(DenseModel(problem), (0,) * 4), Limits(), groups)
     assert not known.is_proved
     again = solve_over_halved_groups(DenseModel(problem), known, Limits(operations=100), groups)
     assert (again.best, again.lower, again.live) == (known.best, known.lower, known.live)

@@ -36,7 +36,7 @@ def lived(draw):
 def test_of_a_problem(case):
     """Equal numbers stand for equal tables; entries are those of all distinct ones."""
     problem, live = case
-    outline = DenseModel(problem).outline(live)
+    outline = DenseModel(problem).outline_of_problem(live)
     part = restricted_problem(problem, dict(enumerate(live)))
     assert outline.sizes == part.sizes
     assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
@@ -51,7 +51,7 @@ def test_one_table_over_other_states_is_another():
     tables = Tables()
     number = tables.intern(np.array([1, 2, 3]))
     model = DenseModel(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
-    assert model.outline([(0, 1), (0, 2), (0, 1)]).terms == (((0,), 0), ((1,), 1), ((2,), 0))
+    assert model.outline_of_problem([(0, 1), (0, 2), (0, 1)]).terms == (((0,), 0), ((1,), 1), ((2,), 0))
 
 
 def test_terms_of_one_key_and_other_sizes_differ():
@@ -64,7 +64,7 @@ def test_terms_of_one_key_and_other_sizes_differ():
 @settings(deadline=None)
 def test_the_exact_problem_costs_what_the_model_says(case):
     problem, live = case
-    part = DenseModel(problem).exact(live)
+    part = DenseModel(problem).exact_problem(live)
     for states, cost in enumerated(part).items():
         assert cost == problem.value([of[state] for of, state in zip(live, states, strict=True)])
 
@@ -72,7 +72,7 @@ def test_the_exact_problem_costs_what_the_model_says(case):
 def test_where_all_states_are_live_the_exact_problem_is_the_problem():
     tables = Tables()
     problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 2]))),), 3)
-    assert enumerated(DenseModel(problem).exact([(0, 1)])) == enumerated(problem)
+    assert enumerated(DenseModel(problem).exact_problem([(0, 1)])) == enumerated(problem)
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
@@ -84,7 +84,7 @@ def test_of_shared_fetches(name, placements):
     coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model = model_of(coarse, domains, space.objective)
     assert isinstance(model, SharedFetchModel)
-    outline = model.outline([tuple(range(size)) for size in model.sizes])
+    outline = model.outline_of_problem([tuple(range(size)) for size in model.sizes])
     tables, made = Tables(), {}
     for factor, (scope, number) in zip(coarse.factors, outline.terms, strict=True):
         alone = problem_of(replace(coarse, factors=(factor,)), domains, tables, space.objective)
@@ -102,7 +102,7 @@ def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placement
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model, rng = model_of(space.coarse, domains, space.objective), np.random.default_rng(0)
     live = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
-    part, smaller = model.exact(live), model.restricted(live)
+    part, smaller = model.exact_problem(live), model.restricted_model(live)
     for _ in range(20):
         states = [int(rng.integers(len(of))) for of in live]
         chosen = [of[state] for of, state in zip(live, states, strict=True)]

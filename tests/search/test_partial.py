@@ -96,7 +96,7 @@ def levels(matrices, ways):
 
 def crossed(cost, strategies, layouts):
     crossings = cost.crossings(strategies, layouts)
-    return crossings.spread(crossings.levels())
+    return crossings.over_strategies(crossings.table_by_level())
 
 
 @given(st.data())

@@ -58,7 +58,7 @@ def test_simplified_costs_the_same(problem):
 @given(problems())
 @settings(deadline=None)
 def test_without_dominated_states_an_optimum_is_left(problem):
-    pruned, kept = Dominance(problem.tables).prune(problem)
+    pruned, kept = Dominance(problem.tables).prune_dominated_states(problem)
     assert least(pruned) == least(problem)
     for states, value in enumerated(pruned).items():
         assert value == problem.value([of[s] for of, s in zip(kept, states, strict=True)])
@@ -79,22 +79,22 @@ def test_bounds_hold_and_never_fall(problem):
     problem = pairwise_relaxation(problem)  # messages are of pairs
     exact, messages, before = enumerated(problem), Messages(problem), None
     for _ in range(4):
-        messages.sweep()
-        value = messages.value()
+        messages.sweep_variables()
+        value = messages.lower_bound()
         assert value <= min(exact.values())
         assert before is None or value >= before - 1
         before = value
-    for v, costs in enumerate(messages.of_states()):
+    for v, costs in enumerate(messages.state_bounds()):
         for state, cost in enumerate(costs):
             assert cost <= min(value for states, value in exact.items() if states[v] == state)
-    assert problem.value(messages.round()) in exact.values()
+    assert problem.value(messages.rounded_choice()) in exact.values()
 
 
 def test_bounds_of_one_variable_are_its_costs():
     tables, costs = Tables(), np.array([5, -3, 8])
     messages = Messages(Problem(tables, (3,), (((0,), tables.intern(costs)),), 7))
-    assert messages.value() == 4
-    assert (messages.of_states()[0] == costs + 7).all()
+    assert messages.lower_bound() == 4
+    assert (messages.state_bounds()[0] == costs + 7).all()
 
 
 @given(problems(fewest=0))
@@ -124,7 +124,7 @@ def test_large_tables_are_minimised_block_by_block(sizes, distinct):
     alike = rng.integers(0, min(distinct, sizes[0]), sizes[0])
     terms = [(tables.intern(rng.integers(0, 99, [sizes[a] for a in scope])[alike]), scope) for scope in scopes]
     full = sum(tables[number].reshape([sizes[a] if a in scope else 1 for a in range(rank)]) for number, scope in terms)
-    least_of_all, beyond = tables.minimum(tuple(terms), sizes)
+    least_of_all, beyond = tables.minimum_over_first_axis(tuple(terms), sizes)
     assert (least_of_all + tables[beyond] == full.min(axis=0)).all()
 
 

@@ -56,7 +56,7 @@ def task(model, limits=Limits(), starts=(), groups=None):  # noqa: B008 - a froz
 
 
 def first(problem):
-    return Known.of(DenseModel(problem), (0,) * len(problem.sizes))
+    return Known.of_choice(DenseModel(problem), (0,) * len(problem.sizes))
 
 
 def chain():
@@ -94,7 +94,7 @@ def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, wit
 
 def test_a_bound_of_what_is_left_is_no_bound_of_what_is_known(monkeypatch):
     """Where no better choice is left, that may cost more than the best known does."""
-    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, known: known.raised(known.cost + 1)})
+    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, known: known.with_lower_bound(known.cost + 1)})
     found = minimise(DenseModel(chain()), Limits())
     assert found.bound == found.value
 
@@ -135,7 +135,7 @@ def test_stages_in_any_order_on_random_graphs(seed, begin):
     stages = [name for name in STAGES if not name.startswith("whole")]
     limits = Limits(tuning=Tuning(quotient_part=1))
     for names in list(permutations(stages))[seed % 5 :: 31]:
-        known = Known.of(model, start if begin == "plan" else [0] * len(model.sizes))
+        known = Known.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
         one = task(model, limits, [start], lambda: groups)
         for name in (*names, "whole at last"):
             known = STAGES[name](one, known)
@@ -165,7 +165,10 @@ def test_solving_what_is_live(problem, data):
     among = [
         cost
         for states, cost in enumerated(problem).items()
-        if all(state in of for state, of in zip(states, known.live_alike(model.colours), strict=True))
+        if all(
+            state in of
+            for state, of in zip(states, known.live_states_by_colour(model.colours_of_variables), strict=True)
+        )
     ]
     assert found.is_proved
     assert found.cost == found.lower == problem.value(found.best) == min(known.cost, *among)
@@ -183,9 +186,11 @@ def test_what_does_not_fit_is_not_solved(limits):
     assert solve_live(task(DenseModel(problem)), first(problem)).is_proved
     found = solve_live(task(DenseModel(problem), limits), first(problem))
     assert not found.is_proved
-    assert found.too_many == found.states == 6
+    assert found.too_many == found.live_state_count == 6
     assert not solve_live(task(DenseModel(problem)), found).is_proved, "as many states as were too many"
-    assert solve_live(task(DenseModel(problem)), found.bounded([range(3)] * 2, [np.array([0, 9, 9])] * 2)).is_proved
+    assert solve_live(
+        task(DenseModel(problem)), found.with_state_bounds([range(3)] * 2, [np.array([0, 9, 9])] * 2)
+    ).is_proved
 
 
 @given(problems(fewest=0), st.sampled_from([1, 30]))
@@ -218,7 +223,7 @@ def test_bounds_of_messages_are_rounded_up(scale):
 def test_messages_bound_the_plans_of_random_graphs(seed):
     """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
     model, start, _, best = solved_graph(seed)
-    before = Known.of(model, start)
+    before = Known.of_choice(model, start)
     known = bound_by_messages(task(model), before)
     assert known.cost / 2 < known.lower <= best.value or known.is_proved
 
@@ -246,7 +251,7 @@ def test_what_is_held_keeps_its_state():
     pairs = [((u, v), pair) for v in range(8) for u in range(v)]
     problem = Problem(tables, (3,) * 8, tuple([((v,), alone) for v in range(8)] + pairs))
     model = DenseModel(problem)
-    known = Known.of(model, (1,) * 8)
+    known = Known.of_choice(model, (1,) * 8)
     limits = Limits(tuning=Tuning(neighbourhoods=((3, 9.0),)))
     assert improved_by_neighbourhoods(model, known, limits, inf).best == (2,) * 8
 

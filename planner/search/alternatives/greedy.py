@@ -57,10 +57,12 @@ def _cheapest_state(problem: Problem, free: list[int], terms: list[Term], decide
     place = {v: number for number, v in enumerate(free)}
     tables, local = problem.tables, []
     for scope, number in terms:
-        fixed = tables.taken(number, tuple((decided[v],) if v in decided else None for v in scope))
+        fixed = tables.restricted_to_states(number, tuple((decided[v],) if v in decided else None for v in scope))
         axes = tuple(axis for axis, v in enumerate(scope) if v in place)
         placed = tuple(place[scope[axis]] for axis in axes)
-        local.append((tuple(sorted(placed)), tables.arranged(tables.lowest(fixed, axes, 1), placed)))
+        local.append(
+            (tuple(sorted(placed)), tables.with_axes_arranged(tables.minimum_over_other_axes(fixed, axes, 1), placed))
+        )
     sizes = tuple(problem.sizes[v] for v in free)
     order = greedy_order(sizes, [scope for scope, _ in local]).variables
     left = eliminate(Problem(tables, sizes, tuple(local)), [v for v in order if v != 0]).remaining

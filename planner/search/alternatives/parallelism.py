@@ -35,7 +35,9 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     run everywhere do what is cheapest.
     """
     styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.data(v), steps), limits)
+    return best_keeping_to_alternatives(
+        space, lambda v: _repeated_at_all_steps(styles.data_parallel_options(v), steps), limits
+    )
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -46,7 +48,9 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     everywhere. Which of these is for the solver to choose.
     """
     styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.model(v), steps), limits)
+    return best_keeping_to_alternatives(
+        space, lambda v: _repeated_at_all_steps(styles.model_parallel_options(v), steps), limits
+    )
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -60,7 +64,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
         found[_group_sizes_text(space.ways, across)] = best_keeping_to_alternatives(
-            space, styles.composed(across, steps), limits
+            space, styles.data_then_model_rule(across, steps), limits
         )
     groups = min(found, key=lambda name: found[name].cost)
     bounds = [outcome.lower_bound for outcome in found.values()]
@@ -77,7 +81,9 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     network without convolutions is model parallel.
     """
     styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(space, lambda v: _repeated_at_all_steps(styles.by_layer(v), steps), limits)
+    return best_keeping_to_alternatives(
+        space, lambda v: _repeated_at_all_steps(styles.wanted_by_layer(v), steps), limits
+    )
 
 
 def _repeated_at_all_steps(alternatives: Iterable[Wanted], steps: int) -> Alternatives:
@@ -101,7 +107,7 @@ class _Styles:
     batch: Labels
     parts: Mapping[Name, set[str]]
 
-    def data(self, v: int) -> list[Wanted]:
+    def data_parallel_options(self, v: int) -> list[Wanted]:
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
             dims = [self.batch.tensors.get(name, frozenset()) for name in variable.members]
@@ -109,7 +115,7 @@ class _Styles:
         choices = [self.batch.nodes[name] or {EVERYWHERE} for name in variable.members]
         return [frozenset[object]().union(*choices)]
 
-    def model(self, v: int) -> list[Wanted]:
+    def model_parallel_options(self, v: int) -> list[Wanted]:
         variable, graph = self.coarse.variables[v], self.coarse.graph
         if not isinstance(variable, TensorVariable):
             return [{EVERYWHERE, *chain.from_iterable(map(self._model_variables, variable.members))}]
@@ -127,19 +133,25 @@ class _Styles:
         own = weight_variables(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
         return self._model_dims.nodes[name].union(own) - self.batch.nodes[name]
 
-    def composed(self, across: int, steps: int) -> Rule:
+    def data_then_model_rule(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""
 
         def rule(v: int) -> Alternatives:
-            return [[outer] * across + [inner] * (steps - across) for outer in self.data(v) for inner in self.model(v)]
+            return [
+                [outer] * across + [inner] * (steps - across)
+                for outer in self.data_parallel_options(v)
+                for inner in self.model_parallel_options(v)
+            ]
 
         return rule
 
-    def by_layer(self, v: int) -> list[Wanted]:
+    def wanted_by_layer(self, v: int) -> list[Wanted]:
         """Return what the parts of the network that the variable belongs to allow."""
         kind = "tensor" if isinstance(self.coarse.variables[v], TensorVariable) else "node"
         parts = {part for name in self.coarse.variables[v].members for part in self.parts.get((kind, name), ())}
-        return (self.data(v) if parts != {"model"} else []) + (self.model(v) if "model" in parts else [])
+        return (self.data_parallel_options(v) if parts != {"model"} else []) + (
+            self.model_parallel_options(v) if "model" in parts else []
+        )
 
 
 @lru_cache(maxsize=1)

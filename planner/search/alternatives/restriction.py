@@ -34,7 +34,8 @@ def best_keeping_to_alternatives(space: Space, rule: Rule, limits: Limits) -> Ou
         return best_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     return Outcome.of(
-        domains, minimise(DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible())), limits)
+        domains,
+        minimise(DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective())), limits),
     )
 
 

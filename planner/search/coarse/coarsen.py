@@ -140,16 +140,16 @@ class Coarsenings:
 
     def variables(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
-        return 1 + max(self._grouped((ties, False, frozenset())).variable_of.values(), default=-1)
+        return 1 + max(self._grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)
 
     def _coarsen(self, key: _Key) -> CoarseGraph:
-        grouped, (ties, partial, _) = self._grouped(key), key
+        grouped, (ties, partial, _) = self._grouped_by_ties(key), key
         variables = _variables(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors_of_charges(self._graph, self._charged(grouped.may_differ, partial), grouped.variable_of)
+        factors = _factors_of_charges(self._graph, self._all_charges(grouped.may_differ, partial), grouped.variable_of)
         coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
         return _without_repeats(coarse) if ties.repeats else coarse
 
-    def _grouped(self, key: _Key) -> _Grouped:
+    def _grouped_by_ties(self, key: _Key) -> _Grouped:
         if key not in self._groups:
             ties, partial, untied = key
             graph, found = self._graph, self._signatures
@@ -166,7 +166,7 @@ class Coarsenings:
     def _timesteps(self) -> list[list[Name]]:
         return list(_ties_of_unrolled_cells(self._graph, self._signatures))
 
-    def _charged(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
+    def _all_charges(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
         key = tuple(may_differ.items()), partial
         if key not in self._charges:
             self._charges[key] = list(

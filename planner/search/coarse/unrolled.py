@@ -28,7 +28,7 @@ def cells(graph: Graph, signatures: Mapping[str, Signature]) -> dict[str, Cell]:
     """
     if any(node.unroll is not None for node in graph.nodes):
         return {node.name: node.unroll[0] for node in graph.nodes if node.unroll is not None}
-    found = _Families([node for node in graph.nodes if node.forward is None], graph, signatures).unrolled()
+    found = _Families([node for node in graph.nodes if node.forward is None], graph, signatures).cells_by_node()
     for node in graph.nodes:
         if node.forward in found:
             found[node.name] = found[node.forward]
@@ -51,9 +51,9 @@ class _Families:
         self._family: dict[int, int] = {}
         self._waiting: list[tuple[int, int, list[tuple[int, int]]]] = []
 
-    def unrolled(self) -> dict[str, Cell]:
+    def cells_by_node(self) -> dict[str, Cell]:
         """Return the family of every node of an unrolled cell."""
-        first = self._first()
+        first = self._families_reading_weights()
         if not first:
             return {}
         for number, node in enumerate(self._nodes):
@@ -61,19 +61,19 @@ class _Families:
             for operand, name in enumerate(node.inputs):
                 self._readers[name].append((number, operand))
         for nodes in first:
-            self._add(dict(enumerate(nodes)))
-        self._extend()
-        recurrent = self._recurrent()
+            self._add_family(dict(enumerate(nodes)))
+        self._add_families_of_readers()
+        recurrent = self._recurrent_families()
         for family in recurrent:
-            for members in list(self._behind(family)):
+            for members in list(self._families_read_by(family)):
                 recurrent.append(len(self._members))
-                self._add(members)
+                self._add_family(members)
                 before = len(self._members)
-                self._extend()
+                self._add_families_of_readers()
                 recurrent.extend(range(before, len(self._members)))
         return {self._nodes[n].name: family for family in recurrent for n in self._members[family].values()}
 
-    def _first(self) -> list[list[int]]:
+    def _families_reading_weights(self) -> list[list[int]]:
         """Return the families of nodes that read the same weights."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, likeness in enumerate(self._likeness):
@@ -81,7 +81,7 @@ class _Families:
                 groups[likeness].append(number)
         return [nodes for nodes in groups.values() if len(nodes) > 1]
 
-    def _add(self, members: Mapping[int, int]) -> None:
+    def _add_family(self, members: Mapping[int, int]) -> None:
         """Add a family; what reads its results is to be looked at."""
         family = len(self._members)
         self._members.append(dict(members))
@@ -103,7 +103,7 @@ class _Families:
                 found[output, operand, self._likeness[reader]].append(reader)
         return found
 
-    def _extend(self) -> None:
+    def _add_families_of_readers(self) -> None:
         """Add families of readers until there are none.
 
         The first in the graph's order come first, and of these the largest, so that a reader in the same timestep is
@@ -113,9 +113,9 @@ class _Families:
             members = dict(heappop(self._waiting)[2])
             new = not any(number in self._family for number in members.values())
             if new and len(members) == len(set(members.values())):
-                self._add(members)
+                self._add_family(members)
 
-    def _recurrent(self) -> list[int]:
+    def _recurrent_families(self) -> list[int]:
         """Return the families of the connected parts in which a family feeds itself."""
         feeds: dict[int, set[int]] = defaultdict(set)
         for family, members in enumerate(self._members):
@@ -125,7 +125,7 @@ class _Families:
         parts = _connected_parts(len(self._members), feeds)
         return sorted(family for part in parts if _has_cycle(part, feeds) for family in part)
 
-    def _behind(self, family: int) -> Iterator[dict[int, int]]:
+    def _families_read_by(self, family: int) -> Iterator[dict[int, int]]:
         """Yield the families whose results a family reads, where none of their nodes belongs to one yet."""
         members = self._members[family]
         for operand in range(max(len(self._nodes[number].inputs) for number in members.values())):

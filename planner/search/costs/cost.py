@@ -42,7 +42,7 @@ class FetchCost:
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Volumes:
         """Return elements moved, [strategy of each node..., layout]."""
-        carried, sign = self._carried(strategies, layouts), (-1) ** (len(self.nodes) - 1)
+        carried, sign = self._steps_carried(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
             found = volume_not_owned(self.nodes, strategies, layouts)
             return found if sign > 0 else -found
@@ -60,31 +60,34 @@ class FetchCost:
         """
         if len(self.operands) != 1:
             return None
-        carries, without = strategies[0].carries(self.operands[0])
+        carries, without = strategies[0].steps_carrying_operands(self.operands[0])
         wrong = (carries[:, None] & ~layouts.partial) | (without[:, None] & layouts.partial)
         return _infeasibility_flags(wrong, (len(carries), len(layouts.states)))
 
-    def _carried(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
+    def _steps_carried(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
         """Return, per node, [strategy]: the steps at which it carries the tensor's terms; None if never partial."""
         if not layouts.partial.any():
             return None
         if len(self.operands) != len(self.nodes):
             raise ValueError("expected the operands through which each node reads a tensor that may be partial")
-        return [domain.carries(operands)[0] for domain, operands in zip(strategies, self.operands, strict=True)]
+        return [
+            domain.steps_carrying_operands(operands)[0]
+            for domain, operands in zip(strategies, self.operands, strict=True)
+        ]
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every fetch by itself.
 
         Only the last node's fetches count: what the term says of the earlier ones cancels out.
         """
-        carried = self._carried(strategies, layouts)
+        carried = self._steps_carried(strategies, layouts)
         across, last = Across(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
         parts = []
         for size in range(last + 1):
             for nodes in combinations(range(last), size):
                 had = [(node, need) for node in nodes for need in range(len(self.nodes[node]))]
                 for need in range(len(self.nodes[last])):
-                    parts.append(((-1) ** (last - size), across.beyond((last, need), had)))
+                    parts.append(((-1) ** (last - size), across.fetch_beyond((last, need), had)))
                     had.append((last, need))
         return Crossings(across.of, tuple(parts))
 
@@ -104,10 +107,10 @@ class StoreCost:
         """Return 1 where the tensor is partial at a step that does not sum, [strategy, layout]; None if nowhere."""
         if not layouts.partial.any():
             return None
-        summing = strategies[0].carrying
+        summing = strategies[0].steps_carrying_terms
         for name, how in self.signature.description.strategies.items():
             if how.reducer == "Sum":
-                summing = summing | strategies[0].mask(name)
+                summing = summing | strategies[0].steps_choosing(name)
         return _infeasibility_flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
@@ -134,7 +137,7 @@ class Agreed:
         """Return what crosses each level, of every store by itself."""
         found, agree = self.store.crossings(strategies[:1], layouts), _agreement_flags(strategies)
         parts = tuple(
-            (-sign, _widened_table(found.spread(part), len(strategies)) * agree) for sign, part in found.parts
+            (-sign, _widened_table(found.over_strategies(part), len(strategies)) * agree) for sign, part in found.parts
         )
         return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
 

@@ -35,11 +35,11 @@ class Crossings:
     of: tuple[NDArray[np.intp], ...]
     parts: tuple[tuple[int, Table], ...]
 
-    def levels(self) -> Table:
+    def table_by_level(self) -> Table:
         """Return elements across each level, [level, class of each node..., layout]."""
         return sum((sign * part for sign, part in self.parts[1:]), self.parts[0][0] * self.parts[0][1])
 
-    def spread(self, table: Table) -> Table:
+    def over_strategies(self, table: Table) -> Table:
         """Return a table over classes as one over strategies; its last axes are [class of each node..., layout]."""
         for axis, of in enumerate(reversed(self.of), start=2):
             table = table.take(of if table.shape[-axis] > 1 else np.zeros_like(of), axis=-axis)
@@ -78,31 +78,31 @@ class Across:
         self._at = at.reshape(groups.shape[1:])
         self._found: dict[frozenset[tuple[int, int]], Table] = {}
 
-    def beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
+    def fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
         """Return the fetch of what is in a need and in none of those had before."""
         subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
-        parts = [(-1) ** len(others) * self._common(frozenset((need, *others))) for others in subsets]
+        parts = [(-1) ** len(others) * self._fetch_of_common(frozenset((need, *others))) for others in subsets]
         return np.asarray(reduce(np.add, parts) * self._together)
 
-    def _common(self, needs: frozenset[tuple[int, int]]) -> Table:
+    def _fetch_of_common(self, needs: frozenset[tuple[int, int]]) -> Table:
         """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
         if needs not in self._found:
-            self._found[needs] = self._count(needs)
+            self._found[needs] = self._fetch_of_common_needs(needs)
         return self._found[needs]
 
-    def _count(self, needs: frozenset[tuple[int, int]]) -> Table:
+    def _fetch_of_common_needs(self, needs: frozenset[tuple[int, int]]) -> Table:
         steps, states = len(self._layouts.ways), len(self._layouts.states)
         if not self._layouts.shape:
             one = np.full((steps + 1, *(1 for _ in self.of), states), prod(self._layouts.ways), dtype=np.int64)
-            return self._differences(one)
+            return self._differences_of_levels(one)
         axes = []
         for node, terms in enumerate(self._terms):
             kept = [number for at, number in sorted(needs) if at == node]
             axes.append([[tuple(term[n] for n in kept) for term in dim[: None if kept else 1]] for dim in terms])
         volume = volume_within_holdings(axes, self._masks, self._layouts.ways).astype(np.int64)
-        return self._differences(np.moveaxis(volume[..., self._at], -2, 0))
+        return self._differences_of_levels(np.moveaxis(volume[..., self._at], -2, 0))
 
-    def _differences(self, volume: Table) -> Table:
+    def _differences_of_levels(self, volume: Table) -> Table:
         had = volume * self._terms_read
         return np.asarray(had[:-1] - had[1:])
 

@@ -44,7 +44,7 @@ class Layouts:
     replicated: Masks
     partial: Masks
 
-    def taken(self, kept: Sequence[int]) -> Layouts:
+    def restricted_to(self, kept: Sequence[int]) -> Layouts:
         """Return the domain of some of the states, by number."""
         states, at = tuple(self.states[state] for state in kept), list(kept)
         partial = self.partial[at] if len(self.partial) > 1 else self.partial
@@ -61,30 +61,32 @@ class Strategies:
     states: tuple[Strategy, ...]
     masks: dict[str, Masks] = field(default_factory=dict)
 
-    def mask(self, variable: str) -> Masks:
+    def steps_choosing(self, variable: str) -> Masks:
         """Return [state]: the steps at which the variable is chosen."""
         found = self.masks.get(variable)
         return np.zeros(len(self.states), dtype=np.int64) if found is None else found
 
     @property
-    def carrying(self) -> Masks:
+    def steps_carrying_terms(self) -> Masks:
         """Return [state]: the steps at which terms of partial operands are carried."""
-        return self._any(choice for choice in self.masks if operands_carried(choice))
+        return self._steps_choosing_any(choice for choice in self.masks if operands_carried(choice))
 
-    def carries(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
+    def steps_carrying_operands(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
         """Return [state] twice: the steps that carry terms of some of these operands, and those that leave some out."""
-        some = self._any(choice for choice in self.masks if operands_carried(choice).intersection(operands))
+        some = self._steps_choosing_any(
+            choice for choice in self.masks if operands_carried(choice).intersection(operands)
+        )
         without = (
             choice
             for choice in self.masks
             if operands_carried(choice) and not operands_carried(choice).issuperset(operands)
         )
-        return some, self._any(without)
+        return some, self._steps_choosing_any(without)
 
-    def _any(self, choices: Iterable[str]) -> Masks:
-        return reduce(np.bitwise_or, map(self.mask, choices), np.zeros(len(self.states), dtype=np.int64))
+    def _steps_choosing_any(self, choices: Iterable[str]) -> Masks:
+        return reduce(np.bitwise_or, map(self.steps_choosing, choices), np.zeros(len(self.states), dtype=np.int64))
 
-    def taken(self, kept: Sequence[int]) -> Strategies:
+    def restricted_to(self, kept: Sequence[int]) -> Strategies:
         """Return the domain of some of the states, by number."""
         states, at = tuple(self.states[state] for state in kept), list(kept)
         return replace(self, states=states, masks={name: mask[at] for name, mask in self.masks.items()})

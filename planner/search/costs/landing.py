@@ -50,11 +50,11 @@ def store_crossings(signature: Signature, output: int, strategies: Strategies, l
 
 def _landing_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
     """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
-    landing, reducing = output_reach(signature, output), strategies.carrying
+    landing, reducing = output_reach(signature, output), strategies.steps_carrying_terms
     for name in signature.description.reduction_variables:
-        reducing = reducing | strategies.mask(name)
-    columns = [strategies.mask(name) for dimension in landing for name in dimension.variables]
-    return landing, classes_of([*columns, reducing, strategies.mask(EVERYWHERE)], len(strategies.states))
+        reducing = reducing | strategies.steps_choosing(name)
+    columns = [strategies.steps_choosing(name) for dimension in landing for name in dimension.variables]
+    return landing, classes_of([*columns, reducing, strategies.steps_choosing(EVERYWHERE)], len(strategies.states))
 
 
 def _landing_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:

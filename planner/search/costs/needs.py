@@ -66,7 +66,7 @@ def classes_of(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
 def need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> Classes:
     """Return the classes of strategies: a column per variable of each need's dimensions, and more."""
     names = [name for need in needs for dimension in need for name in dimension.variables]
-    return classes_of([*map(strategies.mask, names), *more], len(strategies.states))
+    return classes_of([*map(strategies.steps_choosing, names), *more], len(strategies.states))
 
 
 Demand = tuple[tuple[Reach, tuple[int, ...]], ...]

@@ -51,7 +51,7 @@ class Tables:
     def __getitem__(self, number: int) -> Table:
         return _unpacked_table(self._arrays[number])
 
-    def at(self, number: int, index: tuple[Any, ...]) -> Table:
+    def part_of_table(self, number: int, index: tuple[Any, ...]) -> Table:
         """Return part of a table; the rest of a large one is not touched."""
         return _unpacked_table(self._arrays[number][index])
 
@@ -73,7 +73,7 @@ class Tables:
             self._arrays.append(packed)
         return number
 
-    def remember(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
+    def remembered_numbers(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
         """Return the numbers of the tables computed under this key, computing them the first time."""
         found = self._computed.get(key)
         if found is None:
@@ -89,9 +89,9 @@ class Tables:
                 total = total + self[number] * weight
             yield total
 
-        return self.remember(("sum", terms), compute)[0]
+        return self.remembered_numbers(("sum", terms), compute)[0]
 
-    def added(self, terms: Shape, rank: int) -> int:
+    def sum_of_terms(self, terms: Shape, rank: int) -> int:
         """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
         if len(terms) == 1:
             return terms[0][0]
@@ -99,9 +99,9 @@ class Tables:
         def compute() -> Iterable[Table]:
             yield _sum_of_views([spread_axes(self[number], positions, rank) for number, positions in terms])
 
-        return self.remember(("added", terms), compute)[0]
+        return self.remembered_numbers(("added", terms), compute)[0]
 
-    def arranged(self, number: int, positions: Scope) -> int:
+    def with_axes_arranged(self, number: int, positions: Scope) -> int:
         """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""
         order = sorted(set(positions))
         if list(positions) == order:
@@ -110,9 +110,9 @@ class Tables:
         def compute() -> Iterable[Table]:
             yield np.einsum(self[number], list(positions), order)
 
-        return self.remember(("arranged", number, positions), compute)[0]
+        return self.remembered_numbers(("arranged", number, positions), compute)[0]
 
-    def taken(self, number: int, kept: tuple[tuple[int, ...] | None, ...]) -> int:
+    def restricted_to_states(self, number: int, kept: tuple[tuple[int, ...] | None, ...]) -> int:
         """Return the table restricted, along each axis, to the kept states (None: all)."""
         if all(states is None for states in kept):
             return number
@@ -124,20 +124,22 @@ class Tables:
                     array = array.take(states, axis=axis)
             yield array
 
-        return self.remember(("taken", number, kept), compute)[0]
+        return self.remembered_numbers(("taken", number, kept), compute)[0]
 
-    def lowest(self, number: int, kept: Scope, parts: int) -> int:
+    def minimum_over_other_axes(self, number: int, kept: Scope, parts: int) -> int:
         """Return the minimum over all axes but the kept ones, divided by `parts` and rounded down."""
         others = tuple(axis for axis in range(self[number].ndim) if axis not in kept)
-        return self.remember(("lowest", number, kept, parts), lambda: [self[number].min(axis=others) // parts])[0]
+        return self.remembered_numbers(
+            ("lowest", number, kept, parts), lambda: [self[number].min(axis=others) // parts]
+        )[0]
 
-    def parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
+    def separable_parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
         """Return simpler tables, each with the axes it spans, whose sum is the table: none of them has an idle axis."""
         if number not in self._parts:
-            self._parts[number] = self._split(number)
+            self._parts[number] = self._split_into_parts(number)
         return self._parts[number]
 
-    def _split(self, number: int) -> tuple[tuple[Scope, int], ...]:
+    def _split_into_parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
         array = self[number]
         axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _is_idle_axis(array, axis)]
         reduced = array[tuple(slice(None) if axis in axes else 0 for axis in range(array.ndim))]
@@ -147,17 +149,17 @@ class Tables:
                 return ((axes[0],), self.intern(rows)), ((axes[1],), self.intern(columns))
         return (((tuple(axes)), self.intern(reduced)),)
 
-    def minimum(self, terms: Shape, sizes: tuple[int, ...]) -> tuple[int, int]:
+    def minimum_over_first_axis(self, terms: Shape, sizes: tuple[int, ...]) -> tuple[int, int]:
         """Return the minimum over axis 0 of the sum of terms whose axes lie at given positions, of given sizes.
 
         It is the least of all, and the number of the table of what each is beyond.
         """
-        least, beyond = self.remember(
-            ("minimum", terms, sizes), lambda: _least_and_table_beyond(self._minimum(terms, sizes))
+        least, beyond = self.remembered_numbers(
+            ("minimum", terms, sizes), lambda: _least_and_table_beyond(self._minimum_of_sum(terms, sizes))
         )
         return int(self[least]), beyond
 
-    def _minimum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
+    def _minimum_of_sum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
         views = [spread_axes(self._arrays[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
             return np.asarray(
@@ -165,12 +167,12 @@ class Tables:
             )
         return _blockwise_minimum(views, sizes)
 
-    def values(self, terms: Shape, at: Sequence[int], size: int) -> Table:
+    def sum_along_first_axis(self, terms: Shape, at: Sequence[int], size: int) -> Table:
         """Return the sum of terms along axis 0 where the other axes' states are given."""
         total = np.zeros(size, dtype=np.int64)
         for number, positions in terms:
             index = tuple(slice(None) if position == 0 else at[position - 1] for position in positions)
-            total += self.at(number, index)
+            total += self.part_of_table(number, index)
         return total
 
 
@@ -221,7 +223,7 @@ def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table
     parts = [_Part(view, split) for view in views]
     result = np.empty(sizes[1:], dtype=np.int64)
     for index in np.ndindex(sizes[1:split]):
-        found = [part.at(index) for part in parts]
+        found = [part.block_at(index) for part in parts]
         base = np.zeros(sizes[0], dtype=np.int64)
         for block in found:
             if block.is_single:
@@ -253,7 +255,7 @@ class _Part:
         self._met_again = 1 in self._sizes
         self._found: dict[tuple[int, ...], _Block] = {}
 
-    def at(self, index: tuple[int, ...]) -> _Block:
+    def block_at(self, index: tuple[int, ...]) -> _Block:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
         found = self._found.get(at)
         if found is None:

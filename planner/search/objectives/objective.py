@@ -35,7 +35,7 @@ class Objective(Protocol):
         ...
 
     @property
-    def everywhere(self) -> bool:
+    def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
         ...
 
@@ -56,9 +56,9 @@ class Extended:
         return self.objective.name
 
     @property
-    def everywhere(self) -> bool:
+    def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
-        return self.objective.everywhere
+        return self.objective.allows_everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Bytes:
     """Bytes that move in one iteration, summed over workers."""
 
     name: str = "bytes"
-    everywhere: bool = False
+    allows_everywhere: bool = False
 
     def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield every factor's bytes."""
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remember(key, partial(_bytes_table, factor, strategies, layouts))
+            numbers = tables.remembered_numbers(key, partial(_bytes_table, factor, strategies, layouts))
             yield Priced(factor.scope, numbers[0], factor.weight)
 
 

@@ -124,7 +124,9 @@ def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tupl
 
 def _operation_counts(kernel: Kernel, strategies: Strategies) -> PerWorker:
     description, extents = kernel.signature.description, kernel.signature.extents
-    iterations = {name: held_counts(extent, strategies.ways)[strategies.mask(name)] for name, extent in extents.items()}
+    iterations = {
+        name: held_counts(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
+    }
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
     for count, names in description.work.terms:
         total += count * prod(iterations[name] for name in names)
@@ -148,7 +150,7 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: how many elements a worker reaches."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for dimension in need:
-        masks = np.array([strategies.mask(name) for name in dimension.variables], dtype=np.int64)
+        masks = np.array([strategies.steps_choosing(name) for name in dimension.variables], dtype=np.int64)
         chosen, of = np.unique(masks.reshape(len(masks), len(strategies.states)), axis=1, return_inverse=True)
         counts = [common_counts(((dimension, tuple(column)),), strategies.ways)[0] for column in chosen.T.tolist()]
         total *= np.stack(counts)[of.reshape(-1)]
@@ -159,7 +161,7 @@ def _kernel_calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: one call per contiguous run of the variables that need them."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for name in kernel.signature.description.contiguous:
-        total *= _run_counts(kernel.signature.extents[name], strategies.ways)[strategies.mask(name)]
+        total *= _run_counts(kernel.signature.extents[name], strategies.ways)[strategies.steps_choosing(name)]
     return total
 
 

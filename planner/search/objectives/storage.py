@@ -94,7 +94,7 @@ def least_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables
 def _stored_table(domain: Domain, tables: Tables) -> int:
     if not isinstance(domain, Layouts):
         raise TypeError("only tensors are stored")
-    return tables.remember(("stored", domain), partial(_stored_elements, domain))[0]
+    return tables.remembered_numbers(("stored", domain), partial(_stored_elements, domain))[0]
 
 
 def _stored_elements(layouts: Layouts) -> list[Table]:

@@ -47,15 +47,15 @@ class Time:
     byte_ticks: tuple[int, ...]
     latency_ticks: tuple[int, ...]
     name: str = "time"
-    everywhere: bool = True
+    allows_everywhere: bool = True
 
     def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the time of bytes that move, of latencies, and of every node's computation."""
         for factor in coarse.factors:
-            moving, waiting = self._transfers(factor, domains, tables)
+            moving, waiting = self._transfer_tables(factor, domains, tables)
             yield Priced(factor.scope, moving, factor.weight)
             yield Priced(factor.scope, waiting, factor.count)
-        yield from self._computations(coarse, domains, tables)
+        yield from self._computation_terms(coarse, domains, tables)
 
     def breakdown(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Breakdown:
         """Say where the time of one plan goes: every domain has a single state."""
@@ -64,44 +64,49 @@ class Time:
         for factor in coarse.factors:
             strategies, layouts, key = factor_domains(factor, domains)
             levels_of = partial(_level_tables, factor.cost, strategies, layouts)
-            crossing += factor.weight * tables[tables.remember((_level_tables, *key), levels_of)[0]].reshape(
+            crossing += factor.weight * tables[tables.remembered_numbers((_level_tables, *key), levels_of)[0]].reshape(
                 len(crossing)
             )
-            latency += factor.count * int(tables[self._transfers(factor, domains, tables)[1]].sum())
+            latency += factor.count * int(tables[self._transfer_tables(factor, domains, tables)[1]].sum())
         computing = sum(
-            priced.times * int(tables[priced.table].sum()) for priced in self._computations(coarse, domains, tables)
+            priced.times * int(tables[priced.table].sum())
+            for priced in self._computation_terms(coarse, domains, tables)
         )
         nbytes = crossing.tolist()
         seconds = tuple(n * ticks * self.tick_s for n, ticks in zip(nbytes, self.byte_ticks, strict=True))
         return Breakdown(tuple(nbytes), seconds, latency * self.tick_s, computing * self.tick_s)
 
-    def _transfers(self, factor: Factor, domains: Sequence[Domain], tables: Tables) -> tuple[int, ...]:
+    def _transfer_tables(self, factor: Factor, domains: Sequence[Domain], tables: Tables) -> tuple[int, ...]:
         """Return the numbers of two tables: ticks per byte of the element type, and ticks of latency."""
         strategies, layouts, key = factor_domains(factor, domains)
-        return tables.remember((self, *key), partial(self._moved, factor.cost, strategies, layouts))
+        return tables.remembered_numbers(
+            (self, *key), partial(self._moving_and_waiting_ticks, factor.cost, strategies, layouts)
+        )
 
-    def _moved(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    def _moving_and_waiting_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
         crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
-        moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.levels(), axes=1)
+        moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.table_by_level(), axes=1)
         latencies = np.array(self.latency_ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
         waiting = np.zeros_like(moving)
         for sign, part in crossings.parts:
             waiting = waiting + sign * (latencies * (part > 0)).max(axis=0, initial=0)
-        return [crossings.spread(moving), crossings.spread(waiting)]
+        return [crossings.over_strategies(moving), crossings.over_strategies(waiting)]
 
-    def _computations(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def _computation_terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         for v, kernel, count in kernels_of_nodes(coarse):
             domain = domains[v]
             if isinstance(domain, Strategies):
-                number = tables.remember((self, kernel, domain), partial(self._computed, kernel, domain))[0]
+                number = tables.remembered_numbers(
+                    (self, kernel, domain), partial(self._computation_ticks, kernel, domain)
+                )[0]
                 yield Priced((v,), number, count)
 
-    def _computed(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
+    def _computation_ticks(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
         return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 
 def _level_tables(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-    return [cost.crossings(strategies, layouts).levels()]
+    return [cost.crossings(strategies, layouts).table_by_level()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def solve_over_groups(model: Model, known: Known, limits: Limits, representative
     tuning = limits.tuning
     if sum(len(np.unique(of)) for of in representatives) > tuning.quotient_part * sum(model.sizes):
         return known
-    terms = model.terms(min(tuning.table_entries, tuning.table_entries_per_s * limits.seconds))
+    terms = model.lazy_terms(min(tuning.table_entries, tuning.table_entries_per_s * limits.seconds))
     if not terms:
         return known
     everything = [range(size) for size in model.sizes]
@@ -40,36 +40,42 @@ def solve_over_groups(model: Model, known: Known, limits: Limits, representative
 
 def solve_over_halved_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
-    live = known.live_alike(model.colours)
+    live = known.live_states_by_colour(model.colours_of_variables)
     halves = [_halved_groups(states, of) for of, states in zip(representatives, live, strict=True)]
-    return _solved_quotient(model, known, limits, Quotient(lazy_terms(model.exact(live)), halves, live))
+    return _solved_quotient(model, known, limits, Quotient(lazy_terms(model.exact_problem(live)), halves, live))
 
 
 def _solved_quotient(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
     """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
-    problem, alive = Dominance(quotient.tables).prune(quotient.least)
+    problem, alive = Dominance(quotient.tables).prune_dominated_states(quotient.least)
     order = lockstep_order(problem.sizes, problem.terms, limits.operations, tuning)
-    if not order.fits(limits.memory_bytes, limits.operations):
+    if not order.fits_limits(limits.memory_bytes, limits.operations):
         return known
 
     def offered(known: Known, alive: Sequence[Sequence[int]], chosen: Sequence[int]) -> Known:
-        return known.offered(model, quotient.standing_for([of[at] for of, at in zip(alive, chosen, strict=True)]))
+        return known.with_choice_offered(
+            model, quotient.states_standing_for([of[at] for of, at in zip(alive, chosen, strict=True)])
+        )
 
     elimination = eliminate(problem, order.variables, whole=True)
-    states = elimination.complete({})
+    states = elimination.completed_choice({})
     least = problem.value(states)
-    known = offered(known.raised(-(-least // quotient.scale)), alive, states)
+    known = offered(known.with_lower_bound(-(-least // quotient.scale)), alive, states)
     if known.gap > tuning.close:
-        standing, others = Dominance(quotient.tables).prune(quotient.standing)
+        standing, others = Dominance(quotient.tables).prune_dominated_states(quotient.standing)
         order = lockstep_order(standing.sizes, standing.terms, limits.operations, tuning)
-        if order.fits(limits.memory_bytes, limits.operations):
+        if order.fits_limits(limits.memory_bytes, limits.operations):
             known = offered(known, others, best_states(standing, order))
     if known.is_proved:
         return known
-    found = elimination.marginals(least, known.cost * quotient.scale, tuning.near_choices)
-    return known if found is None else known.bounded(quotient.live, _bounds_of_states(quotient, alive, found, least))
+    found = elimination.min_marginals(least, known.cost * quotient.scale, tuning.near_choices)
+    return (
+        known
+        if found is None
+        else known.with_state_bounds(quotient.live, _bounds_of_states(quotient, alive, found, least))
+    )
 
 
 def _bounds_of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:

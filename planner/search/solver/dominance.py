@@ -33,7 +33,7 @@ class Dominance:
         self._losses: dict[tuple[int, int], Table] = {}
         self._cached_bytes = 0
 
-    def prune(self, problem: Problem) -> tuple[Problem, list[tuple[int, ...]]]:
+    def prune_dominated_states(self, problem: Problem) -> tuple[Problem, list[tuple[int, ...]]]:
         """Return the problem without dead ends, and the states kept per variable, to a fixpoint.
 
         Of states that are equally good whatever the neighbours do, the first is kept.
@@ -43,7 +43,9 @@ class Dominance:
         while waiting:
             terms_of = terms_by_variable(problem.terms, len(problem.sizes))
             found = {
-                v: states for v in sorted(waiting) if (states := self._surviving(problem, v, terms_of[v])) is not None
+                v: states
+                for v in sorted(waiting)
+                if (states := self._surviving_states(problem, v, terms_of[v])) is not None
             }
             waiting = {u for v in found for term in terms_of[v] for u in problem.terms[term][0]}
             if found:
@@ -52,7 +54,7 @@ class Dominance:
                     kept[v] = tuple(kept[v][state] for state in states)
         return problem, kept
 
-    def _surviving(self, problem: Problem, v: int, positions: Sequence[int]) -> tuple[int, ...] | None:
+    def _surviving_states(self, problem: Problem, v: int, positions: Sequence[int]) -> tuple[int, ...] | None:
         """Return the states of a variable that are no dead ends, or None if all are alive."""
         size = problem.sizes[v]
         if size == 1:
@@ -62,12 +64,12 @@ class Dominance:
         if key not in self._survivors:
             loss = np.zeros((size, size), dtype=np.int64)
             for number, scope in shape:
-                loss += self._loss(number, scope)
+                loss += self._loss_of_term(number, scope)
             self._survivors[key] = tuple(np.flatnonzero(~dominated_states(loss)).tolist())
         states = self._survivors[key]
         return None if len(states) == size else states
 
-    def _loss(self, number: int, scope: Scope) -> Table:
+    def _loss_of_term(self, number: int, scope: Scope) -> Table:
         """Return [t, t']: the most that t' can cost over t in this term, whatever the other variables do."""
         axis = scope.index(0)
         if (number, axis) not in self._losses:

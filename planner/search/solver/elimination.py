@@ -42,7 +42,7 @@ class Order:
         """Bytes of the largest table, as far as they can be told."""
         return int(min(self.largest_entries, 2.0**60)) * KEPT_BYTES
 
-    def fits(self, memory_bytes: int, operations: float) -> bool:
+    def fits_limits(self, memory_bytes: int, operations: float) -> bool:
         """Whether the tables and the work stay within limits."""
         return self.complete and self.entries * KEPT_BYTES <= memory_bytes and self.operations <= operations
 
@@ -145,15 +145,15 @@ class Elimination:
     remaining: Problem
     trail: list[_Eliminated]
 
-    def complete(self, states: dict[int, int]) -> list[int]:
+    def completed_choice(self, states: dict[int, int]) -> list[int]:
         """Return the best state of every variable given those of the variables that were kept; ties: the first."""
         for step in reversed(self.trail):
             at = [states[u] for u in step.neighbours]
-            values = self.problem.tables.values(step.terms, at, self.problem.sizes[step.variable])
+            values = self.problem.tables.sum_along_first_axis(step.terms, at, self.problem.sizes[step.variable])
             states[step.variable] = int(values.argmin())
         return [states[v] for v in range(len(self.problem.sizes))]
 
-    def marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
+    def min_marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:
         """Return, per variable, [state]: the least cost with that state, `below` where it is no less.
 
         `least` is the least cost of all. Only choices that cost less than `below` are gone through, from the last
@@ -175,7 +175,7 @@ class Elimination:
             values = np.zeros((len(costs), size), dtype=np.int64)
             for number, positions in step.terms:
                 at = [np.arange(size) if p == 0 else nearby[:, p - 1, None] for p in positions]
-                values += self.problem.tables.at(number, tuple(at))
+                values += self.problem.tables.part_of_table(number, tuple(at))
             values += (costs - values.min(axis=1))[:, None]
             found[step.variable] = values.min(axis=0, initial=below)
             rows, states = np.nonzero(values < below)
@@ -216,9 +216,9 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
         if not shape:
             continue
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
-        least, left = tables.minimum(shape, sizes)
+        least, left = tables.minimum_over_first_axis(shape, sizes)
         constant += least
-        for axes, part in ((tuple(range(len(neighbours))), left),) if whole else tables.parts(left):
+        for axes, part in ((tuple(range(len(neighbours))), left),) if whole else tables.separable_parts(left):
             if not axes:
                 constant += int(tables[part])
                 continue
@@ -234,4 +234,4 @@ def best_states(problem: Problem, order: Order | None = None) -> list[int]:
     """Return one state per variable of least cost."""
     if order is None:
         order = order_of(problem)
-    return eliminate(problem, order.variables).complete({})
+    return eliminate(problem, order.variables).completed_choice({})

@@ -23,14 +23,14 @@ def optimal_choice(problem: Problem, limits: Limits, operations: float) -> Optim
     """Return a choice of least cost, None where that takes more additions than given or the limits allow."""
     tuning, most = limits.tuning, min(operations, limits.operations)
     order = order_of(problem, tuning.small_operations)
-    if order.fits(limits.memory_bytes, min(tuning.small_operations, most)):
+    if order.fits_limits(limits.memory_bytes, min(tuning.small_operations, most)):
         return Optimum(tuple(best_states(compacted_problem(problem), order)), order)
     fewer, expand = merged_isomorphic_components(problem)
-    fewer, alive = Dominance(fewer.tables).prune(fewer)
+    fewer, alive = Dominance(fewer.tables).prune_dominated_states(fewer)
     order = order_of(fewer, tuning.quick_operations)
-    if not order.fits(limits.memory_bytes, min(tuning.quick_operations, most)):
+    if not order.fits_limits(limits.memory_bytes, min(tuning.quick_operations, most)):
         order = lockstep_order(fewer.sizes, fewer.terms, most, tuning)
-        if not order.fits(limits.memory_bytes, most):
+        if not order.fits_limits(limits.memory_bytes, most):
             return None
     states = best_states(compacted_problem(fewer), order)
     return Optimum(tuple(expand([of[state] for of, state in zip(alive, states, strict=True)])), order)

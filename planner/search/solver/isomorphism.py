@@ -75,12 +75,14 @@ def lockstep_order(
     Others are not looked for if the first takes far more than `most_operations`, nor longer than is worthwhile.
     """
     chance, tries = random.Random(0), tuning.orders if orders is None else orders
-    best = _Lockstep(sizes, terms, 0.0, chance).order(most_operations * (tuning.hoped_gain if tries > 1 else 1))
+    best = _Lockstep(sizes, terms, 0.0, chance).elimination_order(
+        most_operations * (tuning.hoped_gain if tries > 1 else 1)
+    )
     if best.complete:
         for number in range(1, tries):
             if number * len(sizes) * tuning.ordering_operations > tuning.ordering_part * best.operations:
                 break
-            found = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).order(best.operations)
+            found = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).elimination_order(best.operations)
             if found.complete and found.operations < best.operations:
                 best = found
     return best
@@ -99,16 +101,16 @@ class _Lockstep:
         self._left_by: dict[Kind, float] = {}
         self._made: dict[Kind, int] = {}
         self._heap: list[tuple[float, int, Kind]] = []
-        for kind in {self._enter(v) for v in range(len(self._sizes))}:
-            self._push(kind)
+        for kind in {self._enter_variable(v) for v in range(len(self._sizes))}:
+            self._push_kind(kind)
 
-    def order(self, most_operations: float) -> Order:
+    def elimination_order(self, most_operations: float) -> Order:
         """Return the order, as far as that many operations go."""
         order: list[int] = []
         width, largest, entries, operations = 0, 1.0, 0.0, 0.0
         while self._heap and operations <= most_operations:
             score, _, kind = heapq.heappop(self._heap)
-            if not self._members[kind] or score != self._score(kind):
+            if not self._members[kind] or score != self._score_of_kind(kind):
                 continue
             changed = set()
             while self._members[kind]:
@@ -120,14 +122,14 @@ class _Lockstep:
                     entries += left
                     operations += left * kind[1][0]
                 order.append(v)
-                changed |= self._eliminate(v)
+                changed |= self._eliminate_variable(v)
             for other in changed:
-                self._push(other)
+                self._push_kind(other)
         return Order(tuple(order), width, largest, entries, operations, len(order) == len(self._sizes))
 
-    def _eliminate(self, v: int) -> set[Kind]:
+    def _eliminate_variable(self, v: int) -> set[Kind]:
         """Take a variable out; return the kinds that its neighbours were and are."""
-        kind, neighbours = self._leave(v)
+        kind, neighbours = self._leave_variable(v)
         for position in list(self._live[v]):
             for u in self._terms[position][0]:
                 self._live[u].discard(position)
@@ -137,10 +139,10 @@ class _Lockstep:
             self._terms.append((neighbours, self._made[kind]))
         changed = set()
         for u in neighbours:
-            changed |= {self._leave(u)[0], self._enter(u)}
+            changed |= {self._leave_variable(u)[0], self._enter_variable(u)}
         return changed
 
-    def _enter(self, v: int) -> Kind:
+    def _enter_variable(self, v: int) -> Kind:
         neighbours, shape = surroundings(v, [self._terms[position] for position in sorted(self._live[v])])
         kind = shape, (self._sizes[v], *(self._sizes[u] for u in neighbours))
         self._found[v] = kind, neighbours
@@ -149,14 +151,14 @@ class _Lockstep:
             self._left_by[kind] = prod(kind[1][1:], start=1.0) * self._chance.lognormvariate(0, self._spread)
         return kind
 
-    def _leave(self, v: int) -> tuple[Kind, Scope]:
+    def _leave_variable(self, v: int) -> tuple[Kind, Scope]:
         kind, neighbours = self._found.pop(v)
         self._members[kind].discard(v)
         return kind, neighbours
 
-    def _score(self, kind: Kind) -> float:
+    def _score_of_kind(self, kind: Kind) -> float:
         return self._left_by[kind] / len(self._members[kind])
 
-    def _push(self, kind: Kind) -> None:
+    def _push_kind(self, kind: Kind) -> None:
         if self._members[kind]:
-            heapq.heappush(self._heap, (self._score(kind), min(self._members[kind]), kind))
+            heapq.heappush(self._heap, (self._score_of_kind(kind), min(self._members[kind]), kind))

@@ -33,7 +33,7 @@ class Known:
     too_many: float = inf
 
     @classmethod
-    def of(cls, model: Model, choice: Sequence[int]) -> Known:
+    def of_choice(cls, model: Model, choice: Sequence[int]) -> Known:
         """Return what one choice says."""
         live = tuple(tuple(range(size)) for size in model.sizes)
         bounds = tuple(np.full(size, NO_BOUND) for size in model.sizes)
@@ -49,42 +49,42 @@ class Known:
         """The optimality gap: the part of its cost by which the best choice may be too dear."""
         return (self.cost - self.lower) / max(1, abs(self.cost))
 
-    def offered(self, model: Model, choice: Sequence[int]) -> Known:
+    def with_choice_offered(self, model: Model, choice: Sequence[int]) -> Known:
         """Return this with a choice taken if it is better; states that it rules out go."""
         cost = model.value(choice)
-        return replace(self, best=tuple(choice), cost=cost)._pruned() if cost < self.cost else self
+        return replace(self, best=tuple(choice), cost=cost)._without_ruled_out_states() if cost < self.cost else self
 
     @property
-    def states(self) -> int:
+    def live_state_count(self) -> int:
         """How many states are live, of all variables together."""
         return sum(map(len, self.live))
 
-    def raised(self, lower: int) -> Known:
+    def with_lower_bound(self, lower: int) -> Known:
         """Return this with a lower bound on every cost."""
         return replace(self, lower=max(self.lower, lower))
 
-    def solved(self, model: Model, choice: Sequence[int], order: Order) -> Known:
+    def with_live_solved(self, model: Model, choice: Sequence[int], order: Order) -> Known:
         """Return this with the best of the live choices, which following an order found: no other is better."""
-        known = self.offered(model, choice)
-        return replace(known.raised(known.cost), order=order)
+        known = self.with_choice_offered(model, choice)
+        return replace(known.with_lower_bound(known.cost), order=order)
 
-    def bounded(self, live: Sequence[Sequence[int]], bounds: Sequence[Table]) -> Known:
+    def with_state_bounds(self, live: Sequence[Sequence[int]], bounds: Sequence[Table]) -> Known:
         """Return this with lower bounds of states, all live ones among them; states that these rule out go."""
         merged = []
         for states, before, of, found in zip(self.live, self.bounds, live, bounds, strict=True):
             at = {state: i for i, state in enumerate(of)}
             merged.append(np.maximum(before, found[[at[state] for state in states]]))
-        return replace(self, bounds=tuple(merged))._pruned()
+        return replace(self, bounds=tuple(merged))._without_ruled_out_states()
 
-    def _pruned(self) -> Known:
+    def _without_ruled_out_states(self) -> Known:
         """Return this without the states whose bounds say that no better choice has them."""
         alive = [np.flatnonzero(bounds < self.cost) for bounds in self.bounds]
         if not all(map(len, alive)):
-            return self.raised(self.cost)
+            return self.with_lower_bound(self.cost)
         live = tuple(tuple(of[at] for at in mine) for of, mine in zip(self.live, alive, strict=True))
         return replace(self, live=live, bounds=tuple(b[mine] for b, mine in zip(self.bounds, alive, strict=True)))
 
-    def live_alike(self, colours: Sequence[int]) -> Live:
+    def live_states_by_colour(self, colours: Sequence[int]) -> Live:
         """Return what is live of every variable or of any other of its colour."""
         together: dict[int, set[int]] = defaultdict(set)
         for colour, states in zip(colours, self.live, strict=True):
@@ -92,7 +92,7 @@ class Known:
         ordered = {colour: tuple(sorted(states)) for colour, states in together.items()}
         return tuple(ordered[colour] for colour in colours)
 
-    def promising(self, count: int, choice: Sequence[int], colours: Sequence[int]) -> Live:
+    def promising_states(self, count: int, choice: Sequence[int], colours: Sequence[int]) -> Live:
         """Return so many live states of every variable, those of the least bounds, and those of a choice.
 
         Variables of one colour get the same states, so that what is isomorphic is worked out once.

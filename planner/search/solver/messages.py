@@ -46,7 +46,7 @@ class Messages:
         self._messages: list[list[Floats]] = [
             [np.zeros(problem.sizes[v], dtype=self._dtype) for v in scope] for scope, _ in self._terms
         ]
-        self._plan = self._planned()
+        self._plan = self._planned_sweep()
         shared = {
             number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**SCALE_BITS
             for _, number in self._terms
@@ -55,7 +55,7 @@ class Messages:
         largest = max((table.size for table in self._floats), default=1)
         self._scratch = np.empty(largest, dtype=self._dtype)
 
-    def _planned(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
+    def _planned_sweep(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
         """Return, per variable in order: its terms with its axis in each, if they go on and if they began before."""
         place = {v: i for i, v in enumerate(self._order)}
         first = [min(place[v] for v in scope) for scope, _ in self._terms]
@@ -68,12 +68,12 @@ class Messages:
                 plan.append((v, mine, shares))
         return plan
 
-    def sweep(self) -> None:
+    def sweep_variables(self) -> None:
         """Pass over the variables forwards, then backwards."""
         unary = [costs.astype(self._dtype) for costs in self._unary]
         for forwards in (True, False):
             for v, mine, shares in self._plan if forwards else reversed(self._plan):
-                marginals = [self._collected(f, axis) for f, axis, _, _ in mine]
+                marginals = [self._collected_minima(f, axis) for f, axis, _, _ in mine]
                 part = unary[v]
                 for marginal in marginals:
                     part = part + marginal
@@ -81,52 +81,52 @@ class Messages:
                 for (f, axis, onward, before), marginal in zip(mine, marginals, strict=True):
                     self._messages[f][axis] = marginal - part if (onward if forwards else before) else marginal
 
-    def _collected(self, f: int, axis: int) -> Floats:
+    def _collected_minima(self, f: int, axis: int) -> Floats:
         """Return the term's minimum per state of one of its variables, less what it has sent to the other."""
         table, messages = self._floats[f], self._messages[f]
         scratch = self._scratch[: table.size].reshape(table.shape)
         np.subtract(table, messages[1] if axis == 0 else messages[0][:, None], out=scratch)
         return np.asarray(np.minimum.reduce(scratch, axis=1 - axis))
 
-    def value(self) -> int:
+    def lower_bound(self) -> int:
         """Return the lower bound on every choice."""
-        unary, left = self.exact()
-        return int(self._rounded_up(sum(int(table.min()) for table in (*unary, *(table for _, table in left)))))
+        unary, left = self.exact_terms()
+        return int(self._rounded_up_costs(sum(int(table.min()) for table in (*unary, *(table for _, table in left)))))
 
-    def of_states(self) -> list[Table]:
+    def state_bounds(self) -> list[Table]:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
-        unary, left = self.exact()
+        unary, left = self.exact_terms()
         total = sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
         found = [costs - costs.min() for costs in unary]
         for scope, table in left:
             for axis, v in enumerate(scope):
                 found[v] += table.min(axis=1 - axis) - table.min()
-        return [self._rounded_up(costs + total) for costs in found]
+        return [self._rounded_up_costs(costs + total) for costs in found]
 
-    def _rounded_up(self, costs: Any) -> Any:
+    def _rounded_up_costs(self, costs: Any) -> Any:
         """Return costs, with the constant, in units of the problem: a bound stays one."""
         return self.problem.constant - (-costs >> SCALE_BITS)
 
-    def round(self) -> list[int]:
+    def rounded_choice(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
         chosen: dict[int, int] = {}
         for v in self._order:
             costs = self._unary[v].astype(self._dtype)
             for f in self._terms_of[v]:
-                costs = costs + self._given(f, v, chosen)
+                costs = costs + self._minima_given_choice(f, v, chosen)
             chosen[v] = int(costs.argmin())
         return [chosen[v] for v in range(len(self.problem.sizes))]
 
-    def _given(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
+    def _minima_given_choice(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
         """Return the term's minimum per state of v, the other variable as chosen or paying its message."""
         scope, _ = self._terms[f]
         axis = scope.index(v)
         other = chosen.get(scope[1 - axis])
         if other is None:
-            return self._collected(f, axis)
+            return self._collected_minima(f, axis)
         return np.asarray(self._floats[f].take(other, axis=1 - axis))
 
-    def exact(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
+    def exact_terms(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
         """Return what is left of variables and terms once rounded messages are sent, times 2**SCALE_BITS.
 
         Together they cost what the problem does, at any choice.

@@ -69,7 +69,7 @@ def minimise(
     """
     starts = iter(()) if starts is None else starts
     task = Task(model, limits, time.process_time() + limits.seconds, starts, representatives)
-    known = Known.of(model, next(starts, (0,) * len(model.sizes)))
+    known = Known.of_choice(model, next(starts, (0,) * len(model.sizes)))
     for stage in STAGES.values():
         if known.is_proved or task.is_late:
             break
@@ -84,10 +84,10 @@ def solve_quickly(task: Task, known: Known) -> Known:
 
 def solve_live(task: Task, known: Known) -> Known:
     """Solve over the live states where tables and work stay within limits; not again for hardly fewer of them."""
-    if known.states > task.limits.tuning.fewer_states * known.too_many:
+    if known.live_state_count > task.limits.tuning.fewer_states * known.too_many:
         return known
     found = _solved_whole(task, known, task.limits.operations)
-    return found if found.is_proved else replace(known, too_many=known.states)
+    return found if found.is_proved else replace(known, too_many=known.live_state_count)
 
 
 def solve_groups(task: Task, known: Known) -> Known:
@@ -106,19 +106,19 @@ def divide_groups(task: Task, known: Known) -> Known:
 
 def bound_by_messages(task: Task, known: Known) -> Known:
     """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
-    model, live = task.model, known.live_alike(task.model.colours)
-    part = model.restricted(live)
-    messages = Messages(part.relaxed)
+    model, live = task.model, known.live_states_by_colour(task.model.colours_of_variables)
+    part = model.restricted_model(live)
+    messages = Messages(part.relaxed_problem)
     _sweep_until_converged(task, messages)
-    known = known.offered(model, _states_by_live_position(live, messages.round()))
-    known = known.raised(-(-messages.value() // part.scale))
-    return known.bounded(live, [-(-bounds // part.scale) for bounds in messages.of_states()])
+    known = known.with_choice_offered(model, _states_by_live_position(live, messages.rounded_choice()))
+    known = known.with_lower_bound(-(-messages.lower_bound() // part.scale))
+    return known.with_state_bounds(live, [-(-bounds // part.scale) for bounds in messages.state_bounds()])
 
 
 def take_starts(task: Task, known: Known) -> Known:
     """Take the other choices known beforehand."""
     for choice in task.starts:
-        known = known.offered(task.model, choice)
+        known = known.with_choice_offered(task.model, choice)
     return known
 
 
@@ -144,12 +144,16 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
 def _solved_whole(task: Task, known: Known, operations: float) -> Known:
     """Return what is known once the live states are solved whole; the same where that takes more additions."""
     model, limits = task.model, task.limits
-    live = known.live_alike(model.colours)
-    outline = model.outline(live)
+    live = known.live_states_by_colour(model.colours_of_variables)
+    outline = model.outline_of_problem(live)
     if outline.entries > limits.tuning.table_entries or not _may_fit_limits(outline, operations, limits.tuning):
         return known
-    found = optimal_choice(model.exact(live), limits, operations)
-    return known if found is None else known.solved(model, _states_by_live_position(live, found.states), found.order)
+    found = optimal_choice(model.exact_problem(live), limits, operations)
+    return (
+        known
+        if found is None
+        else known.with_live_solved(model, _states_by_live_position(live, found.states), found.order)
+    )
 
 
 def _may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
@@ -167,11 +171,11 @@ def _sweep_until_converged(task: Task, messages: Messages) -> None:
     """Pass messages until the bound hardly rises, or time is out."""
     before = None
     for sweep in range(1, task.limits.tuning.sweeps + 1):
-        messages.sweep()
+        messages.sweep_variables()
         if task.is_late:
             return
         if sweep % CHECKED_SWEEPS == 0:
-            value = messages.value()
+            value = messages.lower_bound()
             if before is not None and value - before < task.limits.tuning.converged * abs(value):
                 return
             before = value

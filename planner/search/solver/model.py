@@ -88,28 +88,28 @@ class Model(Protocol):
         ...
 
     @property
-    def colours(self) -> Sequence[int]:
+    def colours_of_variables(self) -> Sequence[int]:
         """A colour per variable: those of one colour look alike, as far as a few terms away."""
         ...
 
     @property
-    def relaxed(self) -> Problem:
+    def relaxed_problem(self) -> Problem:
         """The pairwise view, over all states."""
         ...
 
-    def outline(self, live: Live) -> Outline:
+    def outline_of_problem(self, live: Live) -> Outline:
         """Return what the problem over some states of every variable would be, no table made."""
         ...
 
-    def exact(self, live: Live) -> Problem:
+    def exact_problem(self, live: Live) -> Problem:
         """Return the problem over some states of every variable, in a store of its own."""
         ...
 
-    def restricted(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
         ...
 
-    def terms(self, most_entries: float) -> list[LazyTerm]:
+    def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
 
         Nothing if the distinct ones have more entries together.
@@ -130,22 +130,22 @@ class DenseModel:
         self.scopes = [scope for scope, _ in problem.terms]
 
     @cached_property
-    def colours(self) -> list[int]:
+    def colours_of_variables(self) -> list[int]:
         """A colour per variable: those of one colour look alike."""
         return colours_of_variables(self.sizes, self._problem.terms, ALIKE_ROUNDS)
 
     @cached_property
-    def relaxed(self) -> Problem:
+    def relaxed_problem(self) -> Problem:
         """The pairwise view, over all states."""
         pairwise = all(len(scope) <= 2 for scope in self.scopes)
         return self._problem if pairwise else compacted_problem(pairwise_relaxation(self._problem))
 
-    def outline(self, live: Live) -> Outline:
+    def outline_of_problem(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
         keys = ((number, *(live[v] for v in scope)) for scope, number in self._problem.terms)
         return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
 
-    def exact(self, live: Live) -> Problem:
+    def exact_problem(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
         some_of = states_restricted(live, self.sizes)
         return (
@@ -154,11 +154,11 @@ class DenseModel:
             else self._problem
         )
 
-    def restricted(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
-        return DenseModel(self.exact(live))
+        return DenseModel(self.exact_problem(live))
 
-    def terms(self, most_entries: float) -> list[LazyTerm]:
+    def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
         return _terms_if_few_entries(lazy_terms(self._problem), self.sizes, most_entries)
 
@@ -178,7 +178,7 @@ class SharedFetchModel:
         self.sizes = tuple(len(domain.states) for domain in domains)
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
         tables, self.scale, self._groups = Tables(), relaxed.scale, relaxed.groups
-        self.relaxed = problem_of_graph(relaxed.coarse, domains, tables, objective)
+        self.relaxed_problem = problem_of_graph(relaxed.coarse, domains, tables, objective)
         pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
         shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
         self._shared = replace(coarse, factors=tuple(shared))
@@ -187,11 +187,11 @@ class SharedFetchModel:
         self._points = Tables()
 
     @cached_property
-    def colours(self) -> list[int]:
+    def colours_of_variables(self) -> list[int]:
         """A colour per variable: those of one colour look alike."""
-        return colours_of_variables(self.sizes, self.relaxed.terms, ALIKE_ROUNDS)
+        return colours_of_variables(self.sizes, self.relaxed_problem.terms, ALIKE_ROUNDS)
 
-    def outline(self, live: Live) -> Outline:
+    def outline_of_problem(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
         domains = self._domains_of(live)
         keys = (
@@ -200,7 +200,7 @@ class SharedFetchModel:
         )
         return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
 
-    def exact(self, live: Live) -> Problem:
+    def exact_problem(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
         alone = compacted_problem(restricted_problem(self._alone, states_restricted(live, self.sizes)))
         shared = problem_of_graph(self._shared, self._domains_of(live), alone.tables, self._objective)
@@ -208,61 +208,61 @@ class SharedFetchModel:
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return compacted_problem(simplified_problem(both))
 
-    def restricted(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> Model:
         """Return the model of choosing among some states of every variable."""
         return SharedFetchModel(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
 
-    def terms(self, most_entries: float) -> list[LazyTerm]:
+    def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
         spanning: dict[int, list[int]] = defaultdict(list)
         fetches = self._shared_fetches
         for at, fetch in enumerate(fetches):
             spanning[fetch.scope[-1]].append(at)
         within: list[list[Term]] = [[] for _ in fetches]
-        terms = [constant_term(self.relaxed.constant)]
-        for scope, number in self.relaxed.terms:
+        terms = [constant_term(self.relaxed_problem.constant)]
+        for scope, number in self.relaxed_problem.terms:
             home = next((at for v in scope for at in spanning[v] if set(scope) <= set(fetches[at].scope)), None)
             if home is None:
-                terms.append(LazyTerm(scope, number, partial(self.relaxed.tables.__getitem__, number)))
+                terms.append(LazyTerm(scope, number, partial(self.relaxed_problem.tables.__getitem__, number)))
             else:
                 within[home].append((scope, number))
         for fetch, inner in zip(fetches, within, strict=True):
             scope = tuple(dict.fromkeys(fetch.scope))
             placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
-            key = self._key(fetch), tuple(map(scope.index, fetch.scope)), placed
-            terms.append(LazyTerm(scope, key, partial(self._whole, fetch, placed)))
+            key = self._key_of_fetch(fetch), tuple(map(scope.index, fetch.scope)), placed
+            terms.append(LazyTerm(scope, key, partial(self._table_of_term, fetch, placed)))
         return _terms_if_few_entries(terms, self.sizes, most_entries)
 
-    def _whole(self, fetch: SharedFetch, within: Shape) -> Table:
+    def _table_of_term(self, fetch: SharedFetch, within: Shape) -> Table:
         """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope.
 
         Its axes are the variables of the scope, each where it first occurs.
         """
         variables = list(dict.fromkeys(fetch.scope))
-        total = self._beyond(fetch)
+        total = self._cost_beyond_relaxed(fetch)
         if len(variables) < len(fetch.scope):
             total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
         for number, positions in within:
-            total += spread_axes(self.relaxed.tables[number], positions, len(variables))
+            total += spread_axes(self.relaxed_problem.tables[number], positions, len(variables))
         return total
 
     @cached_property
     def _shared_fetches(self) -> list[SharedFetch]:
-        return [fetch for group in self._groups for fetch in self._fetches(group)]
+        return [fetch for group in self._groups for fetch in self._shared_fetches_of(group)]
 
-    def _fetches(self, group: Group) -> list[SharedFetch]:
+    def _shared_fetches_of(self, group: Group) -> list[SharedFetch]:
         whole = group.shared(range(group.nodes))
-        if group.nodes == 2 or self._entries(whole) <= GROUP_ENTRIES:
+        if group.nodes == 2 or self._entry_count(whole) <= GROUP_ENTRIES:
             return [whole]
         return [group.shared(pair) for pair in combinations(range(group.nodes), 2)]
 
-    def _entries(self, fetch: SharedFetch) -> int:
+    def _entry_count(self, fetch: SharedFetch) -> int:
         return prod(self.sizes[v] for v in fetch.scope)
 
-    def _key(self, fetch: SharedFetch) -> object:
+    def _key_of_fetch(self, fetch: SharedFetch) -> object:
         return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
 
-    def _beyond(self, fetch: SharedFetch) -> Table:
+    def _cost_beyond_relaxed(self, fetch: SharedFetch) -> Table:
         """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
         strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
@@ -284,14 +284,14 @@ class SharedFetchModel:
         )
 
     def _domains_of(self, live: Live) -> list[Domain]:
-        return [self._taken(domain, states) for domain, states in zip(self._domains, live, strict=True)]
+        return [self._restricted_domain(domain, states) for domain, states in zip(self._domains, live, strict=True)]
 
-    def _taken(self, domain: Domain, states: tuple[int, ...]) -> Domain:
+    def _restricted_domain(self, domain: Domain, states: tuple[int, ...]) -> Domain:
         if len(states) == len(domain.states):
             return domain
         key = (id(domain), states)
         if key not in self._some:
-            self._some[key] = domain.taken(states)
+            self._some[key] = domain.restricted_to(states)
         return self._some[key]
 
 

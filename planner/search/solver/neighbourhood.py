@@ -24,16 +24,18 @@ def improved_by_neighbourhoods(model: Model, known: Known, limits: Limits, deadl
         for _ in range(tuning.neighbourhood_rounds):
             if time.process_time() > deadline or known.is_proved:
                 return known
-            states = list(known.promising(count, known.best, model.colours))
+            states = list(known.promising_states(count, known.best, model.colours_of_variables))
             for v in cutset([len(of) for of in states], model.scopes, operations, dear):
                 dear[v] *= DEARER
                 states[v] = (known.best[v],)
-            problem = model.exact(states)
+            problem = model.exact_problem(states)
             order = lockstep_order(problem.sizes, problem.terms, tuning.neighbourhood_operations, tuning, orders=1)
-            if not order.fits(limits.memory_bytes, min(tuning.neighbourhood_operations, limits.operations)):
+            if not order.fits_limits(limits.memory_bytes, min(tuning.neighbourhood_operations, limits.operations)):
                 break
             before = known.cost
-            known = known.offered(model, [of[s] for of, s in zip(states, best_states(problem, order), strict=True)])
+            known = known.with_choice_offered(
+                model, [of[s] for of, s in zip(states, best_states(problem, order), strict=True)]
+            )
             if before - known.cost < tuning.improved * before:
                 break
     return known

@@ -24,7 +24,7 @@ class Problem:
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         return self.constant + sum(
-            int(self.tables.at(number, tuple(states[v] for v in scope))) for scope, number in self.terms
+            int(self.tables.part_of_table(number, tuple(states[v] for v in scope))) for scope, number in self.terms
         )
 
 
@@ -33,7 +33,7 @@ def simplified_problem(problem: Problem) -> Problem:
     merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
     constant = problem.constant
     for scope, number in problem.terms:
-        for axes, part in problem.tables.parts(number):
+        for axes, part in problem.tables.separable_parts(number):
             if axes:
                 merged[tuple(scope[axis] for axis in axes)].append((part, 1))
             else:
@@ -58,7 +58,7 @@ def problem_of_graph(
     merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
     for priced in objective.terms(coarse, domains, tables):
         scope = tuple(sorted(set(priced.scope)))
-        number = tables.arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
+        number = tables.with_axes_arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
         merged[scope].append((number, priced.times))
     terms = tuple((scope, _sum_of_constants(tables, parts)) for scope, parts in merged.items())
     return simplified_problem(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
@@ -68,7 +68,8 @@ def restricted_problem(problem: Problem, kept: Mapping[int, tuple[int, ...]]) ->
     """Return the problem in which some variables keep only some of their states."""
     sizes = tuple(len(kept[v]) if v in kept else size for v, size in enumerate(problem.sizes))
     terms = tuple(
-        (scope, problem.tables.taken(number, tuple(kept.get(v) for v in scope))) for scope, number in problem.terms
+        (scope, problem.tables.restricted_to_states(number, tuple(kept.get(v) for v in scope)))
+        for scope, number in problem.terms
     )
     return Problem(problem.tables, sizes, terms, problem.constant)
 

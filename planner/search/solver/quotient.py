@@ -63,13 +63,13 @@ class Quotient:
         ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
         made: list[tuple[Scope, int, int]] = []
         for _, alike in groupby(ordered, key=lambda term: term.key):
-            made += self._made(list(alike))
+            made += self._terms_over_groups(list(alike))
         sizes = tuple(len(one.standing) for one in self._groups)
         least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
         self.least = simplified_problem(Problem(self.tables, sizes, least))
         self.standing = simplified_problem(Problem(self.tables, sizes, standing))
 
-    def _made(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
+    def _terms_over_groups(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
         """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
         table = terms[0].table()
         made: dict[object, tuple[int, int]] = {}
@@ -79,11 +79,11 @@ class Quotient:
             if key not in made:
                 standing, least = table[np.ix_(*(one.standing for one in of))], table
                 for axis, one in enumerate(of):
-                    least = one.least(least, axis)
+                    least = one.least_over_groups(least, axis)
                 made[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
             yield tuple(sorted(term.scope)), *made[key]
 
-    def standing_for(self, chosen: Sequence[int]) -> list[int]:
+    def states_standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states, by their numbers in the model, that stand for the groups chosen."""
         return [of[int(one.standing[group])] for of, one, group in zip(self.live, self._groups, chosen, strict=True)]
 
@@ -108,15 +108,15 @@ class _Groups:
         order, first = np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes
         return cls(representatives.tobytes(), group, standing, order, first)
 
-    def least(self, table: Table, axis: int) -> Table:
+    def least_over_groups(self, table: Table, axis: int) -> Table:
         """Return the table with the least over each group along an axis."""
         if len(self.first) == len(self.order):
             return table
         if axis == 0 and table.ndim > 1 and table.size > LARGE_ENTRIES:
-            return self._least_row_by_row(table)
+            return self._least_over_groups_by_row(table)
         return np.asarray(np.minimum.reduceat(table.take(self.order, axis=axis), self.first, axis=axis))
 
-    def _least_row_by_row(self, table: Table) -> Table:
+    def _least_over_groups_by_row(self, table: Table) -> Table:
         """Return the least over each group along axis 0 without a copy of the table."""
         found = table[self.order[self.first]]
         for row, start, end in zip(found, self.first, [*self.first[1:], len(self.order)], strict=True):

@@ -131,7 +131,7 @@ def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]
     found = []
     for common in range(rank):
         pairs = [(min(axis, common), max(axis, common)) for axis in range(rank) if axis != common]
-        found.append([(pair, tables.lowest(number, pair, rank - 1)) for pair in pairs])
+        found.append([(pair, tables.minimum_over_other_axes(number, pair, rank - 1)) for pair in pairs])
     return max(found, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
 
 
@@ -154,5 +154,5 @@ def absorbed_terms(problem: Problem) -> Problem:
             left.append((scope, number))
     for scope, parts in large.items():
         places = tuple((number, tuple(scope.index(v) for v in part)) for part, number in parts)
-        left.append((scope, problem.tables.added(places, len(scope))))
+        left.append((scope, problem.tables.sum_of_terms(places, len(scope))))
     return Problem(problem.tables, problem.sizes, tuple(sorted(left)), problem.constant)
