@@ -145,7 +145,7 @@ def test_what_quotients_say_is_true(case, scale, near, close):
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
     known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), limits, groups)
-    assert known.lower == -(-least(Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
+    assert known.lower == -(-least(Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
     assert_true_of(known, problem)
     again = solve_over_halved_groups(model, known, limits, groups)
     assert again.lower >= known.lower
@@ -160,13 +160,13 @@ class Scaled(DenseModel):
         tables = of_tables.Tables()
         terms = tuple((scope, tables.intern(scale * problem.tables[number])) for scope, number in problem.terms)
         self.view = DenseModel(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
-        self.scale, self.relaxed = scale, self.view.relaxed_problem
+        self.scale, self.relaxed_problem = scale, self.view.relaxed_problem
 
-    def terms(self, most_entries):
+    def lazy_terms(self, most_entries):
         return self.view.lazy_terms(most_entries)
 
-    def restricted(self, live):
-        return Scaled(self.exact(live), self.scale)
+    def restricted_model(self, live):
+        return Scaled(self.exact_problem(live), self.scale)
 
 
 @pytest.mark.parametrize("scale", [1, 2, 3])
@@ -187,7 +187,7 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
     problem, groups = case
     model = Scaled(problem, scale)
     known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), tuned(), groups)
-    quotient = Quotient(model.terms(MANY), groups, [*map(range, problem.sizes)])
+    quotient = Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)])
     _, alive = Dominance(quotient.tables).prune_dominated_states(quotient.least)
     for v, costs in enumerate(least_with(quotient.least)):
         for state, group in enumerate(quotient.groups_of(v).tolist()):
