@@ -145,7 +145,9 @@ def test_what_quotients_say_is_true(case, scale, near, close):
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
     known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), limits, groups)
-    assert known.lower == -(-least(Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale)
+    assert known.lower == -(
+        -least(Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale
+    )
     assert_true_of(known, problem)
     again = solve_over_halved_groups(model, known, limits, groups)
     assert again.lower >= known.lower
