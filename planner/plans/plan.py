@@ -55,9 +55,10 @@ class Plan(Shown):
         return int(self.bytes.sum())
 
     def prefix(self, steps: int) -> Plan:
-        """Return the plan of the first steps alone, for correspondingly fewer workers."""
+        """Return the plan of the first steps alone, for correspondingly fewer workers; no search was for it."""
         return replace(
             self,
+            search=NOT_SEARCHED,
             ways=self.ways[:steps],
             layouts={name: layout[:steps] for name, layout in self.layouts.items()},
             strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},

@@ -82,7 +82,7 @@ def _leading_variables(reach: Reach) -> Iterator[str]:
     """Yield the variables that say in which part of a dimension an access lies: not the low digits of a number."""
     for index in reach.indices:
         if isinstance(index, tdl.Digits):
-            yield index.variables[0]
+            yield from index.variables[:1]
         elif isinstance(index, tdl.Affine):
             yield from index.variables
 

@@ -47,9 +47,9 @@ def unmerged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[
 
 INSTEAD: dict[str, list[tuple[Any, str, Any]]] = {
     "lockstep": [(module, "lockstep_order", greedy) for module in ORDERED],
-    "dominance": [(Dominance, "prune", undominated)],
-    "isomorphic components": [(exact, "merged", unmerged)],
-    "tied start": [(of_joint, "_tied", lambda _: None)],
+    "dominance": [(Dominance, "prune_dominated_states", undominated)],
+    "isomorphic components": [(exact, "merged_isomorphic_components", unmerged)],
+    "tied start": [(of_joint, "_fully_tied_space", lambda _: None)],
 }
 """What is put in the place of what, for stages within stages."""
 

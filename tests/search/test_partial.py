@@ -254,7 +254,7 @@ def test_what_nobody_reads_stays_partial():
     b.apply("sum", b.input("x", (8,)), name="unread", dims=(0,))
     plan = search(b.finish({}, {}), SearchOptions((2, 4), "joint", "S,R,P"))
     check_plan(plan)
-    assert plan.total_bytes == plan.search["lower_bound"] == 0
+    assert plan.total_bytes == plan.search.lower_bound == 0
     assert PARTIAL in plan.layouts["unread"]
 
 

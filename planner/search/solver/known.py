@@ -64,9 +64,14 @@ class Known:
         return replace(self, lower=max(self.lower, lower))
 
     def with_live_solved(self, model: Model, choice: Sequence[int], order: Order) -> Known:
-        """Return this with the best of the live choices, which following an order found: no other is better."""
-        known = self.with_choice_offered(model, choice)
-        return replace(known.with_lower_bound(known.cost), order=order)
+        """Return this with the best of the live choices, which following an order found: no other is better.
+
+        Of equals it stands, the first in order of preference, so that a plan depends on no start.
+        """
+        cost = model.value(choice)
+        best = tuple(choice) if cost <= self.cost else self.best
+        least = min(cost, self.cost)
+        return replace(self, best=best, cost=least, lower=max(self.lower, least), order=order)
 
     def with_state_bounds(self, live: Sequence[Sequence[int]], bounds: Sequence[Table]) -> Known:
         """Return this with lower bounds of states, all live ones among them; states that these rule out go."""
