@@ -34,10 +34,10 @@ operators_option = click.option(
 _loaded: dict[Path, tuple[bytes, ModuleType]] = {}
 
 
-def load_operators(paths: Iterable[Path]) -> None:
+def load_operators(paths: Iterable[str | Path]) -> None:
     """Run files that register operators; GraphError naming file and line where one fails."""
-    for path in paths:
-        load_file(path)
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        load_file(Path(path))
 
 
 def load_file(path: Path) -> ModuleType:
@@ -70,7 +70,7 @@ def guarded(path: Path, doing: str, action: Callable[[], object]) -> object:
     """Turn whatever the user's code raises into a GraphError that names the line of their file."""
     try:
         return action()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)

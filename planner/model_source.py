@@ -32,6 +32,8 @@ def model(source: str, **options: object) -> Graph:
     (batch=128); only zoo models take any. Raises GraphError naming the file or model and what is wrong, OSError where a
     file cannot be read.
     """
+    if not isinstance(source, str):
+        raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")
     match = re.fullmatch(_FUNCTION, source)
     if not source_files(source):
         return replace(build(source, **options), name=source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 from planner.errors import PlanError
@@ -10,9 +11,15 @@ from planner.graph.ir import Graph
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes
-from planner.search import SearchOptions, best_plan
+from planner.search import SearchOptions, Ties, best_plan
 from planner.search.memory import parse_memory
+from planner.search.options import placements_of
 from topologies import Machine, load_topology
+
+OPTIONS = tuple(
+    field.name for field in fields(SearchOptions) if field.name not in ("machine", "memory_bytes", "arena_of")
+)
+"""What `plan` takes besides a graph, workers, a machine and memory."""
 
 
 def plan(
@@ -30,19 +37,54 @@ def plan(
     fit in. Other options are fields of `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
+    if not isinstance(graph, Graph):
+        raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise PlanError(f"unknown option {', '.join(unknown)}; the options are {', '.join(OPTIONS)}")
+    if machine is not None and not isinstance(machine, str | Machine):
+        raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
+    if "ties" in options:
+        options["ties"] = _ties(options["ties"])
+    for name in ("ways", "untie"):
+        if isinstance(options.get(name), list):
+            options[name] = tuple(options[name])
     asked = SearchOptions(
         machine=load_topology(machine) if isinstance(machine, str) else machine,
-        memory_bytes=parse_memory(memory) if isinstance(memory, str) else memory,
+        memory_bytes=_memory_bytes(memory),
         arena_of=arena_sizes,
         **options,
     )
+    placements_of(asked)
     return best_plan(graph, _workers(workers, asked.ways), asked)
+
+
+def _ties(given: object) -> Ties | None:
+    """Return coarsening rules as the command spells them: "all", "none", or names of rules."""
+    if given is None or isinstance(given, Ties):
+        return given
+    rules = [field.name for field in fields(Ties)]
+    names = given.split(",") if isinstance(given, str) else given
+    if names in (["all"], ["none"]):
+        return Ties.only(rules if names == ["all"] else [])
+    if not isinstance(names, list | tuple) or not all(name in rules for name in names):
+        raise PlanError(f"ties: expected all, none or rules among {', '.join(rules)}, found {given!r}")
+    return Ties.only(names)
+
+
+def _memory_bytes(memory: int | str | None) -> int | None:
+    if isinstance(memory, str):
+        return parse_memory(memory)
+    if memory is not None and (type(memory) is not int or memory < 1):
+        raise PlanError(f"memory: expected a whole number of bytes from 1, or text as in 11GiB, found {memory!r}")
+    return memory
 
 
 def _workers(workers: int | None, ways: tuple[int, ...]) -> int:
     if workers is None and not ways:
         raise PlanError("expected a number of workers (--workers 8) or ways (--ways 4,2), found neither")
     found = math.prod(ways) if workers is None else workers
+    if type(found) is not int or found < 1:
+        raise PlanError(f"expected a whole number of workers from 1, found {workers!r}")
     check_workers(found)
     if ways and found != math.prod(ways):
         raise PlanError(f"ways {','.join(map(str, ways))} makes {math.prod(ways)} workers, not {workers}")

@@ -38,7 +38,8 @@ class Training:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            _check(one.name, str(one.type).removesuffix(" | None"), getattr(self, one.name), one.default)
+            kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
+            _check(one.name, kind.removesuffix(" | None"), getattr(self, one.name), one.default)
 
     @property
     def optimizer_settings(self) -> Optimizer:

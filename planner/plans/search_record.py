@@ -76,6 +76,11 @@ class SearchRecord(_Record, frozen=True, kw_only=True):
         costs = self.bytes if self.predicted is None else self.predicted.candidates_s
         return costs[self.winner]
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether no plan of the space that the lower bound is about costs less."""
+        return self.lower_bound is not None and self.lower_bound >= self.cost
+
 
 def gap_of(cost: int | float, bound: int | float) -> float:
     """Return by which share of a lower bound a cost exceeds it, to six digits."""

@@ -51,7 +51,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    return sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight")
+    updated = set(graph.updates.values())
+    return sum(one.nbytes for name, one in graph.tensors.items() if one.role == "weight" and name not in updated)
 
 
 def _graph(graph: Graph) -> Rows:
@@ -106,7 +107,7 @@ def _bound(found: SearchRecord) -> Rows:
     if found.lower_bound is None or found.gap is None:
         yield "lower bound", f"not sought by {found.searcher}"
         return
-    far = f"gap {percent(found.gap)}" if found.gap else "exact"
+    far = "exact" if found.is_exact else f"gap {percent(found.gap)}"
     yield "lower bound", f"{_cost(found.lower_bound)}, {far} (by {found.bound_by})"
     yield "  of all plans with", found.space
 

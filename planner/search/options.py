@@ -78,7 +78,7 @@ def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
 
 def placements_of(options: SearchOptions) -> str:
     """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
-    if options.searcher not in SEARCHERS:
+    if not isinstance(options.searcher, str) or options.searcher not in SEARCHERS:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
     if options.objective not in OBJECTIVES:
         raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
@@ -89,14 +89,15 @@ def placements_of(options: SearchOptions) -> str:
         raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
     if type(options.seed) is not int or options.seed < 0:
         raise PlanError(f"expected a seed from 0, found {options.seed!r}")
-    wanted = {part.strip() for part in options.placements.split(",")}
+    wanted = {part.strip() for part in options.placements.split(",")} if isinstance(options.placements, str) else None
     if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
     if "P" in wanted and options.searcher not in WITH_PARTIAL:
         raise PlanError(
             f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.searcher!r}"
         )
-    if any(not isinstance(way, int) or isinstance(way, bool) or way < 2 for way in options.ways):
+    ways = options.ways
+    if not isinstance(ways, tuple) or any(type(way) is not int or way < 2 for way in ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:
         return "S,R,P"

@@ -49,9 +49,13 @@ def search(
     check_countable(graph, options.ways)
     known = Coarsenings(graph) if coarsenings is None else coarsenings
     plan = _searched_plan(graph, options, known, alternatives)
-    if options.searcher == "joint" and (plan.search.gap != 0 or options.ties is not None or options.untie):
+    if options.searcher == "joint" and (not plan.search.is_exact or options.ties is not None or options.untie):
         asked = replace(options, searcher="recursive", ties=None, untie=())
-        plan = _cheaper_plan(plan, _searched_plan(graph, asked, known, alternatives))
+        plan = _cheaper_plan(
+            plan,
+            _searched_plan(graph, asked, known, alternatives),
+            in_its_space=options.ties is None and not options.untie,
+        )
     return replace(plan, search=with_fields(plan.search, seconds=round(time.perf_counter() - started, 3)))
 
 
@@ -117,14 +121,15 @@ def _searched_outcome(options: SearchOptions, name: str, space: Space) -> Outcom
     return SEARCHERS[name](space, options.limits)
 
 
-def _cheaper_plan(plan: Plan, rival: Plan) -> Plan:
-    """Return the cheaper plan, with the record of the first; a bound that the second is below is not about it."""
+def _cheaper_plan(plan: Plan, rival: Plan, *, in_its_space: bool) -> Plan:
+    """Return the cheaper plan, with the record of the first; its bound stands only for a rival of its space."""
     one, other = plan.search, rival.search
     record = with_fields(one, bytes={**other.bytes, **one.bytes})
     if other.cost >= one.cost:
         return replace(plan, search=record)
     record = with_fields(record, winner=other.winner, predicted=other.predicted, memory=other.memory)
-    if one.lower_bound is None or one.lower_bound > other.cost:
+    record = with_fields(record, bytes={**record.bytes, other.winner: other.bytes[other.winner]})
+    if one.lower_bound is None or one.lower_bound > other.cost or not in_its_space:
         known = {} if one.lower_bound is None else {"its_space_has_at_least": one.lower_bound}
         details = {**one.details, **known}
         record = with_fields(record, lower_bound=None, gap=None, bound_by="", space="", details=details)

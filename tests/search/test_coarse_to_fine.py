@@ -123,7 +123,7 @@ def test_too_many_choices_are_not_gone_through():
 
 def tuned(**numbers):
     """Limits under which every quotient is worth its time."""
-    return Limits(tuning=Tuning(quotient_part=1, **numbers))
+    return Limits(tuning=Tuning(quotient_part=1, few_states=0, **numbers))
 
 
 def assert_true_of(known, problem):
@@ -214,8 +214,13 @@ def test_a_quotient_of_most_states_is_not_worth_its_time():
     problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
     known = Known.of_choice(DenseModel(problem), (0,))
     groups = [np.array([0, 1, 1])]
-    assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.6)), groups) is known
-    assert solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.7)), groups).is_proved
+    assert (
+        solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.6, few_states=0)), groups)
+        is known
+    )
+    assert solve_over_groups(
+        DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.7, few_states=0)), groups
+    ).is_proved
 
 
 def test_work_stays_within_limits():
@@ -224,7 +229,7 @@ def test_work_stays_within_limits():
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
     groups = [np.arange(20) // 10 * 10] * 4
-    known = solve_over_groups(DenseModel(problem), Known.of_choice(DenseModel(problem), (0,) * 4), Limits(), groups)
+    known = solve_over_groups(DenseModel(problem), Known.of_choice(DenseModel(problem), (0,) * 4), tuned(), groups)
     assert not known.is_proved
     again = solve_over_halved_groups(DenseModel(problem), known, Limits(operations=100), groups)
     assert (again.best, again.lower, again.live) == (known.best, known.lower, known.live)

@@ -33,6 +33,7 @@ SUBSETS = st.lists(st.sampled_from(sorted(STAGES)), max_size=len(STAGES))
 TUNINGS = st.builds(
     Tuning,
     quotient_part=st.just(1),
+    few_states=st.just(0),
     small_operations=st.sampled_from([0, 1e6]),
     quick_operations=st.sampled_from([0, 50, 1e9]),
     few_entries=st.sampled_from([0, 3e6]),
@@ -133,7 +134,7 @@ def test_stages_in_any_order_on_random_graphs(seed, begin):
     """The best plan stays live until a plan as good is known."""
     model, start, groups, best = solved_graph(seed)
     stages = [name for name in STAGES if not name.startswith("whole")]
-    limits = Limits(tuning=Tuning(quotient_part=1))
+    limits = Limits(tuning=Tuning(quotient_part=1, few_states=0))
     for names in list(permutations(stages))[seed % 5 :: 31]:
         known = Known.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
         one = task(model, limits, [start], lambda: groups)

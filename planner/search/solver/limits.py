@@ -45,6 +45,9 @@ class Tuning:
     hoped_gain: float = 8.0
     """How many times less work than the first another order may be hoped to take."""
 
+    few_states: int = 2000
+    """States of all variables together up to which solving whole is quicker than solving over groups."""
+
     quotient_part: float = 0.5
     """Part of the states that may be left in the quotient for it to be worth its time."""
 

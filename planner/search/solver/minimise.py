@@ -99,7 +99,7 @@ def solve_groups(task: Task, known: Known) -> Known:
 
 def divide_groups(task: Task, known: Known) -> Known:
     """Solve over what is left of the groups, divided in two, where they left anything out."""
-    if task.representatives is None or known.lower == NO_BOUND:
+    if task.representatives is None or known.lower == NO_BOUND or _are_tables_too_many(task, known):
         return known
     return solve_over_halved_groups(task.model, known, task.limits, task.representatives())
 
@@ -144,6 +144,7 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
 def _solved_whole(task: Task, known: Known, operations: float) -> Known:
     """Return what is known once the live states are solved whole; the same where that takes more additions."""
     model, limits = task.model, task.limits
+    operations = min(operations, limits.tuning.operations_per_s * max(0.0, task.deadline - time.process_time()))
     live = known.live_states_by_colour(model.colours_of_variables)
     outline = model.outline_of_problem(live)
     if outline.entries > limits.tuning.table_entries or not _may_fit_limits(outline, operations, limits.tuning):
@@ -154,6 +155,12 @@ def _solved_whole(task: Task, known: Known, operations: float) -> Known:
         if found is None
         else known.with_live_solved(model, _states_by_live_position(live, found.states), found.order)
     )
+
+
+def _are_tables_too_many(task: Task, known: Known) -> bool:
+    """Whether the tables over what is live would have more entries than are made at once."""
+    live = known.live_states_by_colour(task.model.colours_of_variables)
+    return task.model.outline_of_problem(live).entries > task.limits.tuning.table_entries
 
 
 def _may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:

@@ -1,0 +1,68 @@
+"""What the Python interface is given wrongly: one line that says what is wrong, from nowhere inside."""
+
+import pytest
+
+import planner
+from planner.errors import GraphError, PlanError
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return planner.model("mlp-2-16", batch=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": 0}, "whole number of workers"),
+        ({"workers": -3}, "whole number of workers"),
+        ({"workers": "8"}, "whole number of workers"),
+        ({"workers": 8.0}, "whole number of workers"),
+        ({"workers": True}, "whole number of workers"),
+        ({}, "found neither"),
+        ({"workers": 4, "search": "joint"}, "unknown option search; the options are .*searcher"),
+        ({"workers": 4, "ties": "some"}, "all, none or rules among elementwise"),
+        ({"workers": 4, "memory": 0}, "from 1, or text"),
+        ({"workers": 4, "memory": -1}, "from 1, or text"),
+        ({"workers": 4, "memory": 1.5}, "from 1, or text"),
+        ({"workers": 4, "searcher": ["joint"]}, "a searcher among"),
+        ({"workers": 4, "placements": None}, "placements S or"),
+        ({"workers": 4, "placements": ("S", "R")}, "placements S or"),
+        ({"ways": ("2",)}, "ways of at least 2"),
+        ({"ways": "2,2"}, "ways of at least 2"),
+        ({"workers": 4, "machine": 5}, "a machine, its name"),
+    ],
+)
+def test_bad_options_are_one_line(graph, options, said):
+    with pytest.raises(PlanError, match=said) as caught:
+        planner.plan(graph, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["mlp-2-16", None, 5])
+def test_what_is_no_graph(given):
+    with pytest.raises(PlanError, match="expected a graph"):
+        planner.plan(given, workers=2)
+
+
+@pytest.mark.parametrize("source", [None, 5, ["a"], b"mlp-2-16"])
+def test_what_is_no_model(source):
+    with pytest.raises(GraphError, match="a model's name"):
+        planner.model(source)
+
+
+def test_lists_and_the_commands_spelling_will_do(graph):
+    plan = planner.plan(graph, ways=[2, 2], ties="all", untie=["repeats"])
+    assert plan.ways == (2, 2)
+    assert planner.plan(graph, workers=2, ties=["elementwise"]).workers == 2
+
+
+def test_a_file_that_exits_is_an_error(tmp_path):
+    file = tmp_path / "leaves.py"
+    file.write_text("import sys\n\ndef make():\n    sys.exit(0)\n")
+    with pytest.raises(GraphError, match=r"leaves\.py:4: make\(\): SystemExit"):
+        planner.model(f"{file}:make")
+
+
+def test_weights_count_once():
+    assert "1.05 MB" in str(planner.plan(planner.model("mlp-4-256"), workers=2))
