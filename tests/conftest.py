@@ -2,8 +2,32 @@
 
 import importlib
 import importlib.util
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parent
+SLOW = (
+    "coverage_tables/test_mutants.py",
+    "coverage_tables/test_soundness.py",
+    "cross/test_counts.py",
+    "cross/test_digits.py",
+    "cross/test_execution.py",
+    "cross/test_killed.py",
+    "cross/test_lowering.py",
+    "executor/test_execute.py",
+    "executor/test_transport.py",
+    "models/test_partitioned.py",
+    "project/test_packages.py",
+    "project/test_readme_blocks.py",
+    "search/test_certificate.py",
+    "simulator/test_plans.py",
+    "tdl/test_random_descriptions.py",
+    "verify/test_mutants.py",
+    "verify/test_operators_page.py",
+    "verify/test_soundness.py",
+)
+"""Files whose tests take long: `make test` leaves them out, `make test-all` does not."""
 
 
 def pytest_addoption(parser):
@@ -11,6 +35,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.path.relative_to(ROOT).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _gpu_missing() if marked else ""
     if not reason:
