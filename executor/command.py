@@ -44,7 +44,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
 @click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
-@click.option("--check", is_flag=True, help="Then train on one worker, and compare every updated tensor.")
+@click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")

@@ -64,11 +64,15 @@ class LinkUse(_Record, frozen=True, kw_only=True):
 
 
 class CheckResult(_Record, frozen=True, kw_only=True):
-    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|."""
+    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
+
+    `undecided` counts tensors beside those, which rounding alone takes too far to compare.
+    """
 
     passed: bool
     tensors: int
     failed: int = 0
+    undecided: int = 0
     worst_tensor: str
     worst_difference: float | None
     tolerance: float

@@ -112,6 +112,8 @@ def _training(report: Report) -> list[tuple[str, str]]:
         difference = "not finite" if worst is None else f"{worst:.2g}"
         text = f"{verdict} {report.check.tensors} tensors, worst {report.check.worst_tensor} {difference}"
         rows.append(("check against one worker", f"{text} (tolerance {report.check.tolerance:.2g})"))
+        if report.check.undecided:
+            rows.append(("", f"{report.check.undecided} more differ by what rounding alone does"))
     return rows
 
 
