@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -168,5 +169,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             return int(execute.main(args=args, prog_name="execute", standalone_mode=False, obj=ranks) or 0)
         except click.UsageError as error:
             raise SharedError(*describe_failure(error)) from error
+        except SystemExit as ended:  # what click makes of a pipe without a reader, and other ranks would wait for ever
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from ended
 
     job_main(run, cluster(MPI.COMM_WORLD))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -19,6 +20,7 @@ from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, st
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
 
 ROWS_SHOWN = 16
@@ -53,7 +55,7 @@ class Fact:
     more: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Difference(Shown):
     """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
 
@@ -64,9 +66,12 @@ class Difference(Shown):
     nodes: tuple[Row, ...]
 
 
-def diff(one: Plan, other: Plan, names: tuple[str, str] = ("one", "other")) -> Difference:
-    """Compare two plans; `names` are what to call them. Raises a PlanError where their graphs differ."""
-    plans = one, other
+def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> Difference:
+    """Compare two plans, or plan.json files; `names` are what to call them.
+
+    Raises a PlanError for what is no plan, and where their graphs differ.
+    """
+    one, other = plans = plan_of(one), plan_of(other)
     if one.graph != other.graph:
         found = _unlike(one.graph, other.graph)
         raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {found}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -17,6 +18,7 @@ from display import Shown, exact_bytes, percent, quantity, table
 from planner.explanations.accounts import Stored, kinds_by_step, stored, write_choices
 from planner.explanations.alternatives import Costly, Rejected, costliest, rejected
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
 
 COSTLIEST = 10
@@ -27,7 +29,7 @@ LAYOUTS_SHOWN = 24
 STEPS = "; one choice stands for all steps"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
     """What `plan --explain` shows.
 
@@ -43,8 +45,12 @@ class Explanation(Shown):
     arenas: tuple[int, ...]
 
 
-def explain(plan: Plan) -> Explanation:
-    """Return where a plan's bytes go, what was rejected, where tensors lie and what memory that takes."""
+def explain(plan: Plan | str | Path) -> Explanation:
+    """Return where the bytes of a plan, or plan.json, go, what was rejected, where tensors lie and what memory they take.
+
+    Raises a PlanError for what is no plan.
+    """
+    plan = plan_of(plan)
     costly = tuple((one, rejected(plan, one.unit)) for one in costliest(plan, COSTLIEST))
     nodes = Counter(node.op for node in plan.graph.nodes)
     kinds = kinds_by_step(plan)

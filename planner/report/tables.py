@@ -21,7 +21,7 @@ def tables(report: Report) -> tuple[Table, ...]:
     return (summary(report), *predicted[:1], byte_matrix(report.bytes), *predicted[1:])
 
 
-def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
+def byte_matrix(matrix: Matrix) -> Table:
     """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each sends and receives."""
     workers = range(len(matrix))
     sent = [sum(row) for row in matrix]
@@ -33,7 +33,7 @@ def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
     rows = [[str(u), *("-" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
     rows = [[*row, exact_bytes(sent[u])] for u, row in enumerate(rows)]
     rows.append(["received", *map(exact_bytes, received), exact_bytes(total(matrix))])
-    return table(title, columns, rows)
+    return table("bytes per step", columns, rows)
 
 
 def summary(report: Report) -> Table:
