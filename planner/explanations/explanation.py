@@ -46,7 +46,7 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan | str | Path) -> Explanation:
-    """Return where the bytes of a plan, or plan.json, go, what was rejected, where tensors lie and what memory they take.
+    """Return where the bytes of a plan, or plan.json, go, what was rejected, where tensors lie, and the memory it takes.
 
     Raises a PlanError for what is no plan.
     """

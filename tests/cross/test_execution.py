@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.program.lower import lower
-from planner.report import read_reports
+from planner.report.schema import read_reports
 from simulator import simulated
 from tests.cross.cases import cases, distinct
 from tests.cross.launch import execute

@@ -9,7 +9,7 @@ import pytest
 
 from planner.layout import PARTIAL
 from planner.models import build
-from planner.report import read_reports
+from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case, graph
 from tests.cross.random_plans import random_plan
