@@ -106,21 +106,11 @@ def _of_the_model(command: click.Command) -> click.Command:
 @click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP)
 @click.option("--search", "searcher", default=DEFAULTS.searcher, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=DEFAULTS.placements, help=f"What may be chosen: {'; '.join(PLACEMENTS)}.")
-@click.option(
-    "--ties",
-    metavar="RULE,...",
-    callback=read_rules,
-    help=TIES_HELP,
-)
+@click.option("--ties", metavar="RULE,...", callback=read_rules, help=TIES_HELP)
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP)
 @click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little.")
 @click.option("--topo", help="The machine that --objective time is about: a name or a YAML file.")
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    callback=read_memory,
-    help=MEMORY_HELP,
-)
+@click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP)
 @click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data.")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the plan here.")

@@ -46,7 +46,7 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan | str | Path) -> Explanation:
-    """Return where the bytes of a plan, or plan.json, go, what was rejected, where tensors lie, and the memory it takes.
+    """Return where the bytes of a plan (or plan.json) go, what was rejected, where tensors lie, and the arenas.
 
     Raises a PlanError for what is no plan.
     """
@@ -104,8 +104,8 @@ def stored_table(found: Explanation) -> Table:
     """Show which tensors lie how; the last row sums."""
     shown, more = found.stored[:LAYOUTS_SHOWN], found.stored[LAYOUTS_SHOWN:]
     rows = [
-        [one.role, write_choices(one.layout), str(one.tensors), *_held(one.nbytes, one.most_held_bytes),
-         quantity(one.replicated_bytes, "B") if one.replicated_bytes else "-"]
+        [one.role, write_choices(one.layout), str(one.tensors), quantity(one.nbytes, "B"),
+         quantity(one.most_held_bytes, "B"), quantity(one.replicated_bytes, "B") if one.replicated_bytes else "-"]
         for one in shown
     ]  # fmt: skip
     if more:
@@ -118,10 +118,6 @@ def stored_table(found: Explanation) -> Table:
 def _stored_sums(groups: Sequence[Stored]) -> list[str]:
     whole, replicated = sum(one.nbytes for one in groups), sum(one.replicated_bytes for one in groups)
     return [str(sum(one.tensors for one in groups)), quantity(whole, "B"), "", quantity(replicated, "B")]
-
-
-def _held(whole: int, most: int) -> tuple[str, str]:
-    return quantity(whole, "B"), quantity(most, "B")
 
 
 def memory_table(found: Explanation) -> Table:

@@ -68,16 +68,13 @@ def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimize
     op = OPTIMIZERS[optimizer.name]
     if op is None:
         return {}
-    updates = _counted(builder) if STEPS in tdl.catalog[op].operands else {}
+    updates: Updates = {}
+    if STEPS in tdl.catalog[op].operands:
+        step = builder.state("step", ())
+        updates = _update(builder, "increment", (step,), (step,), {})
     for weight, gradient in gradients.items():
         updates |= _updated(builder, op, weight, gradient, attrs)
     return updates
-
-
-def _counted(builder: GraphBuilder) -> Updates:
-    """Append the node that counts the steps."""
-    step = builder.state("step", ())
-    return _update(builder, "increment", (step,), (step,), {})
 
 
 def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:

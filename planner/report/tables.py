@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.table import Table
 
 import display
@@ -58,7 +56,7 @@ def devices(report: Report) -> Table:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
         largest = ", ".join(f"{use.name} {quantity(use.nbytes, 'B')}" for use in device.largest[:1])
         peak = quantity(device.peak_bytes, "B")
-        rows.append([device.device, _ranks(device.workers), peak, capacity, device.verdict, largest])
+        rows.append([device.device, ", ".join(map(str, device.workers)), peak, capacity, device.verdict, largest])
     columns = ["device", "workers", "peak", "capacity", "verdict", "largest at the peak"]
     return table("memory", columns, rows)
 
@@ -115,7 +113,3 @@ def _training(report: Report) -> list[tuple[str, str]]:
         if report.check.undecided:
             rows.append(("", f"{report.check.undecided} more differ by what rounding alone does"))
     return rows
-
-
-def _ranks(workers: Sequence[int]) -> str:
-    return ", ".join(map(str, workers))
