@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +47,9 @@ def model(source: str, **options: object) -> Graph:
 
 
 def _from_function(path: Path, name: str) -> Graph:
-    function = _function(path, name)
+    function = getattr(load_file(path), name, None)
+    if not callable(function):
+        raise GraphError(f"{path}: expected a function {name!r}, found none")
     graph = guarded(path, f"{name}()", function)
     if not isinstance(graph, Graph):
         raise GraphError(f"{path}:{name}: expected a function that returns a Graph, got {type(graph).__name__}")
@@ -57,10 +58,3 @@ def _from_function(path: Path, name: str) -> Graph:
     except GraphError as error:
         raise GraphError(f"{path}:{name}: {error}") from error
     return graph
-
-
-def _function(path: Path, name: str) -> Callable[[], object]:
-    function = getattr(load_file(path), name, None)
-    if not callable(function):
-        raise GraphError(f"{path}: expected a function {name!r}, found none")
-    return function  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from planner.errors import GraphError
-from planner.graph.optimizers import OPTIMIZERS, Optimizer
+from planner.graph.optimizers import CONSTANTS, OPTIMIZERS, Optimizer
 
 CHOICES = {"dtype": ("float32", "float64"), "optimizer": tuple(OPTIMIZERS)}
 """The options whose value is one of several names."""
@@ -44,8 +44,7 @@ class Training:
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        shared = {one.name: getattr(self, one.name) for one in fields(Optimizer) if one.name != "name"}
-        return Optimizer(self.optimizer, **shared)
+        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in CONSTANTS})
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

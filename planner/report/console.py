@@ -16,15 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from display import WIDTH, console, printable
-from planner.errors import GraphError, PlanError
-from planner.report.schema import ReportError
+from planner.errors import InputError
 from tdl.errors import TDLError
 from topologies.errors import TopologyError
 
 JOB_FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
-USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
+USER_ERRORS = (TDLError, InputError, TopologyError, OSError)
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 

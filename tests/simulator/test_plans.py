@@ -11,7 +11,7 @@ from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
-from planner.report import read_reports
+from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import simulated
 from simulator.cli import main
