@@ -1,4 +1,4 @@
-"""What experiments share: their data as JSON, tables in their README, the machine, and processes of their own."""
+"""What experiments share: data as JSON, tables in a README, the machine, processes and seconds of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import platform
 import re
 import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,6 +85,25 @@ class Within:
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s or {self.memory_bytes >> 30} GiB"
+
+
+class OverTimeError(Exception):
+    """A block took more than its seconds."""
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """End a block that takes more than these seconds of the process's CPU time by an OverTimeError."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise OverTimeError
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def in_process(module: str, *arguments: str) -> Any:
