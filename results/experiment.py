@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,19 @@ def gap(bound_bytes: int | None, found_bytes: int) -> str:
     if not bound_bytes:
         return "" if bound_bytes is None else "no bound"
     return "exact" if found_bytes == bound_bytes else f"{found_bytes / bound_bytes - 1:.2%}"
+
+
+def beside_recursive(pairs: Mapping[str, tuple[int, int]], recursive: str) -> str:
+    """Say how bytes of `joint` compare with those of `recursive`, two by two, given by what they are about."""
+    fewer = [1 - joint / other for joint, other in pairs.values() if joint < other]
+    more = [f"{name} ({joint / other - 1:.1%} more)" for name, (joint, other) in pairs.items() if joint > other]
+    by = f" (by up to {max(fewer):.1%})" if fewer else ""
+    named = f": {', '.join(more)}" if more else ""
+    return (
+        f"Of {len(pairs)} plans of `joint`, {len(fewer)} move fewer bytes than those of {recursive} for the same "
+        f"model, workers and placements{by}, "
+        f"{len(pairs) - len(fewer) - len(more)} as many, and {len(more)} more{named}."
+    )
 
 
 def machine() -> str:

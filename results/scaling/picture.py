@@ -35,12 +35,8 @@ def lines(families: list[dict[str, Any]], title: str) -> str:
     def y(seconds: float) -> float:
         return TOP + HEIGHT * (1 - part("seconds", seconds))
 
-    parts = svg.grid(
-        {f"{tick:,.0f}": x(tick) for tick in at["nodes"]},
-        TOP,
-        TOP + HEIGHT,
-        "nodes of the graph (both axes are logarithmic)",
-    )
+    across = {f"{tick:,.0f}": x(tick) for tick in at["nodes"]}
+    parts = svg.grid(across, TOP, TOP + HEIGHT, "nodes of the graph (both axes are logarithmic)")
     for tick in at["seconds"]:
         parts.append(svg.line(LEFT, y(tick), LEFT + WIDTH, y(tick)))
         parts.append(svg.text(LEFT - 6, y(tick) + 4, f"{tick:g}", 'text-anchor="end"'))
@@ -48,9 +44,9 @@ def lines(families: list[dict[str, Any]], title: str) -> str:
     parts.append(svg.text(18, middle, "seconds", f'text-anchor="middle" transform="rotate(-90 18 {middle})"'))
     for number, (one, colour) in enumerate(zip(families, COLOURS, strict=True)):
         points = [(x(run["nodes"]), y(run["seconds"])) for run in one["runs"]]
-        joined = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
+        joined = " ".join(f"{right:.1f},{down:.1f}" for right, down in points)
         parts.append(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3" fill="{colour}"/>' for across, down in points]
+        parts += [f'<circle cx="{right:.1f}" cy="{down:.1f}" r="3" fill="{colour}"/>' for right, down in points]
         label = f"{one['family']}: exponent {one['exponent']:.2f}"
         parts += svg.legend(LEFT + WIDTH + 25, {label: colour}, TOP + 20 + 18 * number)
     return svg.drawing(LEFT + WIDTH + 310, TOP + HEIGHT + 46, title, parts)
