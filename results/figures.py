@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from results.certificate.run import agreed
 from results.default_plans.run import compared
 from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
 from results.other_planners import run as other_planners
@@ -136,6 +137,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("growth with depth, 1 to 16 times", "scaling", growth),
     ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
     ("`joint`, untied graphs", "search_time", lambda data: joint(data, "untied")),
+    ("`joint` beside toulbar2, an exact solver of others", "certificate", lambda data: agreed(data["rows"])),
     ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
     ("against Alpa's ILP, three MLPs", "other_planners", alpa),
     ("the papers' alternatives, 2 to 16 workers", "plan_bytes", alternatives),
