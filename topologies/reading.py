@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,9 +44,22 @@ def decode_record(text: str, source: str, kind: type[T]) -> T:
 
 
 def encode_record(record: msgspec.Struct) -> str:
-    """Write a record as YAML that `decode_record` reads back, defaults left out."""
-    data = msgspec.to_builtins(record)
-    return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+    """Write a record as YAML that `decode_record` reads back: defaults left out, an entry of a list on a line."""
+    return "".join(_lines(msgspec.to_builtins(record)))
+
+
+def _lines(data: dict[str, Any]) -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, list | tuple):
+            yield f"{key}:\n"
+            yield from (f"  - {_flow(entry)}\n" for entry in value)
+        else:
+            yield f"{key}: {_flow(value)}\n"
+
+
+def _flow(value: object) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 class _Loader(yaml.SafeLoader):
