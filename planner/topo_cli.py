@@ -12,7 +12,7 @@ from planner.files import check_written
 from planner.report.console import BAD_INPUT, JOB_FAILED, command_errors, stdout
 from topologies import Machine, TopologyError, available, drawing, full_text, load_topology
 from topologies.imports import import_machine
-from topologies.tables import matrices, route_table
+from topologies.tables import matrices, route_tables
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 OWN = ", ".join(available())
@@ -36,7 +36,10 @@ def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
     if len(ends) not in {0, 2}:
         raise click.UsageError(f"expected two devices, or none, after {machine}; found {len(ends)}")
     if ends:
-        stdout().print(route_table(found, *(_device(found, name) for name in ends)))
+        source, target = (_device(found, name) for name in ends)
+        if source == target:
+            raise TopologyError(f"{machine}: expected two different devices, found {ends[0]!r} twice")
+        stdout().print(*route_tables(found, source, target), sep="\n")
         return
     stdout().print(drawing.draw(found), *display.tables(found), *matrices(found), sep="\n")
 

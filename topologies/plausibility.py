@@ -20,9 +20,9 @@ class Range:
     mistaken: tuple[tuple[str, float], ...]
 
 
-_TIMES = (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_TIMES = (("us", 1e-6), ("ns", 1e-9), ("ms", 1e-3))
 RANGES = {
-    "bandwidth_bytes_per_s": Range(1e6, 2e13, "bytes/s", (("MB/s", 1e6), ("GB/s", 1e9), ("TB/s", 1e12))),
+    "bandwidth_bytes_per_s": Range(1e6, 2e13, "bytes/s", (("GB/s", 1e9), ("MB/s", 1e6), ("TB/s", 1e12))),
     "memory_bandwidth_bytes_per_s": Range(1e8, 1e14, "bytes/s", (("GB/s", 1e9), ("TB/s", 1e12), ("MB/s", 1e6))),
     "memory_bytes": Range(64e6, 1e14, "bytes", (("GB", 1e9), ("MB", 1e6), ("TB", 1e12))),
     "reserved_bytes": Range(1e5, 1e11, "bytes", (("MB", 1e6), ("GB", 1e9))),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from rich.table import Table
 
 import display
 from display import facts, quantity, seconds, table
-from topologies.machine import Device, Machine
+from topologies.machine import Device, Link, Machine, Route
 
 LISTED = 40  # devices or links that a table has rows for
 SQUARE = 16  # devices that a matrix has rows for
@@ -37,17 +38,31 @@ def tables(machine: Machine) -> tuple[Table, ...]:
     )
 
 
-def route_table(machine: Machine, source: int, target: int) -> Table:
-    """Show how a message goes from one device to another."""
+def route_tables(machine: Machine, source: int, target: int) -> tuple[Table, ...]:
+    """Show how a message goes from one device to another: every link, and what it gets of them together."""
     route = machine.route(source, target)
-    rows = [
-        ("route", " - ".join(route.nodes)),
-        ("bandwidth", quantity(machine.bandwidth_bytes_per_s(source, target), "B/s")),
+    hops = [
+        [f"{start} - {end}", _kind(link.type, link.count), *_rates(link.bandwidth_bytes_per_s, link.latency_s)]
+        for start, end, link in _passed(machine, route)
+    ]
+    together = [
+        ("bandwidth of one message alone", quantity(machine.bandwidth_bytes_per_s(source, target), "B/s")),
         ("latency", seconds(route.latency_s)),
-        ("per message", seconds(route.message_overhead_s)),
+        ("further time per message", seconds(route.message_overhead_s)),
         ("half of the bandwidth at", quantity(route.half_bandwidth_bytes, "B")),
     ]
-    return facts(f"{route.nodes[0]} to {route.nodes[-1]}", rows)
+    title = f"{route.nodes[0]} to {route.nodes[-1]}"
+    return table(title, ["link", "type", "bandwidth", "latency"], hops), facts("together", together)
+
+
+def _passed(machine: Machine, route: Route) -> Iterator[tuple[str, str, Link]]:
+    """Yield the links of a route in order; of links side by side, the one that it uses."""
+    used = {resource for resource, _ in route.uses}
+    for start, end in pairwise(route.nodes):
+        for link in machine.links:
+            if {link.forward, link.backward} & used and set(link.ends) == {start, end}:
+                yield start, end, link
+                break
 
 
 def matrices(machine: Machine) -> tuple[Table, ...]:

@@ -134,7 +134,7 @@ def assert_disjoint(events):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of p2.8xlarge, uniform-8"),
+        (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of dgx-1-p100, "),
         (["PLAN", "--topo", "SMALL"], r"error: star: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),
         (["PLAN"], "error: Missing option '--topo'"),
@@ -161,7 +161,7 @@ description: two devices
 device_types:
   - name: d
     peak_flop_per_s: {float32: 1e9}
-    memory_bytes: 1e6
+    memory_bytes: 1e9
     memory_bandwidth_bytes_per_s: 1e9
     efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}
     launch_latency_s: 0
