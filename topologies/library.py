@@ -55,6 +55,8 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> Found:
             return Found(own, own.name)
         if numbered and (family := MACHINES / f"{numbered[1]}K.yaml").is_file():
             return Found(family, family.name, int(numbered[2]))
+    if stem.endswith("-K") and stem in available():
+        raise TopologyError(f"{name_or_path}: expected a number instead of K, as in {stem[:-1]}16; found none")
     own_names = ", ".join(available())
     raise TopologyError(f"{name_or_path}: expected a topology file or one of {own_names}; found neither")
 
@@ -73,5 +75,6 @@ def link_types() -> Mapping[str, LinkType]:
     return {kind.name: kind for kind in read_record(LINKS, LinkTypesFile).link_types}
 
 
+@cache
 def _names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
