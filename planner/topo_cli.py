@@ -29,10 +29,10 @@ def commands() -> None:
 @click.option("--full", is_flag=True, help="Print the file instead, written out: every device, link and type.")
 def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
     """Draw MACHINE, a file or a name, and print bandwidth, latency and route between two devices, or any two."""
-    found = load_topology(machine)
     if full:
         click.echo(full_text(machine), nl=False)
         return
+    found = load_topology(machine)
     if len(ends) not in {0, 2}:
         raise click.UsageError(f"expected two devices, or none, after {machine}; found {len(ends)}")
     if ends:

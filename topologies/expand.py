@@ -64,27 +64,34 @@ _ENTRIES = ("devices", "processors", "memories", "switches", "links")
 
 def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str], FullFile]) -> FullFile:
     """Write a file out in full; `number` stands for a family's K, `open_machine` finds the machines of its nodes."""
-    parts = {key: list(_spread_all(key, getattr(file, key), file.format, number)) for key in _ENTRIES}
+    parts: dict[str, list[Any]] = {key: [] for key in _ENTRIES}
     types: dict[str, Any] = {
         "device_types": _unique_types("device_types", file.device_types),
         "link_types": _unique_types("link_types", file.link_types),
     }
     for i, entry in enumerate(file.nodes):
-        place = f"$.nodes[{i}]"
-        inner = open_machine(entry.machine)
-        for key, known in types.items():
-            for kind in getattr(inner, key).values():
-                if known.setdefault(kind.name, kind) != kind:
-                    raise TopologyError(f"{place}: expected one meaning of {kind.name!r} in $.{key}, found two")
-        nodes = _spread(f"{place}.name", entry.name, number)
-        _check_size(place, len(nodes) * sum(len(getattr(inner, key)) for key in _ENTRIES))
-        for key, found in parts.items():
-            own = [(f"{place} {where}", _prefixed(one, node)) for node in nodes for where, one in getattr(inner, key)]
-            found[:0] = own
+        place, inner = f"$.nodes[{i}]", open_machine(entry.machine)
+        _add_types(place, types, inner)
+        _add_nodes(place, parts, inner, _spread(f"{place}.name", entry.name, number))
+    for key, entries in parts.items():
+        entries.extend(_spread_all(key, getattr(file, key), file.format, number))
     _add_library_types(types, parts)
     name, description = (_numbered(text, number) for text in (file.name, file.description))
-    entries: dict[str, Any] = {key: tuple(parts[key]) for key in _ENTRIES}
-    return FullFile(name=name, description=description, **(types | entries))
+    return FullFile(name=name, description=description, **(types | {key: tuple(parts[key]) for key in _ENTRIES}))
+
+
+def _add_types(place: str, types: dict[str, Any], inner: FullFile) -> None:
+    for key, known in types.items():
+        for kind in getattr(inner, key).values():
+            if known.setdefault(kind.name, kind) != kind:
+                raise TopologyError(f"{place}: expected one meaning of {kind.name!r} in $.{key}, found two")
+
+
+def _add_nodes(place: str, parts: dict[str, list[Any]], inner: FullFile, nodes: Sequence[str]) -> None:
+    _check_size(place, len(nodes) * sum(len(getattr(inner, key)) for key in _ENTRIES))
+    for node in nodes:
+        for key, entries in parts.items():
+            entries.extend((f"{place} {where}", _prefixed(entry, node)) for where, entry in getattr(inner, key))
 
 
 def _numbered(text: str, number: int | None) -> str:
@@ -114,8 +121,6 @@ def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
             raise TopologyError(
                 f"{place}.{field}: expected a number of names that divides {length}, found {len(found)}"
             )
-    if length == 1:
-        return [entry]
     return [
         msgspec.structs.replace(
             entry,

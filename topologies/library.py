@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -26,10 +26,10 @@ _NUMBERED = re.compile(r"(.+-)([1-9]\d{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A machine's file, how errors name it, and the number asked for where it is a family's."""
+    """A machine's file, how errors name it (which makes no other), and the number asked for where it is a family's."""
 
     path: Path
-    source: str
+    source: str = field(compare=False)
     number: int | None = None
 
 
@@ -47,7 +47,7 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> Found:
     """Find a machine: a file, from `folder`, or one of the package's own by name, with or without its suffix."""
     path = Path(name_or_path)
     if (folder / path).is_file():
-        return Found(folder / path, str(folder / path))
+        return Found((folder / path).resolve(), str(folder / path))
     stem = path.stem if path.suffix in SUFFIXES else path.name
     numbered = _NUMBERED.fullmatch(stem)
     if path.parent == Path():

@@ -14,8 +14,6 @@ from topologies.plausibility import doubts
 from topologies.reading import decode_record, encode_record, read_record
 from topologies.schema import TopologyFile
 
-DEEPEST = 4  # machines within machines
-
 
 def load_topology(name_or_path: str | Path) -> Machine:
     """Load a machine from a file, or one of the package's own by name, with or without its suffix.
@@ -23,37 +21,57 @@ def load_topology(name_or_path: str | Path) -> Machine:
     Raises `TopologyError` in one line: where, what was expected, what was found. Figures that can hardly be meant
     (10.5 for 10.5e9 bytes/s) are warned of, by `TopologyWarning`.
     """
-    found = find_machine(name_or_path)
-    file = read_record(found.path, TopologyFile)
-    machine = _machine(file, found)
-    for doubt in doubts(file):
-        warnings.warn(f"{found.source}: {doubt}", TopologyWarning, stacklevel=2)
+    machine, _ = _load(name_or_path)
     return machine
 
 
-def parse_topology(text: str, source: str = "topology") -> Machine:
-    """Load a machine from YAML text; `source` names it in errors."""
-    return _machine(decode_record(text, source, TopologyFile), Found(Path(), source))
-
-
 def full_text(name_or_path: str | Path) -> str:
-    """Return a machine's file written out in full, as YAML: every device and link by itself, all types in it."""
-    found = find_machine(name_or_path)
-    return encode_record(_full(read_record(found.path, TopologyFile), found, 1).as_file())
+    """Return a machine's file written out in full, as YAML: every device and link by itself, all types in it.
+
+    Raises and warns as `load_topology` does.
+    """
+    _, full = _load(name_or_path)
+    return encode_record(full.as_file())
 
 
-def _machine(file: TopologyFile, found: Found) -> Machine:
-    try:
-        return build(_full(file, found, 1))
-    except TopologyError as error:
-        raise TopologyError(f"{found.source}: {error}") from error
+def parse_topology(text: str, source: str = "topology") -> Machine:
+    """Load a machine from YAML text; `source` names it in errors. Nothing is warned of."""
+    found = Found(Path(), source)
+    machine, _ = _Loading().machine(decode_record(text, source, TopologyFile), found)
+    return machine
 
 
-def _full(file: TopologyFile, found: Found, depth: int) -> FullFile:
-    def open_machine(name: str) -> FullFile:
-        if depth == DEEPEST:
-            raise TopologyError(f"$.nodes: expected machines within machines at most {DEEPEST} deep, found {name!r}")
-        inner = find_machine(name, found.path.parent)
-        return _full(read_record(inner.path, TopologyFile), inner, depth + 1)
+def _load(name_or_path: str | Path) -> tuple[Machine, FullFile]:
+    found, loading = find_machine(name_or_path), _Loading()
+    loaded = loading.machine(read_record(found.path, TopologyFile), found)
+    for doubt in loading.doubts:
+        warnings.warn(doubt, TopologyWarning, stacklevel=3)
+    return loaded
 
-    return expand(file, found.number, open_machine)
+
+class _Loading:
+    """Reads a file and those of its nodes, each once, and remembers what can hardly be meant in any of them."""
+
+    def __init__(self) -> None:
+        self.doubts: list[str] = []
+        self._read: dict[Found, FullFile] = {}
+
+    def machine(self, file: TopologyFile, found: Found) -> tuple[Machine, FullFile]:
+        try:
+            full = self._full(file, found, (found,))
+            return build(full), full
+        except TopologyError as error:
+            raise TopologyError(f"{found.source}: {error}") from error
+
+    def _full(self, file: TopologyFile, found: Found, within: tuple[Found, ...]) -> FullFile:
+        self.doubts += (f"{found.source}: {doubt}" for doubt in doubts(file))
+
+        def open_machine(name: str) -> FullFile:
+            inner = find_machine(name, found.path.parent)
+            if inner in within:
+                raise TopologyError(f"$.nodes: expected another machine than those around it, found {name!r}")
+            if inner not in self._read:
+                self._read[inner] = self._full(read_record(inner.path, TopologyFile), inner, (*within, inner))
+            return self._read[inner]
+
+        return expand(file, found.number, open_machine)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from topologies import TopologyError, load_topology, parse_topology
+from topologies import TopologyError, TopologyWarning, load_topology, parse_topology
 
 HEAD = "format: topology/2\nname: small\ndescription: for tests\n"
 LINK = "bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 0"
@@ -96,10 +96,31 @@ def test_nodes_of_a_file_beside_this_one(tmp_path):
     assert found.route(0, 7).nodes == ("p0/n0/gpu0", "p0/n0/s", "p0/n1/s", "p1/n0/s", "p1/n1/s", "p1/n1/gpu1")
 
 
-def test_nodes_within_themselves(tmp_path):
+def test_nodes_come_first_in_their_order(tmp_path):
+    (tmp_path / "box.yaml").write_text(BOX)
+    path = tmp_path / "all.yaml"
+    path.write_text(
+        HEAD + "nodes: [{name: x, machine: box.yaml}, {name: y*1, machine: box.yaml}]\n"
+        "devices: [{name: own*1, type: gk210}]\nswitches: [{name: s}]\n"
+        f"links: [{{ends: [x/s, s], {LINK}}}, {{ends: [y0/s, s], {LINK}}}, {{ends: [own0, s], {LINK}}}]"
+    )
+    assert [device.name for device in load_topology(path).devices] == ["x/gpu0", "x/gpu1", "y0/gpu0", "y0/gpu1", "own0"]
+
+
+def test_doubts_about_a_node(tmp_path):
+    (tmp_path / "box.yaml").write_text(BOX.replace("1.0e9", "1.0"))
+    path = tmp_path / "pair.yaml"
+    path.write_text(HEAD + f"nodes: [{{name: n*2, machine: box.yaml}}]\nlinks: [{{ends: [n0/s, n1/s], {LINK}}}]")
+    with pytest.warns(TopologyWarning, match=r"box\.yaml: \$\.links\[0\]\.bandwidth_bytes_per_s: ") as found:
+        load_topology(path)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ["own.yaml", "../{}/own.yaml"])
+def test_nodes_within_themselves(tmp_path, name):
     path = tmp_path / "own.yaml"
-    path.write_text(HEAD + "nodes: [{name: n, machine: own.yaml}]")
-    with pytest.raises(TopologyError, match="machines within machines at most 4 deep"):
+    path.write_text(HEAD + f"nodes: [{{name: n, machine: '{name.format(tmp_path.name)}'}}]")
+    with pytest.raises(TopologyError, match="expected another machine than those around it, found '.*own"):
         load_topology(path)
 
 
