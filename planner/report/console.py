@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from display import WIDTH, console, printable
 from planner.errors import InputError
 from tdl.errors import TDLError
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, TopologyWarning
 
 JOB_FAILED = 1
 BAD_INPUT = 2
@@ -74,7 +75,10 @@ def command_errors(command: click.Command) -> Main:
     @functools.wraps(command.callback or command.main)
     def main(args: Sequence[str] | None = None) -> NoReturn:
         try:
-            status = command.main(args=args, prog_name=command.name, standalone_mode=False)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_: _warn(message)
+                warnings.simplefilter("always", TopologyWarning)
+                status = command.main(args=args, prog_name=command.name, standalone_mode=False)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
@@ -106,6 +110,10 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
+
+
+def _warn(message: Warning | str) -> None:
+    print(f"warning: {_one_line(str(message))}", file=sys.stderr, flush=True)
 
 
 def _one_line(text: str) -> str:

@@ -10,10 +10,11 @@ import pytest
 from planner.cli import main as plan
 from planner.report.cli import main as compare
 from simulator.cli import main as simulate
+from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
-TOPOLOGY = (ROOT / "topologies" / "uniform-8.yaml").read_text()
+TOPOLOGY = full_text("uniform-8")
 
 
 @pytest.fixture
@@ -276,10 +277,14 @@ def test_model_options_for_a_graph_of_ones_own(refused):
 
 TOPOLOGIES = {
     "unknown key": ("latency_s:", "latency_ms:", r"latency_ms"),
-    "wrong type": ("bandwidth_bytes_per_s: ", "bandwidth_bytes_per_s: fast # ", r"bandwidth_bytes_per_s.*fast"),
+    "wrong type": (
+        "bandwidth_bytes_per_s: 10500000000.0",
+        "bandwidth_bytes_per_s: fast",
+        r"bandwidth_bytes_per_s.*fast",
+    ),
     "unknown end of a link": ("ends: [gpu3", "ends: [gpu33", r"gpu33"),
     "not YAML": ("devices:", "devices: [", r"YAML"),
-    "other format": ("topology/1", "topology/9", r"\$\.format.*topology/9"),
+    "other format": ("topology/2", "topology/9", r"\$\.format.*topology/9"),
 }
 
 
