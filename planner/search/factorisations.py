@@ -21,7 +21,7 @@ from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
 from planner.search.run import plan_with_bound, search, space_of
-from planner.search.searchers import ALTERNATIVES, UNIFORM, SEARCHERS
+from planner.search.searchers import ALTERNATIVES, SEARCHERS, UNIFORM
 
 MOST_WORKERS_FACTORED = 16
 """Up to so many workers every factorisation is tried; beyond, only the prime factors and none: there are too many."""
