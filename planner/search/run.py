@@ -27,7 +27,7 @@ from planner.search.space import Found, Outcome, Space
 
 FAR, FAR_IF_UNIFORM = 2, 1.05
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
-the models of the zoo, several steps save an alternative less than half, and nothing one that does the same at every step."""
+the models of the zoo several steps save an alternative less than half, and nothing where every step does the same."""
 
 BOUND_SECONDS = 4.0
 """What the search for a bound may take, beyond what it takes to begin."""
