@@ -183,6 +183,9 @@ class _Builder:
             processor=processor,
             cores=kind.cores,
             message_core_s_per_byte=kind.message_core_s_per_byte,
+            host_launch_s=kind.host_launch_s,
+            products=kind.products,
+            knee_bytes=kind.knee_bytes,
         )
 
     def _peak(self, kind: DeviceType) -> dict[str, float]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from topologies.kernels import Product
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -148,13 +150,15 @@ class Kernel:
 class Compute:
     """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
 
-    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions.
+    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions; so are
+    `products`, the shape of every call of a matrix product or convolution.
     """
 
     kernels: tuple[Kernel, ...]
     category: str  # "matmul", "convolution", "reduction", "elementwise", "other"
     operations: float
     touched_bytes: int
+    products: tuple[Product, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:

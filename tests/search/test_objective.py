@@ -21,7 +21,7 @@ from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
 from tests.search.test_crossings import by_level
-from topologies import TopologyError, load_topology, parse_topology
+from topologies import Kernel, TopologyError, load_topology, parse_topology
 from topologies.load import FOLDER
 
 MODELS = {
@@ -109,10 +109,13 @@ def recounted_ticks(plan, objective):
             )
             touched = sum(n * ITEM_BYTES[tensors[name].dtype] for name, n in sizes)
             dtypes = [tensors[name].dtype for name in work.node.outputs]
-            dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0]) if share.operations else "float32"
-            operations, nbytes = share.operations * worker.processor, touched * max(worker.processor, worker.memory)
-            alone = worker.device.roofline_s(work.signature.category, dtype, operations, nbytes)
-            slowest = max(slowest, alone + len(share.calls) * worker.device.launch_latency_s)
+            dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0])
+            calls, seconds, device = len(share.calls), 0.0, worker.device
+            for product in share.products or [None] * calls:
+                kernel = Kernel(work.signature.category, dtype, share.operations / calls, touched / calls, product)
+                alone = device.kernel_s(kernel, worker.processor, worker.memory)
+                seconds += max(alone + device.launch_latency_s, device.host_launch_s)
+            slowest = max(slowest, seconds)
         total += round(slowest / objective.tick_s)
     return int(total)
 
