@@ -24,7 +24,7 @@ COMBINE = 3  # bytes touched per byte combined: the contribution is read, the re
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Work of a class of activities (its number), after a delay that uses nothing; its launches take a host `host_s`."""
+    """Work of a class of activities (its number), after a delay that uses nothing; its launches take the host."""
 
     number: int
     work: float
