@@ -15,7 +15,7 @@ def draw(found: Mapping[str, Any]) -> str:
     """Draw both devices, one panel below the other."""
     heights = [panel_height(found[name]) for name in ("gk210", "p100")]
     body = [*panel("One GK210 (half a K80)", found["gk210"], 0), *panel("One P100", found["p100"], heights[0])]
-    size = f'width="{LEFT + WIDTH + 60}" height="{sum(heights) + 10}"'
+    size = f'width="{LEFT + WIDTH + 170}" height="{sum(heights) + 10}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *body, "</svg>", ""])
 
