@@ -242,3 +242,15 @@ def test_bad_objectives(p2):
             search(graph, options)
     with pytest.raises(TopologyError, match="at least 16 devices"):
         search(graph, timed((2, 2, 2, 2), p2))
+
+
+@pytest.mark.parametrize(("host_s", "bound_by_host"), [("1.0e-3", True), ("1.0e-9", False)])
+def test_where_the_host_is_behind_throughout_time_is_its_launches(host_s, bound_by_host):
+    machine = own("p2.8xlarge", host_launch_s=host_s)
+    plan = search(graph_of("cnn-5-4"), timed((), machine))
+    program = lower(plan, prefetch=0)
+    launches = sum(len(k.calls) for task in program.workers[0].tasks for k in getattr(task, "kernels", ()))
+    simulated = interpret(program, machine).seconds
+    assert simulated >= launches * float(host_s)
+    assert (simulated < 2 * launches * float(host_s)) == bound_by_host
+    assert plan.search.cost == pytest.approx(simulated, rel=0.02)
