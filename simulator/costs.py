@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from topologies import Device, Machine
@@ -36,22 +36,24 @@ class Costs:
         self._machine = machine
         self._sharing = sharing
         self._routes: dict[tuple[int, int], Activity] = {}
+        self._kernels: dict[object, Activity] = {}
+        self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
         """Price kernels run one after the other, each call a launch of its own."""
         device = self._machine.devices[program.worker]
         launches = sum(len(kernel.calls) for kernel in task.kernels)
         dtype = _dtype(program, task) if task.operations else next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (task.category, dtype, task.operations, task.touched_bytes), launches)
+        return self._kernel(program.worker, (task.category, dtype, task.operations, task.touched_bytes), launches)
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
         """Price the copy of every outgoing message into staging; None where there is none."""
-        return self._copy(program.worker, READ_AND_WRITE * sum(message.nbytes for message in task.messages))
+        return self._copy(program.worker, READ_AND_WRITE * self._total(task.messages))
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it."""
         buffer = program.buffers[task.buffer]
-        received = sum(message.nbytes for message in task.messages)
+        received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
         if isinstance(task, Fetch):
             return self._copy(program.worker, READ_AND_WRITE * (received + local))
@@ -71,9 +73,22 @@ class Costs:
             return None
         device = self._machine.devices[worker]
         dtype = next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (COPY, dtype, 0.0, touched_bytes), 1)
+        return self._kernel(worker, (COPY, dtype, 0.0, touched_bytes), 1)
 
-    def _kernel(self, device: Device, kernel: tuple[str, str, float, int], launches: int) -> Activity:
+    def _total(self, messages: tuple[Message, ...]) -> int:
+        if id(messages) not in self._totals:
+            self._totals[id(messages)] = sum(message.nbytes for message in messages)
+        return self._totals[id(messages)]
+
+    def _kernel(self, worker: int, kernel: tuple[str, str, float, int], launches: int) -> Activity:
+        """Price a distinct kernel once."""
+        key = (worker, kernel, launches)
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = self._priced(self._machine.devices[worker], kernel, launches)
+        return found
+
+    def _priced(self, device: Device, kernel: tuple[str, str, float, int], launches: int) -> Activity:
         category, _, _, touched_bytes = kernel
         alone_s = device.roofline_s(*kernel)
         delay_s = launches * device.launch_latency_s
@@ -92,9 +107,15 @@ class Costs:
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
-    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if dtype.startswith("float")), dtypes[0] if dtypes else "float32")
+    first = None
+    for kernel in task.kernels:
+        for call in kernel.calls:
+            for buffer, _ in call.outputs:
+                dtype = program.buffers[buffer].dtype
+                if dtype.startswith("float"):
+                    return dtype
+                first = first or dtype
+    return first or "float32"
 
 
 def _elements(copy: LocalCopy) -> int:

@@ -81,7 +81,7 @@ class Solver:
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = list(capacities)
         self._classes: list[ActivityClass] = []
-        self._fastest: list[float] = []  # per class, the rate of an activity that is alone
+        self.fastest: list[float] = []  # per class, the rate of an activity that is alone
         self._plain: list[dict[float, int]] = [{} for _ in capacities]  # resource -> coefficient -> uncapped classes
         self._fastest_plain = [0.0] * len(self._capacities)
         self._capped = 0
@@ -97,7 +97,7 @@ class Solver:
         self._classes.append(kind)
         fastest = rate(kind, [math.inf] * len(self._capacities))
         fastest = min([fastest, *(self._capacities[resource] / units for resource, units in kind.uses)])
-        self._fastest.append(fastest)
+        self.fastest.append(fastest)
         if kind.cap is not None:
             self._capped |= 1 << number
             return number
@@ -171,7 +171,7 @@ class Solver:
     def _most(self, resource: int, users: Sequence[tuple[float, int]]) -> float:
         """Return a bound on what of a resource can be in use at once."""
         return sum(
-            units * who.bit_count() * self._fastest[who.bit_length() - 1]
+            units * who.bit_count() * self.fastest[who.bit_length() - 1]
             if who & self._capped
             else units * who.bit_count() * self._fastest_plain[resource]
             for units, who in users

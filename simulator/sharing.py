@@ -24,6 +24,7 @@ BatchCallback = Callable[[Numbers], object]
 
 SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than this are one instant
 MEMO_ENTRIES = 4_000
+FEW = 16  # activities that are not worth sorting in bulk
 FIRST_CLASSES = 64
 FIRST_USES = 8
 
@@ -94,6 +95,10 @@ class Sharing:
             self._numbers[kind] = self._solver.add(kind)
             self._classes.describe(self._numbers[kind], kind)
         return self._numbers[kind]
+
+    def fastest(self, number: int) -> float:
+        """Return the rate of an activity of a class where nothing else runs."""
+        return self._solver.fastest[number]
 
     def start(self, number: int, work: float, done: Callback) -> None:
         """Start an activity that ends, calling `done`, when it has progressed by `work`."""
@@ -250,15 +255,18 @@ class Sharing:
 
     def _call_back(self, batches: NDArray[np.int64], slots: Numbers) -> None:
         """Tell every batch which of its activities ended, in the order in which batches started."""
-        if len(batches) == 1:
-            self._tell(int(batches[0]), slots)
+        ended: dict[int, list[int]] = {}
+        if len(batches) <= FEW:
+            for batch, slot in sorted(zip(batches.tolist(), slots.tolist(), strict=True)):
+                ended.setdefault(batch, []).append(slot)
+            for batch, places in ended.items():
+                self._tell(batch, np.array(places, dtype=np.intp))
             return
         order = np.argsort(batches, kind="stable")
         batches, slots = batches[order], slots[order]
-        cuts = np.flatnonzero(np.diff(batches)) + 1
-        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batches)], strict=True):
-            if start < stop:
-                self._tell(int(batches[start]), slots[start:stop])
+        starts = np.flatnonzero(np.diff(batches, prepend=-1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(batches)], strict=True):
+            self._tell(int(batches[start]), slots[start:stop])
 
     def _tell(self, batch: int, slots: Numbers) -> None:
         done, left = self._batches.pop(batch)

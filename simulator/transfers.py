@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +40,51 @@ class Sent:
         return len(self.sources)
 
 
+class Shape:
+    """The messages of a transfer; transfers that move alike share one.
+
+    `nbytes[u, w]` is the size of the message from worker u to worker w, `NO_MESSAGE` where there is none; `count` is how
+    many messages each worker has, in and out.
+    """
+
+    def __init__(self, nbytes: Sizes) -> None:
+        self.nbytes = nbytes
+        self.exists = nbytes != NO_MESSAGE
+        self.count = self.exists.sum(axis=0) + self.exists.sum(axis=1)
+
+    @cached_property
+    def partners(self) -> list[tuple[list[int], list[int]]]:
+        """Whom each worker sends to, and from whom it receives."""
+        return [
+            (np.flatnonzero(row).tolist(), np.flatnonzero(column).tolist())
+            for row, column in zip(self.exists, self.exists.T, strict=True)
+        ]
+
+
 class Transfer:
     """One transfer while it is under way.
 
-    `nbytes[u, w]` is the size of the message from worker u to worker w, `NO_MESSAGE` where there is none. `pending`
-    counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are of the
+    `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are of the
     message that each worker completed last; `waiting` are the events that workers wait for.
     """
 
     __slots__ = (
-        "exists",
         "last_latency_s",
         "last_start_s",
-        "nbytes",
         "number",
         "pending",
         "posted",
+        "shape",
         "starters",
         "wanted",
         "waiting",
     )
 
-    def __init__(self, number: int, nbytes: Sizes, starters: Sequence[int]) -> None:
-        k = len(nbytes)
+    def __init__(self, number: int, shape: Shape, starters: Sequence[int]) -> None:
+        k = len(shape.count)
         self.number = number
-        self.nbytes = nbytes
-        self.exists = nbytes != NO_MESSAGE
-        self.pending = self.exists.sum(axis=0) + self.exists.sum(axis=1)
+        self.shape = shape
+        self.pending = shape.count.copy()
         self.posted = np.zeros(k, dtype=np.bool_)
         self.wanted = np.zeros(k, dtype=np.bool_)
         self.starters = list(starters)
@@ -78,8 +97,8 @@ class Transfer:
         before = self.posted[:, None] & self.wanted
         self.posted[senders] = True
         self.wanted[receivers] = True
-        sources, targets = np.nonzero(self.exists & self.posted[:, None] & self.wanted & ~before)
-        return Sent(sources, targets, self.nbytes[sources, targets])
+        sources, targets = np.nonzero(self.shape.exists & self.posted[:, None] & self.wanted & ~before)
+        return Sent(sources, targets, self.shape.nbytes[sources, targets])
 
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
         """Note that messages are complete, and wake those who have none left."""
@@ -109,23 +128,23 @@ def transfers(program: Program) -> dict[int, Transfer]:
             elif isinstance(task, Fetch | Reduce):
                 receives[task.transfer][worker.worker] += task.messages
                 starters[task.transfer][worker.worker] += 1
-    sizes = _Sizes(k)
+    shapes = _Shapes(k)
     return {
-        number: Transfer(number, sizes.agreed(number, sends[number], receives[number]), counts)
+        number: Transfer(number, shapes.agreed(number, sends[number], receives[number]), counts)
         for number, counts in starters.items()
     }
 
 
-class _Sizes:
-    """Matrices of sizes; transfers whose messages are the same have one, known by its messages' identities."""
+class _Shapes:
+    """The distinct shapes of transfers, known by the identities of their messages."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._known: dict[tuple[int, ...], Sizes] = {}
+        self._known: dict[tuple[int, ...], Shape] = {}
         self._kept: list[Posts] = []
 
-    def agreed(self, transfer: int, sends: Posts, receives: Posts) -> Sizes:
-        """Return the sizes that both ends state."""
+    def agreed(self, transfer: int, sends: Posts, receives: Posts) -> Shape:
+        """Return the shape on which both ends agree."""
         key = (*map(id, sends), *map(id, receives))
         if key not in self._known:
             out, into = self._matrix(sends), self._matrix(receives).T
@@ -136,7 +155,7 @@ class _Sizes:
                     f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
                     f" found {' and '.join(stated)}"
                 )
-            self._known[key] = out
+            self._known[key] = Shape(out)
             self._kept += [sends, receives]  # so that no other messages are given their identities
         return self._known[key]
 
@@ -146,5 +165,3 @@ class _Sizes:
             for message in messages:
                 found[worker, message.peer] = message.nbytes
         return found
-
-

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from simulator.fairness import ActivityClass, fair_rates
+from simulator.fairness import ActivityClass, Solver, fair_rates
 from simulator.sharing import Sharing
 
 LINK = ActivityClass(((0, 1.0),))
@@ -77,11 +77,12 @@ def test_calls_after_the_same_delay_keep_their_order():
 def test_rates_of_a_situation_are_worked_out_once(monkeypatch):
     solved = []
 
-    def counting(*situation):
-        solved.append(situation)
-        return fair_rates(*situation)
+    class Counting(Solver):
+        def levels(self, *situation):
+            solved.append(situation)
+            return super().levels(*situation)
 
-    monkeypatch.setattr("simulator.sharing.fair_rates", counting)
+    monkeypatch.setattr("simulator.sharing.Solver", Counting)
     both = ActivityClass(((0, 1.0), (1, 1.0)))
     rounds = [(10 * i, kind, 10 * n) for i in range(50) for n, kind in ((1, LINK), (2, both))]
     ends_of([10, 10], rounds)
