@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
 from simulator.interpreter import Blocked, Timeline
 from topologies import Machine
 

@@ -97,7 +97,7 @@ class _Quiet:
         targets, sources = transfer.shape.partners[worker]
         latest_s = 0.0
         if targets:
-            latest_s = max(sent_s[worker], max(wanted_s[target] for target in targets))
+            latest_s = max(sent_s[worker], *(wanted_s[target] for target in targets))
         if sources:
-            latest_s = max(latest_s, wanted_s[worker], max(sent_s[source] for source in sources))
+            latest_s = max(latest_s, wanted_s[worker], *(sent_s[source] for source in sources))
         return latest_s

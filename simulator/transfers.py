@@ -76,8 +76,8 @@ class Transfer:
         "posted",
         "shape",
         "starters",
-        "wanted",
         "waiting",
+        "wanted",
     )
 
     def __init__(self, number: int, shape: Shape, starters: Sequence[int]) -> None:

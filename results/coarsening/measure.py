@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from planner.cli import COLLECTED_EVERY
+from planner.report.console import COLLECTED_EVERY
 from planner.models import build
 from planner.search import SearchOptions, Ties, search, space_of
 

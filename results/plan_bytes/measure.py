@@ -13,7 +13,7 @@ import sys
 import time
 from types import FrameType
 
-from planner.cli import COLLECTED_EVERY
+from planner.report.console import COLLECTED_EVERY
 from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings

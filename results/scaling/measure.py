@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 
-from planner.cli import COLLECTED_EVERY
+from planner.report.console import COLLECTED_EVERY
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 
