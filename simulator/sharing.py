@@ -225,9 +225,10 @@ class Sharing:
         classes.running[ended] = False
         if self._later:
             batches, slots = self._next_in_line(ended, batches, slots, near_s)
-        self._flushing = True  # callbacks need not ask
+        asked, self._flushing = self._flushing, True  # so that callbacks need not ask
         self._call_back(batches, slots)
-        self._flush()
+        if not asked:
+            self._flush()
 
     def _next_in_line(
         self, ended: Numbers, batches: NDArray[np.int64], slots: Numbers, near_s: float

@@ -17,7 +17,7 @@ def slow_hub(devices=4):
     return star(devices, **MACHINE)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one):
     machine = slow_hub()
@@ -40,7 +40,7 @@ def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one):
             assert units <= room * (1 + 1e-9) + 1e-9
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one):
     machine = slow_hub()
@@ -74,7 +74,7 @@ def computing_only(one):
     return replace(one, workers=tuple(workers))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_free_communication_is_the_time_without_communication(one):
     one = computing_only(one)
@@ -86,7 +86,7 @@ def test_free_communication_is_the_time_without_communication(one):
         )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_the_time_without_communication_is_the_interpreters(one):
     """It is found without simulating, where no two workers' kernels share anything."""
@@ -97,7 +97,7 @@ def test_the_time_without_communication_is_the_interpreters(one):
             assert found == pytest.approx(silent.seconds, rel=1e-12)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one):
     for overlap in (True, False):
@@ -114,7 +114,7 @@ def vars_of(seconds):
     return [getattr(seconds, name) for name in ("compute", "copies", "launches", "wire", "latency", "waiting")]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(programs())
 def test_no_chain_of_tasks_takes_longer_than_the_step(one):
     """A worker's tasks follow each other, and a message waits for both its ends; a chain of these is no longer."""
