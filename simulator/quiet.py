@@ -61,7 +61,7 @@ class _Quiet:
         awake: list[int] = []
         for task in worker.tasks:
             if isinstance(task, Compute):
-                self._clocks_s[number] += self._alone_s(worker, task)
+                self._compute(worker, task)
                 continue
             transfer = self._transfers.get(task.transfer)
             if transfer is None:
@@ -76,9 +76,11 @@ class _Quiet:
                 self._clocks_s[number] = max(self._clocks_s[number], complete_s)
         yield awake
 
-    def _alone_s(self, worker: WorkerProgram, task: Compute) -> float:
+    def _compute(self, worker: WorkerProgram, task: Compute) -> None:
         activity = self._costs.compute(worker, task)
-        return activity.delay_s + (activity.work / self._sharing.fastest(activity.number) if activity.work else 0.0)
+        self._clocks_s[worker.worker] += activity.delay_s
+        if activity.work:
+            self._clocks_s[worker.worker] += activity.work / self._sharing.fastest(activity.number)
 
     def _starts(self, transfer: Transfer, worker: int, outgoing: bool) -> bool:
         """Start this worker's half of a transfer; without overlap, both with its last."""

@@ -43,14 +43,15 @@ class Sent:
 class Shape:
     """The messages of a transfer; transfers that move alike share one.
 
-    `nbytes[u, w]` is the size of the message from worker u to worker w, `NO_MESSAGE` where there is none; `count` is how
-    many messages each worker has, in and out.
+    `nbytes[u, w]` is the size of the message from worker u to worker w, and whether it `exists` at both ends; `count`
+    is how many messages each worker has, in and out. What exists at one end only is waited for in vain.
     """
 
-    def __init__(self, nbytes: Sizes) -> None:
-        self.nbytes = nbytes
-        self.exists = nbytes != NO_MESSAGE
-        self.count = self.exists.sum(axis=0) + self.exists.sum(axis=1)
+    def __init__(self, sent: Sizes, received: Sizes) -> None:
+        self.nbytes = sent
+        self.exists = (sent != NO_MESSAGE) & (received != NO_MESSAGE)
+        stated = (sent != NO_MESSAGE).astype(np.int64), (received != NO_MESSAGE).astype(np.int64)
+        self.count = stated[0].sum(axis=1) + stated[1].sum(axis=0)
 
     @cached_property
     def partners(self) -> list[tuple[list[int], list[int]]]:
@@ -64,8 +65,8 @@ class Shape:
 class Transfer:
     """One transfer while it is under way.
 
-    `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are of the
-    message that each worker completed last; `waiting` are the events that workers wait for.
+    `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
+    of the message that each worker completed last; `waiting` are the events that workers wait for.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Transfer:
 def transfers(program: Program) -> dict[int, Transfer]:
     """Return a program's transfers by number.
 
-    Raises ValueError where the two ends of a message disagree on its size, or one of them knows of none.
+    Raises ValueError where the two ends of a message disagree on its size.
     """
     k = len(program.workers)
     sends: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
@@ -148,14 +149,14 @@ class _Shapes:
         key = (*map(id, sends), *map(id, receives))
         if key not in self._known:
             out, into = self._matrix(sends), self._matrix(receives).T
-            if (out != into).any():
-                u, w = (int(worker) for worker in np.argwhere(out != into)[0])
-                stated = ["none" if size == NO_MESSAGE else str(size) for size in (out[u, w], into[u, w])]
+            differ = (out != into) & (out != NO_MESSAGE) & (into != NO_MESSAGE)
+            if differ.any():
+                u, w = np.argwhere(differ)[0].tolist()
                 raise ValueError(
                     f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
-                    f" found {' and '.join(stated)}"
+                    f" found {out[u, w]} and {into[u, w]}"
                 )
-            self._known[key] = Shape(out)
+            self._known[key] = Shape(out, into)
             self._kept += [sends, receives]  # so that no other messages are given their identities
         return self._known[key]
 
