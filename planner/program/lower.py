@@ -61,8 +61,9 @@ class Lowering:
     def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
         if prefetch < 0:
             raise PlanError(f"prefetch: expected 0 or more, found {prefetch}")
-        wanted = None if nodes is None else frozenset(nodes)
-        traffic = Traffic(plan, [node for node in plan.graph.nodes if wanted is None or node.name in wanted])
+        wanted = frozenset(nodes or ())
+        among = [node for node in plan.graph.nodes if node.name in wanted]
+        traffic = plan.traffic() if nodes is None else Traffic(plan, among)
         self._plan = plan
         self._drafting = Drafting(plan, prefetch, traffic)
         self._mail: dict[tuple[int, int, int], Mail] = {}
