@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from topologies import Device, Kernel, Machine, Product
@@ -39,27 +39,31 @@ class Costs:
         self._machine = machine
         self._sharing = sharing
         self._routes: dict[tuple[int, int], Activity] = {}
+        self._kernels: dict[object, Activity] = {}
+        self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
         """Price kernels run one after the other, each call a launch of its own that does its share."""
-        device = self._machine.devices[program.worker]
         launches = sum(len(kernel.calls) for kernel in task.kernels)
         if not launches:
             return Activity(-1, 0.0)
-        operations, nbytes = task.operations / launches, task.touched_bytes / launches
         dtype = _dtype(program, task)
-        shapes: Sequence[Product | None] = task.products or (None,) * launches
-        calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
-        return self._activity(device, calls)
+        key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
+        if key not in self._kernels:
+            operations, nbytes = task.operations / launches, task.touched_bytes / launches
+            shapes: Sequence[Product | None] = task.products or (None,) * launches
+            calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
+            self._kernels[key] = self._activity(self._machine.devices[program.worker], calls)
+        return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
         """Price the copy of every outgoing message into staging; None where there is none."""
-        return self._copy(program.worker, READ_AND_WRITE * sum(message.nbytes for message in task.messages))
+        return self._copy(program.worker, READ_AND_WRITE * self._total(task.messages))
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it."""
         buffer = program.buffers[task.buffer]
-        received = sum(message.nbytes for message in task.messages)
+        received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
         if isinstance(task, Fetch):
             return self._copy(program.worker, READ_AND_WRITE * (received + local))
@@ -77,7 +81,16 @@ class Costs:
     def _copy(self, worker: int, touched_bytes: int) -> Activity | None:
         if not touched_bytes:
             return None
-        return self._activity(self._machine.devices[worker], {Kernel(COPY, "", 0.0, touched_bytes): 1})
+        key = (worker, touched_bytes)
+        if key not in self._kernels:
+            copy = Kernel(COPY, "", 0.0, touched_bytes)
+            self._kernels[key] = self._activity(self._machine.devices[worker], {copy: 1})
+        return self._kernels[key]
+
+    def _total(self, messages: tuple[Message, ...]) -> int:
+        if id(messages) not in self._totals:
+            self._totals[id(messages)] = sum(message.nbytes for message in messages)
+        return self._totals[id(messages)]
 
     def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
         """Price so many calls of each kernel."""
@@ -99,9 +112,15 @@ class Costs:
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
-    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if dtype.startswith("float")), dtypes[0] if dtypes else "float32")
+    first = None
+    for kernel in task.kernels:
+        for call in kernel.calls:
+            for buffer, _ in call.outputs:
+                dtype = program.buffers[buffer].dtype
+                if dtype.startswith("float"):
+                    return dtype
+                first = first or dtype
+    return first or "float32"
 
 
 def _elements(copy: LocalCopy) -> int:

@@ -83,11 +83,11 @@ def compute(operations: float, touched_bytes: int = 0, *, category: str = "other
 
 
 def messages(sizes: dict[int, int]) -> tuple[Message, ...]:
-    return tuple(Message(peer, 0, (), nbytes, 0) for peer, nbytes in sizes.items())
+    return tuple(Message(peer, (), nbytes, 0) for peer, nbytes in sizes.items())
 
 
 def send(transfer: int, sizes: dict[int, int] | None = None) -> Send:
-    return Send(transfer, None, messages(sizes or {}))
+    return Send(transfer, 0, None, messages(sizes or {}))
 
 
 def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Fetch:
