@@ -92,7 +92,7 @@ class Route:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Machine(Shown):
     """Devices, memories, links, all their resources, and a route between any two devices."""
 

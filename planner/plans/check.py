@@ -60,14 +60,18 @@ def check_countable(graph: Graph, ways: Sequence[int]) -> None:
     """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
     workers = math.prod(ways)
     check_workers(workers)
-    sizes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
-    once = sum(sizes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
-    if workers * once > MOST_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
+    if (most := most_moved_bytes(graph, workers)) > MOST_BYTES:
+        largest = max(graph.tensors, key=lambda name: graph.tensors[name].nbytes)
         raise PlanError(
             f"expected a graph whose {workers} workers cannot move more than {MOST_BYTES} bytes, found "
-            f"{workers * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
+            f"{most} that they could; its largest tensor is {largest!r} with {graph.tensors[largest].nbytes}"
         )
+
+
+def most_moved_bytes(graph: Graph, workers: int) -> int:
+    """Return what would move if every worker read and stored everything."""
+    names = (name for node in graph.nodes for name in (*node.inputs, *node.outputs))
+    return workers * sum(graph.tensors[name].nbytes for name in names)
 
 
 def check_workers(workers: int) -> None:

@@ -4,12 +4,17 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
+import numpy as np
 import pytest
 
 from planner.models import build
+from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, tables_fit
+from planner.search.objectives.objective import BYTES
 from planner.search.recursive import recursive
+from planner.search.solver.model import SharedFetchModel
+from planner.search.solver.relaxation import relaxed_fetches
 from tests.search.graphs import random_graph
 
 SEEDS = range(0, 216, 9)
@@ -33,6 +38,30 @@ def test_bounds_of_messages_hold(seed):
     found = joint(of, BOUNDED)
     assert best.lower_bound == best.cost
     assert 0 <= found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+
+
+@pytest.mark.parametrize("batch", [1 << 10, 1 << 31])
+def test_bounds_of_messages_hold_where_tensors_are_huge(batch):
+    graph = build("mlp-1-1048576", batch=batch)
+    of = space_of(graph, SearchOptions((2, 2)))
+    found, best = joint(of, BOUNDED), joint(of, Limits())
+    assert most_moved_bytes(graph, 4) > (1 << 58 if batch > 1 << 10 else 1 << 40)
+    assert best.lower_bound == best.cost
+    assert 0 < found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+
+
+def test_shared_fetches_of_huge_tensors_are_relaxed_within_64_bits():
+    graph = build("rnn-1-8", batch=8, unroll=3)
+    space = space_of(graph, SearchOptions((2, 2)))
+    coarse = space.coarse
+    workers = MOST_BYTES // most_moved_bytes(graph, 1)
+    few, many = relaxed_fetches(coarse, 4), relaxed_fetches(coarse, workers)
+    assert few.scale > many.scale == 1
+    domains = [space.domain(v, space.candidates(v)) for v in range(len(coarse.variables))]
+    views = [SharedFetchModel(coarse, one, domains, BYTES) for one in (few, many)]
+    choices = np.random.default_rng(0).integers(0, views[0].sizes, (50, len(domains)))
+    for choice in choices.tolist():
+        assert all(one.relaxed_problem.value(choice) <= one.scale * one.value(choice) for one in views)
 
 
 def test_out_of_time_it_is_no_worse_than_the_recursion():

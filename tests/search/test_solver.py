@@ -90,6 +90,21 @@ def test_bounds_hold_and_never_fall(problem):
     assert problem.value(messages.rounded_choice()) in exact.values()
 
 
+@given(problems(), st.integers(40, 47))
+@settings(deadline=None)
+def test_bounds_hold_where_costs_are_huge(problem, bits):
+    tables = Tables()
+    terms = tuple((scope, tables.intern(problem.tables[number] << bits)) for scope, number in problem.terms)
+    problem = pairwise_relaxation(Problem(tables, problem.sizes, terms, problem.constant << bits))
+    exact, messages = enumerated(problem), Messages(problem)
+    for _ in range(3):
+        messages.sweep_variables()
+        assert messages.lower_bound() <= min(exact.values())
+    for v, costs in enumerate(messages.state_bounds()):
+        for state, cost in enumerate(costs):
+            assert cost <= min(value for states, value in exact.items() if states[v] == state)
+
+
 def test_bounds_of_one_variable_are_its_costs():
     tables, costs = Tables(), np.array([5, -3, 8])
     messages = Messages(Problem(tables, (3,), (((0,), tables.intern(costs)),), 7))

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import chain
 
 import tdl
+from display import Shown
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
@@ -25,7 +26,7 @@ MOST_DIFFERING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ties:
+class Ties(Shown):
     """Which coarsening rules apply; a weight is tied to its updated self in any case.
 
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all

@@ -20,7 +20,10 @@ from planner.search.solver.problem import Problem, neighbours_by_variable, terms
 Floats = NDArray[np.floating[Any]]
 
 SCALE_BITS = 6
-"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little."""
+"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little: by less where they are huge."""
+
+MOST_BITS = 61
+"""What the sizes of all scaled costs together stay below, so that messages, sums of some of them, stay within 64."""
 
 SINGLE_ENTRIES = 1 << 21
 """Entries of all terms' tables from which messages are found in single precision."""
@@ -31,12 +34,13 @@ class Messages:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self._scale_bits = max(0, min(SCALE_BITS, MOST_BITS - _sum_of_largest_costs(problem).bit_length()))
         count = len(problem.sizes)
         self._unary = [np.zeros(size, dtype=np.int64) for size in problem.sizes]
         self._terms = []
         for scope, number in problem.terms:
             if len(scope) == 1:
-                self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
+                self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << self._scale_bits)
             else:
                 self._terms.append((scope, number))
         entries = sum(problem.tables[number].size for _, number in self._terms)
@@ -48,7 +52,7 @@ class Messages:
         ]
         self._plan = self._planned_sweep()
         shared = {
-            number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**SCALE_BITS
+            number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**self._scale_bits
             for _, number in self._terms
         }
         self._floats = [shared[number] for _, number in self._terms]
@@ -105,7 +109,7 @@ class Messages:
 
     def _rounded_up_costs(self, costs: Any) -> Any:
         """Return costs, with the constant, in units of the problem: a bound stays one."""
-        return self.problem.constant - (-costs >> SCALE_BITS)
+        return self.problem.constant - (-costs >> self._scale_bits)
 
     def rounded_choice(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
@@ -127,19 +131,25 @@ class Messages:
         return np.asarray(self._floats[f].take(other, axis=1 - axis))
 
     def exact_terms(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
-        """Return what is left of variables and terms once rounded messages are sent, times 2**SCALE_BITS.
+        """Return what is left of variables and terms once rounded messages are sent, times 2**_scale_bits.
 
         Together they cost what the problem does, at any choice.
         """
         unary, left = [costs.copy() for costs in self._unary], []
         for (scope, number), messages in zip(self._terms, self._messages, strict=True):
-            table = self.problem.tables[number] << SCALE_BITS
+            table = self.problem.tables[number] << self._scale_bits
             for axis, v in enumerate(scope):
                 message = np.rint(messages[axis]).astype(np.int64)
                 unary[v] += message
                 table = table - (message[:, None] if axis == 0 else message)
             left.append((scope, table))
         return unary, left
+
+
+def _sum_of_largest_costs(problem: Problem) -> int:
+    """Return what no choice costs more than, whatever the signs of costs, without a limit to its digits."""
+    tables = (problem.tables[number] for _, number in problem.terms)
+    return abs(problem.constant) + sum(max(abs(int(table.min())), abs(int(table.max()))) for table in tables)
 
 
 def breadth_first_order(count: int, scopes: Iterable[Scope]) -> list[int]:

@@ -297,7 +297,7 @@ class SharedFetchModel:
 
 def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
     """Return the model of choosing one state of each variable's domain so that the objective is least."""
-    relaxed = relaxed_fetches(coarse) if isinstance(objective, Bytes) else None
+    relaxed = relaxed_fetches(coarse, prod(domains[0].ways)) if isinstance(objective, Bytes) else None
     if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
         return DenseModel(problem_of_graph(coarse, domains, Tables(), objective))
     return SharedFetchModel(coarse, relaxed, domains, objective)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, lcm
 
+from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.tables import Scope, Tables, Term
@@ -67,8 +68,11 @@ class RelaxedFetches:
     groups: tuple[Group, ...]
 
 
-def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
-    """Return a graph without shared fetches, None where factors are not inclusion and exclusion of whole groups."""
+def relaxed_fetches(coarse: CoarseGraph, workers: int) -> RelaxedFetches | None:
+    """Return a graph without shared fetches, None where factors are not inclusion and exclusion of whole groups.
+
+    Nodes' parts are whole numbers; where scaled costs might not stay within 64 bits they are rounded down instead.
+    """
     weights: Counter[Key] = Counter()
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
@@ -76,6 +80,8 @@ def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
     if not all(isinstance(cost, FetchCost) for _, cost in shared):
         return None
     scale = lcm(*((len(scope) - 1) * (len(scope) - 2) for scope, _ in shared))
+    if scale * most_moved_bytes(coarse.graph, workers) > MOST_BYTES:
+        scale = 1
     scaled: Counter[Key] = Counter()
     groups = []
     for scope, cost in shared:
