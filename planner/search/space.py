@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
@@ -95,15 +96,27 @@ class Space:
             return layouts_of(variable.shape, ways, tuple(states))
         return strategies_of(variable.signature, ways, tuple(states))
 
-    def variable_without_state(self, choice: Sequence[State]) -> str | None:
-        """Return the first variable that a choice gives no state of its own, and what instead; None if none is."""
-        if len(choice) != len(self.coarse.variables):
-            return f"{len(choice)} states for {len(self.coarse.variables)} variables"
+    def checked_outcome(self, outcome: object) -> Outcome:
+        """Return what a searcher returned; a PlanError where it is no choice of this space, its cost and its bound."""
+        if not isinstance(outcome, Outcome):
+            raise PlanError(f"expected an Outcome, found {outcome!r}")
+        self._check_choice(outcome.choice)
+        if outcome.cost != (cost := self.cost(outcome.choice)):
+            raise PlanError(f"expected a cost of {cost}, which the choice has, found {outcome.cost!r}")
+        if outcome.lower_bound is not None and not outcome.lower_bound <= cost:
+            raise PlanError(f"expected a lower bound of at most {cost}, the cost, found {outcome.lower_bound}")
+        return outcome
+
+    def _check_choice(self, choice: object) -> None:
+        """Raise a PlanError where a choice lacks a state of its own for any variable."""
+        variables, expected = self.coarse.variables, "expected a state of the space for every variable, found"
+        if not isinstance(choice, tuple) or len(choice) != len(variables):
+            raise PlanError(f"{expected} {len(choice) if isinstance(choice, tuple) else choice!r} for {len(variables)}")
         for v, state in enumerate(choice):
             options = self.options_by_step(v)
-            if len(state) != len(options) or any(one not in of for one, of in zip(state, options, strict=True)):
-                return f"{state!r} for {self.coarse.variables[v].members[0]}"
-        return None
+            is_state = isinstance(state, tuple) and len(state) == len(options)
+            if not is_state or any(one not in of for one, of in zip(state, options, strict=True)):
+                raise PlanError(f"{expected} {state!r} for {variables[v].members[0]}")
 
     def cost(self, choice: Sequence[State]) -> int:
         """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""
