@@ -60,7 +60,7 @@ def check_search(plan: Plan) -> None:
         raise PlanError(f"$.search.predicted.candidates_s: expected seconds of {found.winner!r}, found none")
     _check_factorisations(plan)
     if (found.lower_bound is None) != (not found.bound_by):
-        told = "none" if found.lower_bound is None else found.lower_bound
+        told = "none" if found.lower_bound is None else str(found.lower_bound)
         raise PlanError(
             f"$.search.bound_by: expected a lower bound and whose it is, found {told} by {found.bound_by!r}"
         )

@@ -21,7 +21,7 @@ from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Extended, Priced, factor_domains
+from planner.search.objectives.objective import Extended, Priced, domains_of_factor
 
 Operands = frozenset[int]
 
@@ -98,7 +98,7 @@ def _carriage_at_last_step(
     summing = {
         v
         for v, variable in enumerate(coarse.variables)
-        if isinstance(variable, NodeVariable) and _can_sum_at_last_step(variable.signature, ways)
+        if isinstance(variable, NodeVariable) and _node_can_sum_at_last_step(variable.signature, ways)
     }
     left = possible
     while True:
@@ -121,7 +121,7 @@ def _carriage_at_last_step(
         left = kept
 
 
-def _can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
+def _node_can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
     return any(
         how.reducer == "Sum" and eligible(signature.extents[name], ways, len(ways) - 1)
         for name, how in signature.description.strategies.items()
@@ -144,20 +144,20 @@ class Feasible(Extended):
 
     penalty: int
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the penalties."""
-        yield from self.objective.terms(coarse, domains, tables)
+        yield from self.objective.priced_tables(coarse, domains, tables)
         for factor in coarse.factors:
-            strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remembered_numbers(
-                ("infeasible", *key), partial(_infeasibility_flags, factor, strategies, layouts)
+            strategies, layouts, key = domains_of_factor(factor, domains)
+            numbers = tables.numbers_of_remembered_tables(
+                ("infeasibility_flags", *key), partial(_infeasibility_flags, factor, strategies, layouts)
             )
             if numbers:
                 yield Priced(factor.scope, numbers[0], self.penalty)
 
 
 def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-    flags = factor.cost.infeasible(strategies, layouts)
+    flags = factor.cost.infeasibility_flags(strategies, layouts)
     return [] if flags is None else [flags]
 
 

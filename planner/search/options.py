@@ -74,7 +74,7 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
     if options.searcher == "joint":
         return replace(untied, updates=False)
-    return untied if coarsenings.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
+    return untied if coarsenings.variable_count(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:

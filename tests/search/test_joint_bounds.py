@@ -10,7 +10,7 @@ import pytest
 from planner.models import build
 from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search import Limits, SearchOptions, space_of
-from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, tables_fit
+from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, pair_tables_fit_in_memory
 from planner.search.objectives.objective import BYTES
 from planner.search.recursive import recursive
 from planner.search.solver.model import SharedFetchModel
@@ -76,7 +76,7 @@ def test_out_of_time_it_is_no_worse_than_the_recursion():
 def test_too_large_for_tables_it_is_the_recursion_without_a_bound(seed, placements):
     of = space_of(random_graph(seed), SearchOptions((2, 2, 2), placements=placements))
     little = Limits(memory_bytes=1 << 12)
-    assert not tables_fit(of, little)
+    assert not pair_tables_fit_in_memory(of, little)
     found, recursion = joint(of, little), recursive(of, little)
     assert found.lower_bound is None
     assert (found.choice, found.cost) == (recursion.choice, recursion.cost)
@@ -103,5 +103,5 @@ def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
     tied = replace(shared, scope=(first, first, tensor))
     space = replace(space, coarse=replace(space.coarse, factors=(tied,)))
     entries = prod(len(space.candidates(v)) for v in tied.scope)
-    assert tables_fit(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART))
-    assert not tables_fit(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART - 1))
+    assert pair_tables_fit_in_memory(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART))
+    assert not pair_tables_fit_in_memory(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART - 1))

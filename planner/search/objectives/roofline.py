@@ -15,9 +15,9 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
-from planner.search.costs.counts import common_counts, held_counts, steps_of
+from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Strategies
-from planner.search.costs.needs import Need, operand_need, output_reach
+from planner.search.costs.needs import Need, operand_need, output_landing
 from topologies import Device, Machine
 
 Seconds = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Worker:
     memory: float
 
     @property
-    def kind(self) -> tuple[str, float, float]:
+    def speed_key(self) -> tuple[str, float, float]:
         """What workers that are equally fast share."""
         return self.device.type, self.processor, self.memory
 
@@ -72,7 +72,7 @@ class Worker:
         touched = READ_AND_WRITE * max(self.processor, self.memory)
         return self.device.roofline_s("elementwise", next(iter(self.device.peak_flop_per_s)), 0.0, touched)
 
-    def seconds(self, kernel: Kernel, operations: float, nbytes: float, calls: float) -> float:
+    def kernel_seconds(self, kernel: Kernel, operations: float, nbytes: float, calls: float) -> float:
         """Return the time of so many calls of a kernel that do this much between them."""
         category = kernel.signature.category
         dtype = kernel.dtype if operations else next(iter(self.device.peak_flop_per_s))
@@ -80,7 +80,7 @@ class Worker:
         return self.device.roofline_s(category, dtype, *slower) + calls * self.device.launch_latency_s
 
 
-def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
+def workers_of_machine(machine: Machine, count: int) -> tuple[Worker, ...]:
     """Return the first `count` devices of a machine as workers that compute at the same time."""
     devices = machine.devices[:count]
     cores: Counter[int | None] = Counter()
@@ -89,13 +89,13 @@ def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
         cores[device.processor] += device.cores  # type: ignore[assignment]
         bandwidth[device.memory] += device.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
 
-    def one(device: Device) -> Worker:
+    def worker_on_device(device: Device) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity
         shared = None if device.processor is None else machine.resources[device.processor].capacity
         processor = 1.0 if shared is None else max(1.0, cores[device.processor] / shared)
         return Worker(device, processor, max(1.0, bandwidth[device.memory] / bus))
 
-    return tuple(map(one, devices))
+    return tuple(map(worker_on_device, devices))
 
 
 def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
@@ -108,15 +108,15 @@ def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tupl
     operations, nbytes, calls = (
         _operation_counts(kernel, strategies),
         _bytes_touched(kernel, strategies),
-        _kernel_calls(kernel, strategies),
+        _kernel_call_counts(kernel, strategies),
     )
     firsts = workers[:: len(workers) // groups]
-    kinds = {worker.kind: worker for worker in firsts}
-    of = [list(kinds).index(worker.kind) for worker in firsts]
+    kinds = {worker.speed_key: worker for worker in firsts}
+    of = [list(kinds).index(worker.speed_key) for worker in firsts]
     rows = np.stack(np.broadcast_arrays(operations, nbytes, calls, np.array(of, dtype=np.float64)), axis=-1)
     distinct, at = np.unique(rows.reshape(-1, 4), axis=0, return_inverse=True)
     times = [
-        list(kinds.values())[int(kind)].seconds(kernel, done * share, touched * share, launched)
+        list(kinds.values())[int(kind)].kernel_seconds(kernel, done * share, touched * share, launched)
         for done, touched, launched, kind in distinct.tolist()
     ]
     return np.asarray(np.array(times)[at.reshape(rows.shape[:-1])].max(axis=1))
@@ -125,7 +125,7 @@ def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tupl
 def _operation_counts(kernel: Kernel, strategies: Strategies) -> PerWorker:
     description, extents = kernel.signature.description, kernel.signature.extents
     iterations = {
-        name: held_counts(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
+        name: counts_held(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
     }
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
     for count, names in description.work.terms:
@@ -140,7 +140,7 @@ def _bytes_touched(kernel: Kernel, strategies: Strategies) -> PerWorker:
         for operand, item in enumerate(kernel.inputs)
     ]
     parts += [
-        item * _elements_reached(output_reach(signature, output), strategies)
+        item * _elements_reached(output_landing(signature, output), strategies)
         for output, item in enumerate(kernel.outputs)
     ]
     return np.asarray(sum(parts), dtype=np.float64)
@@ -152,25 +152,30 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     for dimension in need:
         masks = np.array([strategies.steps_choosing(name) for name in dimension.variables], dtype=np.int64)
         chosen, of = np.unique(masks.reshape(len(masks), len(strategies.states)), axis=1, return_inverse=True)
-        counts = [common_counts(((dimension, tuple(column)),), strategies.ways)[0] for column in chosen.T.tolist()]
+        counts = [
+            counts_of_common_reach_held(((dimension, tuple(column)),), strategies.ways)[0]
+            for column in chosen.T.tolist()
+        ]
         total *= np.stack(counts)[of.reshape(-1)]
     return total
 
 
-def _kernel_calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
+def _kernel_call_counts(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: one call per contiguous run of the variables that need them."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for name in kernel.signature.description.contiguous:
-        total *= _run_counts(kernel.signature.extents[name], strategies.ways)[strategies.steps_choosing(name)]
+        total *= _counts_of_contiguous_runs(kernel.signature.extents[name], strategies.ways)[
+            strategies.steps_choosing(name)
+        ]
     return total
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _run_counts(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
+def _counts_of_contiguous_runs(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
     """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
     return np.array(
         [
-            [len(iteration_runs(extent, steps_of(mask), ways, worker)) for worker in range(prod(ways))]
+            [len(iteration_runs(extent, steps_of_mask(mask), ways, worker)) for worker in range(prod(ways))]
             for mask in range(1 << len(ways))
         ],
         dtype=np.int64,
