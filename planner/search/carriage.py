@@ -45,7 +45,7 @@ class _Flow:
 
 def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
     """Return what may be partial and be carried at each step."""
-    flow, possible = _data_flow(coarse), _variables_possibly_partial(coarse)
+    flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
     steps = [_carriage_at_last_step(coarse, flow, possible, ways[: step + 1]) for step in range(len(ways))]
     return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
@@ -57,7 +57,7 @@ def may_be_partial(graph: Graph, ways: tuple[int, ...]) -> frozenset[str]:
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
-def _variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
+def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
     """Return the variables of tensors all of which are results that nothing but nodes looks at."""
     graph, of = coarse.graph, coarse.variable_of
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}

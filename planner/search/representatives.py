@@ -47,11 +47,11 @@ def representatives_of_states(
     instead = _replacements_of_hardly_used_axes(_axes_followed_through_graph(indexed), choice)
     _drop_inconsistent_replacements(instead, indexed)
     keys = [(domain, tuple(instead.get(v, {}).items())) for v, domain in enumerate(domains)]
-    made = {key: _representatives_in_domain(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
+    made = {key: _representatives_of_domain_states(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
     return [made[key] for key in keys]
 
 
-def _representatives_in_domain(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
+def _representatives_of_domain_states(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
     """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
     others = (tuple(instead.get(one, one) for one in state) for state in domain.states)

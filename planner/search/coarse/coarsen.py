@@ -145,14 +145,14 @@ class Coarsenings:
         """Return what `coarsen` returns."""
         key = ties, partial, untied
         if key not in self._coarse:
-            self._coarse[key] = self._coarse_graph(key)
+            self._coarse[key] = self._coarse_graph_of_ties(key)
         return self._coarse[key]
 
     def variable_count(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)
 
-    def _coarse_graph(self, key: _Key) -> CoarseGraph:
+    def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
         grouped, (ties, partial, _) = self._names_grouped_by_ties(key), key
         variables = _variables_by_number(self._graph, self._signatures, grouped.variable_of)
         factors = _factors_of_charges(
@@ -211,7 +211,7 @@ def _graph_without_repeats(coarse: CoarseGraph) -> CoarseGraph:
         for factor in coarse.factors
     ]
     merged = repeated_parts(_kinds_of_variables_by_number(coarse), terms)
-    place = {v: i for i, v in enumerate(merged.kept_variables)}
+    place = {v: i for i, v in enumerate(merged.variables_standing_for_themselves)}
     number = [place[v] for v in merged.stands_for]
     factors = tuple(
         Factor(tuple(number[v] for v in factor.scope), factor.cost, factor.weight * times, factor.count * times)

@@ -25,7 +25,7 @@ class Repeats:
     times: tuple[int, ...]
 
     @property
-    def kept_variables(self) -> tuple[int, ...]:
+    def variables_standing_for_themselves(self) -> tuple[int, ...]:
         """The variables that act for themselves, ascending."""
         return tuple(v for v, u in enumerate(self.stands_for) if u == v)
 

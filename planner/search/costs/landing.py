@@ -22,7 +22,7 @@ from planner.search.costs.volumes import (
 
 def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
     """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
-    landing, classes = _landing_classes(signature, output, strategies)
+    landing, classes = _landing_and_strategy_classes(signature, output, strategies)
     moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
     for block in row_blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes.masks[block]
@@ -38,7 +38,11 @@ def store_crossings(signature: Signature, output: int, strategies: Strategies, l
     The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
     from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched.
     """
-    (landing, classes), ways, steps = _landing_classes(signature, output, strategies), layouts.ways, len(layouts.ways)
+    (landing, classes), ways, steps = (
+        _landing_and_strategy_classes(signature, output, strategies),
+        layouts.ways,
+        len(layouts.ways),
+    )
     shape = (len(classes.masks), len(layouts.states))
     kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
     for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
@@ -53,7 +57,7 @@ def store_crossings(signature: Signature, output: int, strategies: Strategies, l
     return Crossings((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
 
 
-def _landing_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
+def _landing_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
     """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
     landing, reducing = output_landing(signature, output), strategies.steps_carrying_terms
     for name in signature.description.reduction_variables:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import sha256
 from math import prod
 from typing import Any, TypeVar
@@ -82,49 +83,38 @@ class Tables:
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
-
-        def compute() -> Iterable[Table]:
-            total = self[terms[0][0]] * terms[0][1]
-            for number, weight in terms[1:]:
-                total = total + self[number] * weight
-            yield total
-
-        return self.numbers_of_remembered_tables(("sum", terms), compute)[0]
+        parts = (self[number] * weight for number, weight in terms)
+        return self.numbers_of_remembered_tables(("sum", terms), lambda: [reduce(np.add, parts)])[0]
 
     def sum_of_terms(self, terms: Shape, rank: int) -> int:
         """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
         if len(terms) == 1:
             return terms[0][0]
-
-        def compute() -> Iterable[Table]:
-            yield _sum_of_spread_tables([spread_axes(self[number], positions, rank) for number, positions in terms])
-
-        return self.numbers_of_remembered_tables(("added", terms), compute)[0]
+        views = (table_with_axes_spread(self[number], positions, rank) for number, positions in terms)
+        return self.numbers_of_remembered_tables(("added", terms), lambda: [reduce(np.add, views)])[0]
 
     def with_axes_arranged(self, number: int, positions: Scope) -> int:
         """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""
         order = sorted(set(positions))
         if list(positions) == order:
             return number
-
-        def compute() -> Iterable[Table]:
-            yield np.einsum(self[number], list(positions), order)
-
-        return self.numbers_of_remembered_tables(("arranged", number, positions), compute)[0]
+        return self.numbers_of_remembered_tables(
+            ("arranged", number, positions), lambda: [np.einsum(self[number], list(positions), order)]
+        )[0]
 
     def restricted_to_states(self, number: int, kept: tuple[tuple[int, ...] | None, ...]) -> int:
         """Return the table restricted, along each axis, to the kept states (None: all)."""
         if all(states is None for states in kept):
             return number
 
-        def compute() -> Iterable[Table]:
+        def restricted_table() -> Iterable[Table]:
             array = self[number]
             for axis, states in enumerate(kept):
                 if states is not None:
                     array = array.take(states, axis=axis)
             yield array
 
-        return self.numbers_of_remembered_tables(("taken", number, kept), compute)[0]
+        return self.numbers_of_remembered_tables(("taken", number, kept), restricted_table)[0]
 
     def minimum_over_other_axes(self, number: int, kept: Scope, parts: int) -> int:
         """Return the minimum over all axes but the kept ones, divided by `parts` and rounded down."""
@@ -156,15 +146,15 @@ class Tables:
         """
         least, beyond = self.numbers_of_remembered_tables(
             ("minimum", terms, sizes),
-            lambda: _least_and_table_beyond(self._minimum_over_first_axis_of_sum(terms, sizes)),
+            lambda: _least_and_table_of_excess(self._minimum_over_first_axis_of_sum(terms, sizes)),
         )
         return int(self[least]), beyond
 
     def _minimum_over_first_axis_of_sum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
-        views = [spread_axes(self._arrays[number], positions, len(sizes)) for number, positions in terms]
+        views = [table_with_axes_spread(self._arrays[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
             return np.asarray(
-                np.broadcast_to(_sum_of_spread_tables([_unpacked_table(view) for view in views]), sizes).min(axis=0)
+                np.broadcast_to(reduce(np.add, [_unpacked_table(view) for view in views]), sizes).min(axis=0)
             )
         return _blockwise_minimum(views, sizes)
 
@@ -187,7 +177,7 @@ def _unpacked_table(array: Packed) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
-def _least_and_table_beyond(array: Table) -> tuple[Table, Table]:
+def _least_and_table_of_excess(array: Table) -> tuple[Table, Table]:
     """Return the least of a table, and the table of what each is beyond."""
     least = array.min()
     return least, np.subtract(array, least, out=array)
@@ -198,19 +188,12 @@ def _is_axis_idle(array: Table, axis: int) -> bool:
     return bool((array == first).all())
 
 
-def spread_axes(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
+def table_with_axes_spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
     """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
         shape[position] = size
     return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)  # type: ignore[return-value]
-
-
-def _sum_of_spread_tables(views: Sequence[Table]) -> Table:
-    total = views[0]
-    for view in views[1:]:
-        total = total + view
-    return total
 
 
 def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table:
@@ -271,7 +254,7 @@ def _least_sum_over_states(blocks: Sequence[_Block], base: Table, shape: tuple[i
     """Return the minimum over states of base + blocks; states whose least is too much are not tried."""
     if not blocks:
         return np.full(shape, base.min())
-    low = base + _sum_of_spread_tables([block.low for block in blocks])
+    low = base + reduce(np.add, [block.low for block in blocks])
     best = np.full(shape, np.iinfo(np.int64).max)
     total = np.empty(shape, dtype=np.int64)
     for tried, state in enumerate(np.argsort(low, kind="stable").tolist()):

@@ -58,7 +58,7 @@ class Time:
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the time of bytes that move, of latencies, and of every node's computation."""
         for factor in coarse.factors:
-            moving, waiting = self._moving_and_waiting_tables(factor, domains, tables)
+            moving, waiting = self._tables_of_byte_and_latency_ticks(factor, domains, tables)
             yield Priced(factor.scope, moving, factor.weight)
             yield Priced(factor.scope, waiting, factor.count)
         yield from self._priced_computation_tables(coarse, domains, tables)
@@ -73,7 +73,9 @@ class Time:
             crossing += factor.weight * tables[
                 tables.numbers_of_remembered_tables((_tables_of_elements_crossing_levels, *key), levels_of)[0]
             ].reshape(len(crossing))
-            latency += factor.count * int(tables[self._moving_and_waiting_tables(factor, domains, tables)[1]].sum())
+            latency += factor.count * int(
+                tables[self._tables_of_byte_and_latency_ticks(factor, domains, tables)[1]].sum()
+            )
         computing = sum(
             priced.times * int(tables[priced.table].sum())
             for priced in self._priced_computation_tables(coarse, domains, tables)
@@ -82,14 +84,16 @@ class Time:
         seconds = tuple(n * ticks * self.tick_s for n, ticks in zip(nbytes, self.byte_ticks, strict=True))
         return Breakdown(tuple(nbytes), seconds, latency * self.tick_s, computing * self.tick_s)
 
-    def _moving_and_waiting_tables(self, factor: Factor, domains: Sequence[Domain], tables: Tables) -> tuple[int, ...]:
+    def _tables_of_byte_and_latency_ticks(
+        self, factor: Factor, domains: Sequence[Domain], tables: Tables
+    ) -> tuple[int, ...]:
         """Return the numbers of two tables: ticks per byte of the element type, and ticks of latency."""
         strategies, layouts, key = domains_of_factor(factor, domains)
         return tables.numbers_of_remembered_tables(
-            (self, *key), partial(self._moving_and_waiting_ticks, factor.cost, strategies, layouts)
+            (self, *key), partial(self._byte_and_latency_ticks, factor.cost, strategies, layouts)
         )
 
-    def _moving_and_waiting_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    def _byte_and_latency_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
         crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
         moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.table_by_level(), axes=1)
         latencies = np.array(self.latency_ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
@@ -105,11 +109,11 @@ class Time:
             domain = domains[v]
             if isinstance(domain, Strategies):
                 number = tables.numbers_of_remembered_tables(
-                    (self, kernel, domain), partial(self._computation_ticks, kernel, domain)
+                    (self, kernel, domain), partial(self._ticks_of_computation, kernel, domain)
                 )[0]
                 yield Priced((v,), number, count)
 
-    def _computation_ticks(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
+    def _ticks_of_computation(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
         return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
 from math import prod
-from typing import Protocol
 
 import numpy as np
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
-from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread_axes
+from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, table_with_axes_spread
 from planner.search.objectives.objective import Bytes, Objective
 from planner.search.solver.isomorphism import colours_of_variables
 from planner.search.solver.problem import (
@@ -69,58 +68,6 @@ class Outline:
         return cls(tuple(sizes), tuple(terms), sum(prod(sizes[v] for v in scope) for scope in scopes.values()))
 
 
-class Model(Protocol):
-    """A problem in two views; `relaxed` costs at most `scale` times what `exact` does, at any choice."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many states every variable has."""
-        ...
-
-    @property
-    def scopes(self) -> list[Scope]:
-        """The variables of every exact term."""
-        ...
-
-    @property
-    def scale(self) -> int:
-        """How many times the exact cost the relaxed one is counted."""
-        ...
-
-    @property
-    def colours_of_variables(self) -> Sequence[int]:
-        """A colour per variable: those of one colour look alike, as far as a few terms away."""
-        ...
-
-    @property
-    def relaxed_problem(self) -> Problem:
-        """The pairwise view, over all states."""
-        ...
-
-    def outline_of_problem(self, live: Live) -> Outline:
-        """Return what the problem over some states of every variable would be, no table made."""
-        ...
-
-    def exact_problem(self, live: Live) -> Problem:
-        """Return the problem over some states of every variable, in a store of its own."""
-        ...
-
-    def restricted_model(self, live: Live) -> Model:
-        """Return the model of choosing among some states of every variable."""
-        ...
-
-    def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
-        """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
-
-        Nothing if the distinct ones have more entries together.
-        """
-        ...
-
-    def value(self, states: Sequence[int]) -> int:
-        """Return the cost of one state per variable."""
-        ...
-
-
 class DenseModel:
     """A model whose tables are all there."""
 
@@ -154,7 +101,7 @@ class DenseModel:
             else self._problem
         )
 
-    def restricted_model(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> DenseModel:
         """Return the model of choosing among some states of every variable."""
         return DenseModel(self.exact_problem(live))
 
@@ -208,7 +155,7 @@ class SharedFetchModel:
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return problem_in_own_store(simplified_problem(both))
 
-    def restricted_model(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> SharedFetchModel:
         """Return the model of choosing among some states of every variable."""
         return SharedFetchModel(
             self._coarse, self._relaxed_fetches, self._domains_of_live_states(live), self._objective
@@ -245,7 +192,7 @@ class SharedFetchModel:
         if len(variables) < len(fetch.scope):
             total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
         for number, positions in within:
-            total += spread_axes(self.relaxed_problem.tables[number], positions, len(variables))
+            total += table_with_axes_spread(self.relaxed_problem.tables[number], positions, len(variables))
         return total
 
     @cached_property
@@ -295,6 +242,13 @@ class SharedFetchModel:
         if key not in self._some:
             self._some[key] = domain.restricted_to(states)
         return self._some[key]
+
+
+Model = DenseModel | SharedFetchModel
+"""A problem in two views; the relaxed one costs at most `scale` times what the exact one does, at any choice.
+
+`lazy_terms` lie between the two; they are nothing where the distinct ones have more entries than asked for.
+"""
 
 
 def model_of_graph(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
