@@ -149,7 +149,7 @@ class Feasible(Extended):
         yield from self.objective.priced_tables(coarse, domains, tables)
         for factor in coarse.factors:
             strategies, layouts, key = domains_of_factor(factor, domains)
-            numbers = tables.numbers_of_remembered_tables(
+            numbers = tables.remembered_tables(
                 ("infeasibility_flags", *key), partial(_infeasibility_flags, factor, strategies, layouts)
             )
             if numbers:

@@ -56,14 +56,6 @@ class Tables:
         """Return part of a table; the rest of a large one is not touched."""
         return _unpacked_table(self._arrays[number][index])
 
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all distinct tables."""
-        return sum(array.nbytes for array in self._arrays)
-
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
         packed = _packed_table(np.asarray(array, dtype=np.int64, order="C"))
@@ -74,7 +66,7 @@ class Tables:
             self._arrays.append(packed)
         return number
 
-    def numbers_of_remembered_tables(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
+    def remembered_tables(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
         """Return the numbers of the tables computed under this key, computing them the first time."""
         found = self._computed.get(key)
         if found is None:
@@ -84,21 +76,21 @@ class Tables:
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
         parts = (self[number] * weight for number, weight in terms)
-        return self.numbers_of_remembered_tables(("sum", terms), lambda: [reduce(np.add, parts)])[0]
+        return self.remembered_tables(("sum", terms), lambda: [reduce(np.add, parts)])[0]
 
     def sum_of_terms(self, terms: Shape, rank: int) -> int:
         """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
         if len(terms) == 1:
             return terms[0][0]
         views = (table_with_axes_spread(self[number], positions, rank) for number, positions in terms)
-        return self.numbers_of_remembered_tables(("added", terms), lambda: [reduce(np.add, views)])[0]
+        return self.remembered_tables(("added", terms), lambda: [reduce(np.add, views)])[0]
 
     def with_axes_arranged(self, number: int, positions: Scope) -> int:
         """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""
         order = sorted(set(positions))
         if list(positions) == order:
             return number
-        return self.numbers_of_remembered_tables(
+        return self.remembered_tables(
             ("arranged", number, positions), lambda: [np.einsum(self[number], list(positions), order)]
         )[0]
 
@@ -114,12 +106,12 @@ class Tables:
                     array = array.take(states, axis=axis)
             yield array
 
-        return self.numbers_of_remembered_tables(("taken", number, kept), restricted_table)[0]
+        return self.remembered_tables(("taken", number, kept), restricted_table)[0]
 
     def minimum_over_other_axes(self, number: int, kept: Scope, parts: int) -> int:
         """Return the minimum over all axes but the kept ones, divided by `parts` and rounded down."""
         others = tuple(axis for axis in range(self[number].ndim) if axis not in kept)
-        return self.numbers_of_remembered_tables(
+        return self.remembered_tables(
             ("lowest", number, kept, parts), lambda: [self[number].min(axis=others) // parts]
         )[0]
 
@@ -144,7 +136,7 @@ class Tables:
 
         It is the least of all, and the number of the table of what each is beyond.
         """
-        least, beyond = self.numbers_of_remembered_tables(
+        least, beyond = self.remembered_tables(
             ("minimum", terms, sizes),
             lambda: _least_and_table_of_excess(self._minimum_over_first_axis_of_sum(terms, sizes)),
         )

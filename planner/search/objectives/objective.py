@@ -30,11 +30,6 @@ class Objective(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        ...
-
-    @property
     def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
         ...
@@ -51,11 +46,6 @@ class Extended:
     objective: Objective
 
     @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        return self.objective.name
-
-    @property
     def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
         return self.objective.allows_everywhere
@@ -65,16 +55,13 @@ class Extended:
 class Bytes:
     """Bytes that move in one iteration, summed over workers."""
 
-    name: str = "bytes"
     allows_everywhere: bool = False
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield every factor's bytes."""
         for factor in coarse.factors:
             strategies, layouts, key = domains_of_factor(factor, domains)
-            numbers = tables.numbers_of_remembered_tables(
-                key, partial(_tables_of_bytes_moved, factor, strategies, layouts)
-            )
+            numbers = tables.remembered_tables(key, partial(_tables_of_bytes_moved, factor, strategies, layouts))
             yield Priced(factor.scope, numbers[0], factor.weight)
 
 

@@ -94,7 +94,7 @@ def least_bytes_stored(items: Mapping[int, int], domains: Mapping[int, Domain], 
 def _table_of_stored_elements(domain: Domain, tables: Tables) -> int:
     if not isinstance(domain, Layouts):
         raise TypeError("only tensors are stored")
-    return tables.numbers_of_remembered_tables(("stored", domain), partial(_stored_elements, domain))[0]
+    return tables.remembered_tables(("stored", domain), partial(_stored_elements, domain))[0]
 
 
 def _stored_elements(layouts: Layouts) -> list[Table]:

@@ -52,7 +52,6 @@ class Time:
     tick_s: float
     byte_ticks: tuple[int, ...]
     latency_ticks: tuple[int, ...]
-    name: str = "time"
     allows_everywhere: bool = True
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
@@ -69,9 +68,9 @@ class Time:
         latency = 0
         for factor in coarse.factors:
             strategies, layouts, key = domains_of_factor(factor, domains)
-            levels_of = partial(_tables_of_elements_crossing_levels, factor.cost, strategies, layouts)
+            levels_of = partial(_elements_crossing_levels, factor.cost, strategies, layouts)
             crossing += factor.weight * tables[
-                tables.numbers_of_remembered_tables((_tables_of_elements_crossing_levels, *key), levels_of)[0]
+                tables.remembered_tables((_elements_crossing_levels, *key), levels_of)[0]
             ].reshape(len(crossing))
             latency += factor.count * int(
                 tables[self._tables_of_byte_and_latency_ticks(factor, domains, tables)[1]].sum()
@@ -89,7 +88,7 @@ class Time:
     ) -> tuple[int, ...]:
         """Return the numbers of two tables: ticks per byte of the element type, and ticks of latency."""
         strategies, layouts, key = domains_of_factor(factor, domains)
-        return tables.numbers_of_remembered_tables(
+        return tables.remembered_tables(
             (self, *key), partial(self._byte_and_latency_ticks, factor.cost, strategies, layouts)
         )
 
@@ -108,7 +107,7 @@ class Time:
         for v, kernel, count in kernels_of_nodes(coarse):
             domain = domains[v]
             if isinstance(domain, Strategies):
-                number = tables.numbers_of_remembered_tables(
+                number = tables.remembered_tables(
                     (self, kernel, domain), partial(self._ticks_of_computation, kernel, domain)
                 )[0]
                 yield Priced((v,), number, count)
@@ -117,7 +116,7 @@ class Time:
         return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 
-def _tables_of_elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     return [cost.crossings(strategies, layouts).table_by_level()]
 
 

@@ -164,7 +164,7 @@ class SharedFetchModel:
     def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
         spanning: dict[int, list[int]] = defaultdict(list)
-        fetches = self._shared_fetches
+        fetches = [fetch for group in self._groups for fetch in self._shared_fetches_of(group)]
         for at, fetch in enumerate(fetches):
             spanning[fetch.scope[-1]].append(at)
         within: list[list[Term]] = [[] for _ in fetches]
@@ -178,7 +178,8 @@ class SharedFetchModel:
         for fetch, inner in zip(fetches, within, strict=True):
             scope = tuple(dict.fromkeys(fetch.scope))
             placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
-            key = self._key_of_fetch(fetch), tuple(map(scope.index, fetch.scope)), placed
+            domains = tuple(id(self._domains[v]) for v in fetch.scope)
+            key = tuple(fetch.costs.items()), fetch.times, domains, tuple(map(scope.index, fetch.scope)), placed
             terms.append(LazyTerm(scope, key, partial(self._table_of_fetch_and_terms_within, fetch, placed)))
         return _lazy_terms_if_few_entries(terms, self.sizes, most_entries)
 
@@ -195,21 +196,12 @@ class SharedFetchModel:
             total += table_with_axes_spread(self.relaxed_problem.tables[number], positions, len(variables))
         return total
 
-    @cached_property
-    def _shared_fetches(self) -> list[SharedFetch]:
-        return [fetch for group in self._groups for fetch in self._shared_fetches_of(group)]
-
     def _shared_fetches_of(self, group: BackwardGroup) -> list[SharedFetch]:
+        """Return what a group shares: all of its nodes or, where that table would be large, every two of them."""
         whole = group.fetch_shared_by(range(group.node_count))
-        if group.node_count == 2 or self._entries_of_fetch(whole) <= GROUP_ENTRIES:
+        if group.node_count == 2 or prod(self.sizes[v] for v in whole.scope) <= GROUP_ENTRIES:
             return [whole]
         return [group.fetch_shared_by(pair) for pair in combinations(range(group.node_count), 2)]
-
-    def _entries_of_fetch(self, fetch: SharedFetch) -> int:
-        return prod(self.sizes[v] for v in fetch.scope)
-
-    def _key_of_fetch(self, fetch: SharedFetch) -> object:
-        return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
 
     def _cost_of_fetch_beyond_relaxed(self, fetch: SharedFetch) -> Table:
         """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
