@@ -18,6 +18,9 @@ from planner.plans.plan import Plan
 from planner.plans.records import FORMAT, PlanRecord, ReportedRecord
 from planner.plans.search_record import SearchRecord
 
+NO_LONGER_STORED = ("gap", "space")
+"""What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
+
 
 class _Format(msgspec.Struct, frozen=True):
     """The first that is asked of a file."""
@@ -96,6 +99,7 @@ def _plan(record: PlanRecord) -> Plan:
 def _search(record: PlanRecord) -> SearchRecord:
     """Return what is said of the search, which cannot be recounted; what it contradicts is checked."""
     reported = {} if record.reported is None else record.reported.search
+    reported = {key: value for key, value in reported.items() if key not in NO_LONGER_STORED}
     for key in reported.keys() & record.search.keys():
         if reported[key] != record.search[key]:
             raise PlanError(f"$.reported.search.{key}: expected {record.search[key]!r}, as in $.search, found another")

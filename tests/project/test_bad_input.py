@@ -62,6 +62,7 @@ PLANS = {
     "no such variable": (("steps", 0, "nodes", "Y"), "b", r"\$\.steps\[0\]\.nodes\.Y.*i, j, k.*'b'"),
     "other bytes": (("reported", "bytes", "total"), 127, r"\$\.reported\.bytes\.total.*128.*127"),
     "other matrix": (("reported", "bytes", "matrix", 0, 1), 17, r"\$\.reported\.bytes\.matrix"),
+    "placement not searched": (("steps", 0, "tensors", "X"), "R", r"\$\.steps\[0\]\.tensors\.X: expected S, .*found R"),
     "ways of one": (("ways",), [1, 4], r"\$\.ways\[0\].*1"),
     "other ways": (("ways",), [2, 3], r"\$\.steps.*\[2, 3\].*\[2, 2\]"),
     "wrong type": (("seed",), "zero", r"int.*str.*\$\.seed"),
@@ -105,6 +106,33 @@ SEARCHES = {
     "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
     "bound without a winner": ({"winner": ""}, r"\$\.search\.winner: expected .*found none"),
     "other bytes of the winner": ({"bytes": {"recursive": 127}}, r"\$\.search\.bytes: expected the 128.*found 127"),
+    "bound by nobody": ({"bound_by": ""}, r"\$\.search\.bound_by: expected .* whose it is, found 64 by ''"),
+    "bound by another": ({"bound_by": "magic"}, r"\$\.search\.bound_by: expected by hand or joint, found 'magic'"),
+    "by whom without a bound": ({"lower_bound": None}, r"\$\.search\.bound_by: .*found none by 'joint'"),
+    "too much of data parallelism": (
+        {"data_parallel_bytes": 1537},
+        r"\$\.search\.data_parallel_bytes: expected at most 1536 for 4 workers, found 1537",
+    ),
+    "factorisation of nobody's plan": (
+        {"winner": "", "factorisations": [{"ways": [2, 2], "cost": 128, "seconds": 0}]},
+        r"\$\.search\.winner: expected .*found none",
+    ),
+    "factorisation of other workers": (
+        {"factorisations": [{"ways": [2, 3], "cost": 128, "seconds": 0.1}]},
+        r"\$\.search\.factorisations\[0\]\.ways: expected 4 workers, found \[2, 3\]",
+    ),
+    "cheaper factorisation": (
+        {"factorisations": [{"ways": [2, 2], "cost": 128, "seconds": 0}, {"ways": [4], "cost": 127, "seconds": 0}]},
+        r"\$\.search\.factorisations\[1\]\.cost: expected no less than the plan's 128, found 127",
+    ),
+    "other cost of its factorisation": (
+        {"factorisations": [{"ways": [2, 2], "cost": 129, "seconds": 0}]},
+        r"\$\.search\.factorisations: expected 128 for the plan's ways \[2, 2\], found \[129\]",
+    ),
+    "none of its factorisations": (
+        {"factorisations": [{"ways": [4], "cost": 128, "seconds": 0}]},
+        r"\$\.search\.factorisations: expected 128 for the plan's ways \[2, 2\], found none",
+    ),
     "unknown key": ({"colour": 3}, r"\$\.search: .*unknown field.*colour"),
     "wrong type": ({"bytes": [3]}, r"object.*array.*\$\.search\.bytes"),
 }
@@ -118,9 +146,28 @@ def test_what_is_said_of_a_search_does_not_contradict_the_plan(refused, tmp_path
     refused(plan, file, match=rf"bad\.json: .*(?:{match})")
 
 
+def test_placements_that_no_search_has(refused, tmp_path):
+    file = tmp_path / "bad.json"
+    data = changed(PRODUCT, "reported", "search", to={})
+    file.write_text(json.dumps(changed(data, "search", "placements", to="R")))
+    refused(plan, file, match=r"\$\.search\.placements: expected one of S; S,R; S,R,P, found 'R'")
+
+
+def test_data_parallelism_needs_a_sample_for_every_worker(refused, tmp_path):
+    file = tmp_path / "bad.json"
+    data = changed(PRODUCT, "graph", "tensors", "X", "role", to="weight")
+    file.write_text(json.dumps(changed(data, "reported", "search", to={"data_parallel_bytes": 64})))
+    refused(
+        plan, file, match=r"\$\.search\.data_parallel_bytes: expected none, with 0 samples, for 4 workers, found 64"
+    )
+
+
 def test_what_agrees_is_shown(tmp_path, capsys):
     file = tmp_path / "good.json"
-    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=FOUND)))
+    tried = [{"ways": [2, 2], "cost": 128, "seconds": 0.1}, {"ways": [4], "cost": 128, "seconds": 0.1}]
+    once_stored = {"gap": 1.0, "space": "placements S, ways 2 x 2"}
+    found = {**FOUND, **once_stored, "factorisations": tried}
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=found)))
     with pytest.raises(SystemExit) as ended:
         plan([str(file)])
     assert ended.value.code == 0
