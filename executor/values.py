@@ -95,7 +95,7 @@ def positions(xp: ArrayModule, shape: tuple[int, ...], axes: list[Array]) -> Arr
 
 def _uniform(bits: Array, dtype: str, init: Init) -> Array:
     # The top 24 (53) bits make u in [0, 1) exactly; 2u - 1 is exact too, so only the scaling rounds.
-    kind, used = (np.float32, 24) if dtype == "float32" else (np.float64, 53)
+    kind, used = (np.float64, 53) if dtype == "float64" else (np.float32, 24)
     unit = (bits >> np.uint64(64 - used)).astype(kind)
     unit *= kind(2.0 ** (1 - used))
     unit -= kind(1)

@@ -94,7 +94,7 @@ def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
     outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
     dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if dtype.startswith("float")), dtypes[0] if dtypes else "float32")
+    return next((dtype for dtype in dtypes if "float" in dtype), dtypes[0] if dtypes else "float32")
 
 
 def _elements(copy: LocalCopy) -> int:

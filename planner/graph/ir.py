@@ -10,7 +10,8 @@ from display import Shown
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 
 ROLES = ("input", "weight", "state", "activation", "gradient", "loss")
-ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
+FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
