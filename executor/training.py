@@ -14,7 +14,7 @@ from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
 from executor.transport import TRANSPORTS, Transport
-from executor.values import Tile, fill, stream
+from executor.values import Tile, fill, first_stream
 from executor.worker import Worker
 from planner.graph.ir import Graph
 from planner.layout import Region
@@ -102,7 +102,7 @@ class Trainer:
         self.worker = self._worker(part.training)
         for name, tensor in self.graph.tensors.items():
             if tensor.init is not None and tensor.init.kind != "data":
-                fill(xp, self.view(name), self._tile(part.training, name), stream(part.plan.seed, name))
+                fill(xp, self.view(name), self._tile(part.training, name), first_stream(tensor, part.plan.seed))
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:

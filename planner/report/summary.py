@@ -51,8 +51,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    updated = set(graph.updates.values())
-    return sum(one.nbytes for name, one in graph.tensors.items() if one.role == "weight" and name not in updated)
+    return sum(one.nbytes for one in graph.tensors.values() if one.role == "weight" and one.init is not None)
 
 
 def _graph(graph: Graph) -> Rows:
