@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 
 from executor.backend import asnumpy
 from executor.cluster import HostArray, alone
 from executor.data import DataSet
 from executor.training import Trainer, lowered
+from planner.graph.ir import Graph
 from planner.plans.plan import single_worker
 from planner.report.schema import CheckResult, finite
 
-TOLERANCES: Mapping[str, float] = {"float32": 1e-5, "float64": 1e-12}
-"""Differences that are always allowed, relative to the tensor's largest value."""
+TOLERANCES: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
+"""Differences that are always allowed in a graph whose least precise dtype this is, relative to the largest value."""
 
 MARGIN = 16
 """How many times the difference that one sample of rounding errors makes another sample's may be."""
@@ -39,6 +41,7 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
     and the optimizer divides it by its own size.
     """
     first = trainer.cluster.rank == 0
+    least = TOLERANCES[least_precise(trainer.graph)]
     single, nudged = (_trained_alone(trainer, data, steps, nudge) if first else None for nudge in (False, True))
     trainer.cluster.meet()
     found: dict[str, float] = {}
@@ -49,8 +52,14 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
             expected = _stored(single, name)
             by_rounding = relative_difference(_stored(nudged, name), expected)
             found[name] = relative_difference(whole, expected)
-            tolerances[name] = max(TOLERANCES[trainer.graph.tensors[name].dtype], MARGIN * by_rounding)
+            tolerances[name] = max(least, MARGIN * by_rounding)
     return _result(found, tolerances) if first else None
+
+
+def least_precise(graph: Graph) -> str:
+    """Return the dtype among a graph's with the largest rounding errors."""
+    found = {tensor.dtype for tensor in graph.tensors.values()}
+    return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
 
 
 def _result(found: Mapping[str, float], tolerances: Mapping[str, float]) -> CheckResult:
@@ -86,7 +95,7 @@ def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
     """Move every weight by up to the distance of two numbers of its size."""
     for tensor in trainer.graph.tensors.values():
         if tensor.role == "weight" and tensor.init is not None:
-            errors = np.finfo(tensor.dtype).eps * generator.uniform(-1, 1, tensor.shape)
+            errors = float(ml_dtypes.finfo(tensor.dtype).eps) * generator.uniform(-1, 1, tensor.shape)
             trainer.view(tensor.name)[...] *= trainer.xp.asarray((1 + errors).astype(tensor.dtype))
 
 

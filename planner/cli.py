@@ -126,8 +126,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     """Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
     MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
-    path/to/file.py:function, a function without arguments that returns a Graph. A saved plan.json is
-    shown as it is, without searching. An option of models is for those families that have it.
+    path/to/file.py:function, a function that returns a Graph. A saved plan.json is shown as it is, without
+    searching. An option of models is for those families that have it, and for functions with a parameter of its name.
     """
     gc.set_threshold(COLLECTED_EVERY)
     read = diff or (source_files(model) if model else ())

@@ -30,8 +30,8 @@ class Description:
     """All that is known of an operator for operands of given ranks and given attributes, whatever their shapes.
 
     `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
-    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype` is
-    what the attribute of that name says of the outputs.
+    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype`
+    is what the attribute of that name says of the outputs.
     """
 
     operator: str
@@ -76,7 +76,7 @@ class Description:
         )
 
     def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Dtype of every output: int32 where it counts or points, else `dtype` or that of the first floating operand."""
+        """Dtype of every output: int32 where it counts or points, else `dtype`, or that of the first floating one."""
         integers = frozenset(at for at, dtype in enumerate(dtypes) if "float" not in dtype)
         floating = self.dtype or next((dtype for dtype in dtypes if "float" in dtype), "float64")
         kinds = (element_kind(output.value, integers) for output in self.outputs)

@@ -44,7 +44,7 @@ class _Reverse:
         first_readers = self._first_readers()
         for number in range(len(self.forward) - 1, -1, -1):
             node = self.forward[number]
-            if not self.needed.isdisjoint(node.outputs):
+            if self._leads_on(node):
                 self._differentiate(node)
             for tensor in first_readers.get(number, ()):
                 self._total(tensor)
@@ -59,6 +59,10 @@ class _Reverse:
                 needed.update(node.outputs)
         return needed
 
+    def _leads_on(self, node: Node) -> bool:
+        """Whether a gradient is wanted of what a node reads."""
+        return not self.needed.isdisjoint(node.inputs)
+
     def _first_readers(self) -> dict[int, list[str]]:
         """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
         first: dict[str, int] = {}
@@ -67,7 +71,7 @@ class _Reverse:
                 first.setdefault(tensor, number)
         complete: dict[int, list[str]] = {}
         for tensor in self.wrt:
-            if tensor in first and tensor not in self.producers:
+            if tensor in first and not (tensor in self.producers and self._leads_on(self.producers[tensor])):
                 complete.setdefault(first[tensor], []).append(tensor)
         return complete
 

@@ -25,9 +25,9 @@ MOST_NODES = 200_000
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
-    `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights and
-    states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). A node with one output
-    gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Every method
+    `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
+    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). A node with one
+    output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Every method
     raises GraphError for a name already taken and for operands that do not fit the operator.
     """
 
@@ -160,7 +160,8 @@ class GraphBuilder:
 def too_many_nodes(where: str) -> GraphError:
     """Return the error that a graph outgrows MOST_NODES."""
     return GraphError(
-        f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth, unroll or number of micro-batches fits"
+        f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth, unroll or number of micro-batches "
+        "fits"
     )
 
 

@@ -1,10 +1,10 @@
 """Recomputation: activations that are not kept for the backward pass, but computed again when it needs them.
 
 The forward pass is cut into segments (Chen et al., "Training deep nets with sublinear memory cost", 2016). What crosses
-a cut is kept. Of what a segment makes besides, the backward pass reads copies, which the segment's nodes make again from
-what is kept, just before the first node that reads one; the last segment's are still there. Cuts are chosen so that the
-bytes of what is kept and of the largest segment are least together: where few bytes cross, as between the blocks of a
-network, and the more of them, the deeper it is.
+a cut is kept. Of what a segment makes besides, the backward pass reads copies, which the segment's nodes make again
+from what is kept, just before the first node that reads one; the last segment's are still there. Cuts are chosen so
+that the bytes of what is kept and of the largest segment are least together: where few bytes cross, as between the
+blocks of a network, and the more of them, the deeper it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEVER = np.iinfo(np.int64).max // 2
 
 
 def recompute_activations(builder: GraphBuilder, forward: int) -> None:
-    """Let the nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
+    """Let nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
     own = depending_on_samples(builder.tensors, nodes)
     activations = _Activations.of(builder, nodes, backward, own)
@@ -93,8 +93,10 @@ def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activati
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """The tensors that the forward pass makes of samples, in its order: their bytes; the numbers of the nodes that make
-    them and that read them last; whether the backward pass reads them.
+    """The tensors that the forward pass makes of samples, in its order.
+
+    Their bytes; the numbers of the nodes that make them, and of those that read them last (-1: none); whether the
+    backward pass reads them.
     """
 
     names: tuple[str, ...]
@@ -145,8 +147,8 @@ class _Activations:
 
     def _within(self, places: Bytes) -> Bytes:
         """Return, for every two places, the bytes made between them that the backward pass reads."""
-        upto = np.array([int(self.nbytes[self.read & (self.made < place)].sum()) for place in places])
-        return upto[None, :] - upto[:, None]
+        upto = [int(self.nbytes[self.read & (self.made < place)].sum()) for place in places]
+        return np.subtract.outer(upto, upto).T
 
     def _kept(self, places: Bytes) -> Bytes:
         """Return, for every two places, the bytes made between them that are read after the second."""

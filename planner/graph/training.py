@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,12 +23,27 @@ class Recipe:
 
     The forward graph is that of one of `micro_batches`, whose gradients are added up before one update. `recompute`
     says whether the backward pass computes activations again that were not kept (see `recompute.py`). The loss's
-    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it.
+    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it. Raises GraphError.
     """
 
     micro_batches: int = 1
     recompute: str = "none"
     loss_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if type(self.micro_batches) is not int or self.micro_batches < 1:
+            raise GraphError(f"micro_batches must be a positive integer, found {self.micro_batches!r}")
+        if self.recompute not in RECOMPUTE:
+            raise GraphError(f"recompute must be one of {', '.join(RECOMPUTE)}, found {self.recompute!r}")
+        if not (type(self.loss_scale) in (int, float) and 0 < self.loss_scale < math.inf):
+            raise GraphError(f"loss_scale must be a finite number above 0, found {self.loss_scale!r}")
+
+    def samples(self, batch: int) -> int:
+        """Return how many samples of a batch each micro-batch has, which is what the forward graph is built for."""
+        if batch % self.micro_batches:
+            raise GraphError(f"micro_batches must divide the batch of {batch}, found {self.micro_batches}")
+        return batch // self.micro_batches
 
 
 DEFAULT = Recipe()

@@ -29,10 +29,7 @@ class Training:
     """
 
     batch: int = option(32, "Samples per iteration, over all workers.")
-    micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
-    recompute: str = option("none", "Activations that the backward pass computes again: those within segments.")
     dtype: str = option("float32", "Of weights and activations; mixed: bfloat16, with weights and states in float32.")
-    loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
     optimizer: str = option("momentum", "What updates the weights; none: forward and backward only.")
     lr: float = option(0.01, "Learning rate.")
     momentum: float = option(0.9, "Of the optimizer momentum.")
@@ -41,21 +38,21 @@ class Training:
     eps: float = option(1e-8, "Of adam, adamw, rmsprop and adagrad.")
     alpha: float = option(0.99, "Of rmsprop.")
     decay: float = option(0.01, "Of the weights, by adamw.")
+    micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
+    recompute: str = option("none", "Activations that the backward pass computes again: those within segments.")
+    loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
 
     def __post_init__(self) -> None:
         for one in fields(self):
             kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
             _check(one.name, kind.removesuffix(" | None"), getattr(self, one.name), one.default)
 
-        if self.batch % self.micro_batches:
-            raise GraphError(f"option micro_batches must divide the batch of {self.batch}, found {self.micro_batches}")
-        if not self.loss_scale:
-            raise GraphError("option loss_scale must be a finite number above 0, found 0")
+        self.recipe.samples(self.batch)
 
     @property
     def samples(self) -> int:
         """Samples of one micro-batch."""
-        return self.batch // self.micro_batches
+        return self.recipe.samples(self.batch)
 
     @property
     def recipe(self) -> Recipe:

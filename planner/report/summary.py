@@ -11,7 +11,7 @@ from rich.table import Table
 
 import display
 from display import exact_bytes, facts, grid, percent, product, quantity, seconds
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
@@ -38,7 +38,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
     """Return what the table shows, as plain data."""
     return {
         "model": plan.search.model or None,
-        "batch": batch_size(plan.graph),
+        **msgspec.to_builtins(plan.training_record()),
         "nodes": len(plan.graph.nodes),
         "tensors": len(plan.graph.tensors),
         "weight_bytes": _weight_bytes(plan.graph),
@@ -56,8 +56,18 @@ def _weight_bytes(graph: Graph) -> int:
 
 def _graph(graph: Graph) -> Rows:
     yield "graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors"
-    yield "batch", str(batch_size(graph) or "none")
+    yield "batch", _batch(graph)
+    yield "precision", precision(graph)
+    if count := recomputed(graph):
+        yield "recomputed", f"{count} nodes"
     yield "weights", quantity(_weight_bytes(graph), "B")
+
+
+def _batch(graph: Graph) -> str:
+    size, count = batch_size(graph), micro_batches(graph)
+    if not size:
+        return "none"
+    return f"{size} in {count} micro-batches" if count > 1 else str(size)
 
 
 def _moved(plan: Plan) -> Rows:
