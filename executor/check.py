@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import ml_dtypes
 import numpy as np
 
 from executor.backend import asnumpy
@@ -18,6 +17,9 @@ from planner.report.schema import CheckResult, finite
 
 TOLERANCES: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
 """Differences that are always allowed in a graph whose least precise dtype this is, relative to the largest value."""
+
+ROUNDING: Mapping[str, float] = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+"""The distance of 1 and the next number."""
 
 MARGIN = 16
 """How many times the difference that one sample of rounding errors makes another sample's may be."""
@@ -92,10 +94,11 @@ def _trained_alone(trainer: Trainer, data: DataSet, steps: int, nudge: bool) -> 
 
 
 def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
-    """Move every weight by up to the distance of two numbers of its size."""
+    """Move every weight by up to the distance of two numbers of its size, of the graph's least precise dtype."""
+    least = least_precise(trainer.graph)
     for tensor in trainer.graph.tensors.values():
         if tensor.role == "weight" and tensor.init is not None:
-            errors = float(ml_dtypes.finfo(tensor.dtype).eps) * generator.uniform(-1, 1, tensor.shape)
+            errors = ROUNDING[least] * generator.uniform(-1, 1, tensor.shape)
             trainer.view(tensor.name)[...] *= trainer.xp.asarray((1 + errors).astype(tensor.dtype))
 
 

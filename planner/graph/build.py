@@ -27,8 +27,8 @@ class GraphBuilder:
 
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
     and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). A node with one
-    output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Every method
-    raises GraphError for a name already taken and for operands that do not fit the operator.
+    output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given.
+    Every method raises GraphError for a name already taken and for operands that do not fit the operator.
     """
 
     def __init__(self, dtype: str = "float32") -> None:

@@ -65,8 +65,8 @@ def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Gr
     asked, found = options.get("micro_batches", 1), micro_batches(graph)
     if asked != found:
         raise GraphError(
-            f"{name}: expected a graph of {asked} micro-batches, found {found}: whoever builds it gives training_graph a "
-            "Recipe"
+            f"{name}: expected a graph of {asked} micro-batches, found {found}: a function that builds one passes "
+            "training_graph a Recipe"
         )
     return graph
 
