@@ -46,8 +46,8 @@ class SearchRecord(_Record, frozen=True, kw_only=True):
     """How a plan was found: what was asked for, which candidate won, and how far from the least it can be.
 
     `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or
-    seconds; no plan of `space`, which it is about, costs less, and where `gap` is 0, the plan is exactly the least of
-    it. `data_parallel_bytes` is what plain data parallelism would move with the same ways, None where it is
+    seconds; no plan of the same ways, placements and ties that the searcher `bound_by` may choose costs less.
+    `data_parallel_bytes` is what plain data parallelism over as many workers would move, in one step, None where it is
     not possible. `seconds` is what the search took, `factorisations` those tried. Empty for a plan made by hand.
     """
 
@@ -63,8 +63,6 @@ class SearchRecord(_Record, frozen=True, kw_only=True):
     predicted: Predicted | None = None
     lower_bound: Bytes | Seconds | None = None
     bound_by: str = ""
-    space: str = ""
-    gap: Seconds | None = None
     memory: Allowed | None = None
     seconds: Seconds | None = None
     factorisations: tuple[Tried, ...] = ()
@@ -81,7 +79,9 @@ class SearchRecord(_Record, frozen=True, kw_only=True):
         """Whether no plan of the space that the lower bound is about costs less."""
         return self.lower_bound is not None and self.lower_bound >= self.cost
 
-
-def gap_of(cost: int | float, bound: int | float) -> float:
-    """Return by which share of a lower bound a cost exceeds it, to six digits."""
-    return round(max(0.0, (cost - bound) / (bound or 1)), 6)
+    @property
+    def gap(self) -> float | None:
+        """By which share of the lower bound the cost exceeds it, to six digits; 0 where the plan is the least."""
+        if (bound := self.lower_bound) is None:
+            return None
+        return round(max(0.0, (self.cost - bound) / (bound or 1)), 6)

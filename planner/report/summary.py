@@ -30,7 +30,7 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan.search)]
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -86,13 +86,14 @@ def _moved(plan: Plan) -> Rows:
         yield "data parallelism", "not possible: fewer samples than workers"
 
 
-def _found(found: SearchRecord) -> Rows:
+def _found(plan: Plan) -> Rows:
+    found = plan.search
     yield from _predicted(found)
     if found.memory is not None:
         taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
         yield "largest arena", f"{taken} of {limit} bytes allowed"
     if found.winner:
-        yield from _bound(found)
+        yield from _bound(found, plan.ways)
         yield "found by", _winner(found)
     if found.seconds is not None:
         yield "search took", seconds(found.seconds)
@@ -111,14 +112,19 @@ def _predicted(found: SearchRecord) -> Rows:
     yield "  computation", seconds(predicted.compute_s)
 
 
-def _bound(found: SearchRecord) -> Rows:
+def _bound(found: SearchRecord, ways: tuple[int, ...]) -> Rows:
     """Say how far from the best the plan can be, and among which plans, where a searcher knows."""
     if found.lower_bound is None or found.gap is None:
-        yield "lower bound", f"not sought by {found.searcher}"
+        least = found.details.get("its_space_has_at_least")
+        if isinstance(least, int | float):
+            yield "lower bound", f"{_cost(least)} of {found.searcher}'s plans, of which this is none"
+        else:
+            yield "lower bound", f"not {'known to' if found.searcher == 'joint' else 'sought by'} {found.searcher}"
         return
     far = "exact" if found.is_exact else f"gap {percent(found.gap)}"
     yield "lower bound", f"{_cost(found.lower_bound)}, {far} (by {found.bound_by})"
-    yield "  of all plans with", found.space
+    placed = f"placements {found.placements}, ways {product(ways)}, ties {', '.join(found.ties) or 'none'}"
+    yield f"  of all plans of {found.bound_by}", placed
 
 
 def _cost(cost: int | float) -> str:

@@ -18,10 +18,9 @@ from planner.plans.check import check_plan, check_search, check_workers
 from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.gap import plan_with_bound
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
-from planner.search.run import search, space_of
+from planner.search.run import plan_with_bound, search, space_of
 from planner.search.searchers import ALTERNATIVES, ONE_STEP, SEARCHERS
 
 MOST_WORKERS_FACTORED = 16

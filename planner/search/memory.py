@@ -16,7 +16,7 @@ from planner.layout import Shard
 from planner.plans.search_record import Allowed
 from planner.search.carriage import MOST_PENALTIES
 from planner.search.objectives.storage import PricedStorage, least_stored, resident_bytes
-from planner.search.space import Outcome, Space, State
+from planner.search.space import Found, Outcome, Space, State
 
 UNITS = {
     "": 1,
@@ -70,40 +70,61 @@ def parse_memory(text: str) -> int:
     return nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The cheapest that was found to fit, its name, and a cost that no plan that fits is below, if known."""
+
+    name: str
+    found: Found
+    lower_bound: int | None
+    allowed: Allowed
+
+
 @dataclass(slots=True)
 class _Search:
-    """What was tried: arenas by choice, the best outcome that fits, a bound on all that fit.
+    """What was tried: arenas by plan, the cheapest that fits, a bound on all plans of the first space that fit.
 
-    `fitting` is the lowest price, for all tensors, at which what was found fits.
+    `name` and `free` are of the search that is asked again, with memory priced; `fitting` is the lowest price, for all
+    tensors, at which what it found fits.
     """
 
-    space: Space
-    arena_of: Callable[[Sequence[State]], int]
+    arena_of: Callable[[Found], int]
     limit: int
-    lower: int | None
     name: str
-    searcher: Callable[[Space], Outcome]
-    items: Mapping[int, int] = field(init=False)
-    sizes: dict[tuple[State, ...], int] = field(default_factory=dict)
-    best: tuple[str, Outcome] | None = None
+    free: Found
+    lower: int | None
+    bounded: Space
+    items: Mapping[int, int] = field(default_factory=dict)
+    sizes: dict[tuple[Space, tuple[State, ...]], int] = field(default_factory=dict)
+    best: tuple[str, Found] | None = None
     fitting: PricedStorage | None = None
     searches: int = 0
 
-    def __post_init__(self) -> None:
-        self.items = resident_bytes(self.space.coarse)
+    @property
+    def space(self) -> Space:
+        """The space that is searched."""
+        return self.free.space
 
-    def offer_outcome(self, name: str, outcome: Outcome) -> bool:
-        """Take an outcome that fits if it costs less than the best so far; say whether it fits."""
-        fits = self.largest_arena_bytes(outcome) <= self.limit
-        if fits and (self.best is None or outcome.cost < self.best[1].cost):
-            self.best = (name, outcome)
+    def price(self, name: str, free: Found) -> None:
+        """Search with memory priced, where `free` was found without."""
+        self.name, self.free, self.fitting = name, free, None
+        self.items = resident_bytes(self.space.coarse)
+        self.price_all_tensors(max(1, free.outcome.cost))
+        self.price_some_tensors()
+
+    def offer_found(self, name: str, found: Found) -> bool:
+        """Take what fits if it costs less than the best so far; say whether it fits."""
+        fits = self.largest_arena_bytes(found) <= self.limit
+        if fits and (self.best is None or found.outcome.cost < self.best[1].outcome.cost):
+            self.best = (name, found)
         return fits
 
-    def largest_arena_bytes(self, outcome: Outcome) -> int:
+    def largest_arena_bytes(self, found: Found) -> int:
         """Return the largest arena of a plan."""
-        if outcome.choice not in self.sizes:
-            self.sizes[outcome.choice] = self.arena_of(outcome.choice)
-        return self.sizes[outcome.choice]
+        key = found.space, found.outcome.choice
+        if key not in self.sizes:
+            self.sizes[key] = self.arena_of(found)
+        return self.sizes[key]
 
     def arena_floor_bytes(self) -> int:
         """Return bytes that no plan's largest arena is below."""
@@ -139,7 +160,7 @@ class _Search:
 
     def price_some_tensors(self) -> None:
         """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
-        if self.fitting is None or (self.best is not None and self.best[1].cost == self.lower):
+        if self.fitting is None or (self.best is not None and self.best[1].outcome.cost == self.lower):
             return
         nbytes = {v: self._least_stored_bytes({v: item}) for v, item in self.items.items()}
         descending = sorted(nbytes, key=lambda v: -nbytes[v])
@@ -163,55 +184,41 @@ class _Search:
     def _fits_at_prices(self, objective: PricedStorage) -> bool:
         """Search at these prices; say whether what is found fits."""
         self.searches += 1
-        found = self.searcher(replace(self.space, objective=objective))
-        if found.lower_bound is not None and len(objective.items) == len(self.items):
+        found = self.free.search(replace(self.space, objective=objective))
+        bounds = self.space is self.bounded and len(objective.items) == len(self.items)
+        if found.lower_bound is not None and bounds:
             allowed = objective.price * prod(self.space.ways) * self.limit
             self.lower = max(-(-(found.lower_bound - allowed) >> objective.shift), self.lower or 0)
-        return self.offer_outcome(self.name, Outcome(found.choice, self.space.cost(found.choice), None, found.details))
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """The cheapest outcome found that fits, its name, and a cost that no plan that fits is below, if known."""
-
-    name: str
-    outcome: Outcome
-    lower_bound: int | None
-    allowed: Allowed
+        outcome = Outcome(found.choice, self.space.cost(found.choice), None, found.details)
+        return self.offer_found(self.name, replace(self.free, outcome=outcome))
 
 
 def cheapest_fitting_plan(
-    space: Space,
-    found: Mapping[str, Outcome],
-    searchers: Mapping[str, Callable[[Space], Outcome]],
-    arena_of: Callable[[Sequence[State]], int],
-    limit: int,
+    found: Mapping[str, Found], again: Sequence[str], arena_of: Callable[[Found], int], limit: int
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
-    `found` are outcomes without the constraint, of which one is the first searcher's; all searchers are asked again,
-    with memory priced. `arena_of` gives the largest arena of a choice. Raises a DoesNotFitError where nothing found
-    fits.
+    `found` is what searches without the constraint found; those named in `again` are made again with memory priced, and
+    the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a DoesNotFitError
+    where nothing found fits.
     """
-    free = found[next(iter(searchers))]
-    search = _Search(space, arena_of, limit, free.lower_bound, *next(iter(searchers.items())))
-    for other, outcome in found.items():
-        search.offer_outcome(other, outcome)
-    cheapest = min(found.values(), key=lambda outcome: outcome.cost)
-    for search.name, search.searcher in searchers.items():
-        if search.best is not None and search.best[1].cost in (cheapest.cost, search.lower):
+    first = found[again[0]]
+    search = _Search(arena_of, limit, again[0], first, first.outcome.lower_bound, first.space)
+    for name, one in found.items():
+        search.offer_found(name, one)
+    cheapest = min(found.values(), key=lambda one: one.outcome.cost)
+    for name in again:
+        if search.best is not None and search.best[1].outcome.cost in (cheapest.outcome.cost, search.lower):
             break
-        search.fitting = None
-        search.price_all_tensors(max(1, free.cost))
-        search.price_some_tensors()
+        search.price(name, found[name])
     if search.best is None:
         raise DoesNotFitError(limit, min(search.sizes.values()), search.arena_floor_bytes())
-    best, outcome = search.best
+    name, best = search.best
     allowed = Allowed(
         limit_bytes=limit,
-        arena_bytes=search.sizes[outcome.choice],
-        unlimited_arena_bytes=search.sizes[cheapest.choice],
+        arena_bytes=search.largest_arena_bytes(best),
+        unlimited_arena_bytes=search.largest_arena_bytes(cheapest),
         searches=search.searches,
     )
-    lower = None if search.lower is None else min(search.lower, outcome.cost)
-    return Fitted(best, outcome, lower, allowed)
+    lower = None if search.lower is None else min(search.lower, best.outcome.cost)
+    return Fitted(name, best, lower, allowed)

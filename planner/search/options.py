@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
 from planner.plans.plan import Plan
-from planner.search import alternatives
+from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import Coarsenings, Ties
-from planner.search.searchers import SEARCHERS, WITH_PARTIAL
+from planner.search.searchers import FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
 from planner.search.solver.limits import Limits
 from topologies import Machine
 
@@ -52,18 +52,18 @@ class SearchOptions:
     bound: bool = False
 
 
-def ties_of(options: SearchOptions, known: Coarsenings) -> Ties:
+def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     """Return the coarsening rules that apply to a graph, whose coarsenings these are.
 
     Sums stay tied where terms may be kept, and where time is counted: an addition that is saved takes none.
     """
-    ties = default_ties(options, known) if options.ties is None else options.ties
+    ties = default_ties(options, coarsenings) if options.ties is None else options.ties
     ties = replace(ties, **dict.fromkeys(options.untie, False))
     sums = "P" in placements_of(options) or options.objective == "time"
     return replace(ties, accumulation=ties.accumulation or sums)
 
 
-def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
+def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     """Return the coarsening rules to apply where none are asked for.
 
     Ties of element-wise operators cost bytes, most under "S,R" and for recurrent models. `joint` goes without, as does
@@ -73,7 +73,7 @@ def default_ties(options: SearchOptions, known: Coarsenings) -> Ties:
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
     if options.searcher == "joint":
         return replace(untied, updates=False)
-    return untied if known.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
+    return untied if coarsenings.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:
@@ -101,4 +101,34 @@ def placements_of(options: SearchOptions) -> str:
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:
         return "S,R,P"
-    return "S,R" if "R" in wanted else alternatives.IMPLIED.get(options.searcher, "S")
+    return "S,R" if "R" in wanted else IMPLIED.get(options.searcher, "S")
+
+
+def rivals_of(
+    options: SearchOptions, coarsenings: Coarsenings, alternatives: Collection[str], *, proved: bool
+) -> dict[str, SearchOptions]:
+    """Return what is searched for besides, by the name that the record gives it; `proved`: the plan is the least.
+
+    "S" and "S,R" are the same searcher with fewer placements, which is no restriction of the recursion: fewer choices
+    can lead it further. "tied" is the recursion with all ties, which it is mostly, but not always, better without.
+    `joint` is compared with the recursion that has its own ties, and with what that is compared with.
+    """
+    own, found = options, {}
+    if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):
+        own = found["recursive"] = replace(options, searcher="recursive", ties=None, untie=())
+    elif proved or options.searcher not in FREE:
+        return {}
+    placements = placements_of(options)
+    if "P" in placements:
+        found["S,R"] = replace(options, placements="S,R")
+        own = replace(own, placements="S,R")
+    if len(options.ways) > MOST_STEPS:
+        return found
+    if "R" in placements:
+        found["S"] = replace(own, placements="S")
+    elif own.ties is None and not ties_of(own, coarsenings).elementwise:
+        found["tied"] = replace(own, ties=Ties())
+    for name in alternatives:
+        if name in SEARCHERS and ("R" in placements or name not in IMPLIED):
+            found[name] = replace(own, searcher=name)
+    return found

@@ -56,7 +56,7 @@ def _solve_step(space: Space, choice: Sequence[State], step: int, limits: Limits
     return domains, minimise(
         DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective(known.value))),
         limits,
-        iter([start]),
+        start,
     )
 
 

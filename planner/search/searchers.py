@@ -25,19 +25,17 @@ FREE = ("recursive", "joint")
 WITH_PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
-FEWER_PLACEMENTS = "S"
-"""The recursion with fewer placements, which is no restriction of it: fewer choices can lead a recursion further."""
-
 ONE_STEP = ("equalchop", "data-parallel")
 """Alternatives that do the same at every step, so that a single step of all workers, searched exactly, covers them."""
 
-STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick", FEWER_PLACEMENTS)
+STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick")
 """Alternatives that choose from few plans."""
 
 DEAR = ("allrow", "spartan", "icml18")
 """Alternatives that choose from nearly as many plans as the joint search: they are tried in small graphs."""
 
 ALTERNATIVES = (*ONE_STEP, *STEP_BY_STEP, *DEAR)
+"""The searchers that choose from some of a space's plans."""
 
 MOST_STEPS = 4
-"""With more steps than this, alternatives are tried only by name: they look at whole plans of every variable."""
+"""With more steps than this, rivals are tried only by name: alternatives look at whole plans of every variable."""

@@ -9,6 +9,8 @@ from math import prod
 from typing import Any
 
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
+from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord
 from planner.search.carriage import INFEASIBLE, Carriage, Feasible, penalty_above_cost
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
@@ -93,11 +95,15 @@ class Space:
             return layouts_of(variable.shape, ways, tuple(states))
         return strategies_of(variable.signature, ways, tuple(states))
 
-    def choice_adopted(self, tied: Space, choice: Sequence[State]) -> tuple[State, ...]:
-        """Return a choice of a space with more ties, in this one."""
-        kinds = ("tensor" if isinstance(one, TensorVariable) else "node" for one in self.coarse.variables)
-        names = zip(kinds, (one.members[0] for one in self.coarse.variables), strict=True)
-        return tuple(choice[tied.coarse.variable_of[name]] for name in names)
+    def variable_without_state(self, choice: Sequence[State]) -> str | None:
+        """Return the first variable that a choice gives no state of its own, and what instead; None if none is."""
+        if len(choice) != len(self.coarse.variables):
+            return f"{len(choice)} states for {len(self.coarse.variables)} variables"
+        for v, state in enumerate(choice):
+            options = self.options_by_step(v)
+            if len(state) != len(options) or any(one not in of for one, of in zip(state, options, strict=True)):
+                return f"{state!r} for {self.coarse.variables[v].members[0]}"
+        return None
 
     def cost(self, choice: Sequence[State]) -> int:
         """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""
@@ -139,10 +145,20 @@ class Outcome:
         details = {"width": found.order.width, "largest_table_bytes": found.order.largest_bytes}
         return cls(choice, found.value, max(0, found.bound), details)
 
-    @property
-    def bytes(self) -> int:
-        """The cost, where the objective is bytes."""
-        return self.cost
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a searcher found in a space; `search` is the same search of another space of the same coarse graph."""
+
+    space: Space
+    outcome: Outcome
+    search: Callable[[Space], Outcome]
+
+    def plan(self, seed: int, record: SearchRecord | None = None) -> Plan:
+        """Return the plan that was found."""
+        space, choice = self.space, self.outcome.choice
+        layouts, strategies = space.layouts(choice), space.strategies(choice)
+        return Plan(space.coarse.graph, seed, space.ways, layouts, strategies, record or SearchRecord())
 
 
 Searcher = Callable[[Space, Limits], Outcome]

@@ -7,7 +7,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term
-from planner.search.solver import coarse_to_fine, exact, minimise, neighbourhood
+from planner.search.solver import coarse_to_fine, exact, minimise
 from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import Order, greedy_order
 from planner.search.solver.known import Known
@@ -25,7 +25,7 @@ from planner.search.solver.limits import Tuning
 from planner.search.solver.problem import Problem
 
 NONE = "none"
-ORDERED = (minimise, exact, coarse_to_fine, neighbourhood)
+ORDERED = (minimise, exact, coarse_to_fine)
 
 
 def greedy(
@@ -40,16 +40,9 @@ def undominated(_: Dominance, problem: Problem) -> tuple[Problem, list[tuple[int
     return problem, [tuple(range(size)) for size in problem.sizes]
 
 
-def unmerged(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
-    """Return a problem with all its components."""
-    return problem, list
-
-
 INSTEAD: dict[str, list[tuple[Any, str, Any]]] = {
     "lockstep": [(module, "lockstep_order", greedy) for module in ORDERED],
     "dominance": [(Dominance, "prune_dominated_states", undominated)],
-    "isomorphic components": [(exact, "merged_isomorphic_components", unmerged)],
-    "tied start": [(of_joint, "_fully_tied_space", lambda _: None)],
 }
 """What is put in the place of what, for stages within stages."""
 

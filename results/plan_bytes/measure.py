@@ -44,7 +44,7 @@ def measure(space: Space, searcher: str, seconds: float) -> dict[str, object]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     taken = time.process_time() - started
-    return {"bytes": found.bytes, "lower_bound": found.lower_bound, "seconds": round(taken, 3)}
+    return {"bytes": found.cost, "lower_bound": found.lower_bound, "seconds": round(taken, 3)}
 
 
 def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -30,7 +30,7 @@ def row(name: str, batch: int, placements: str) -> dict[str, Any]:
         "model": name,
         "batch": batch,
         "placements": placements,
-        "bytes": found.bytes,
+        "bytes": found.cost,
         "steps": list(plan.step_bytes()),
         "levels": [item * elements for elements in accounts.counted_by_level(plan)],
         "lemma_2": {"believed_steps": believed, "believed": sum(believed), "bytes": space.cost(choice)},

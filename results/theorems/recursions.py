@@ -43,7 +43,7 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
             single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS
         )
         choice = [(*before, *now) for before, now in zip(choice, found.choice, strict=True)]
-        believed.append(found.bytes)
+        believed.append(found.cost)
     return choice, believed
 
 

@@ -232,20 +232,20 @@ def optimal_in_its_own_account(rng: Random, *, replicate: bool) -> Trial:
 
 def optimal_at_its_word(rng: Random, *, replicate: bool) -> Trial:
     space = perceptron(rng, rng.choice([(2, 2), (2, 2, 2)]), replicate=replicate)
-    cost, least = space.cost(recursions.at_its_word(space)[0]), recursions.exact(space, "joint").bytes
+    cost, least = space.cost(recursions.at_its_word(space)[0]), recursions.exact(space, "joint").cost
     return _of_space(space, cost == least, f"{cost} bytes, joint {least}", cost / max(1, least))
 
 
 def optimal_with_extra_inputs(rng: Random, *, replicate: bool) -> Trial:
     space = perceptron(rng, rng.choice([(2, 2), (2, 2, 2)]), replicate=replicate)
-    cost, least = (recursions.exact(space, name).bytes for name in ("recursive", "joint"))
+    cost, least = (recursions.exact(space, name).cost for name in ("recursive", "joint"))
     return _of_space(space, cost == least, f"{cost} bytes, joint {least}", cost / max(1, least))
 
 
 def no_worse_than_one_step(rng: Random, *, replicate: bool) -> Trial:
     space = perceptron(rng, rng.choice([(2, 2), (2, 2, 2)]), replicate=replicate)
     whole = draws.space_of(space.coarse.graph, (prod(space.ways),), replicate=replicate)
-    cost, once = (recursions.exact(one, "recursive").bytes for one in (space, whole))
+    cost, once = (recursions.exact(one, "recursive").cost for one in (space, whole))
     return _of_space(space, cost <= once, f"{cost} bytes, one {prod(space.ways)}-way step {once}", cost / max(1, once))
 
 
@@ -265,7 +265,7 @@ def levels_are_elimination(rng: Random, tilings: str) -> Trial:
     else:
         graph = draws.web(rng, rng.randint(2, 5))
     least = leveldp.least_cost(graph, tilings)[0]
-    found = recursions.exact(draws.space_of(graph, (2,), replicate="r" in tilings), "joint").bytes // accounts.ITEM
+    found = recursions.exact(draws.space_of(graph, (2,), replicate="r" in tilings), "joint").cost // accounts.ITEM
     return Trial(least == found, draws.size(graph), lambda: f"{draws.shapes(graph)}: {least}, not {found}")
 
 

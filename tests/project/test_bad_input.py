@@ -91,7 +91,6 @@ FOUND = {
     "winner": "recursive",
     "bytes": {"recursive": 128},
     "lower_bound": 64,
-    "gap": 1.0,
     "bound_by": "joint",
     "seconds": 0.5,
 }
@@ -101,8 +100,6 @@ SEARCHES = {
         r"\$\.search\.lower_bound: expected at most .* 128, found 129",
     ),
     "negative bound": ({"lower_bound": -1}, r">= 0.*\$\.search\.lower_bound"),
-    "negative gap": ({"gap": -0.5}, r">= 0.*\$\.search\.gap"),
-    "another gap": ({"gap": 0.0}, r"\$\.search\.gap: expected 1\.0.*found 0\.0"),
     "negative seconds": ({"seconds": -1.0}, r">= 0.*\$\.search\.seconds"),
     "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
     "bound without a winner": ({"winner": ""}, r"\$\.search\.winner: expected .*found none"),

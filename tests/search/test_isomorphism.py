@@ -1,4 +1,4 @@
-"""What looks alike is worked out once: components, colours, elimination orders in which it goes together."""
+"""What looks alike is worked out once: colours, elimination orders in which it goes together."""
 
 from itertools import combinations
 from math import inf, prod
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.elimination import best_states, order_of
-from planner.search.solver.isomorphism import colours_of_variables, lockstep_order, merged_isomorphic_components
+from planner.search.solver.isomorphism import colours_of_variables, lockstep_order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, simplified_problem, surroundings, terms_by_variable
-from tests.search.test_solver import enumerated, least, problems
+from planner.search.solver.problem import Problem, surroundings, terms_by_variable
+from tests.search.test_solver import least, problems
 
 STATES = 3
 TRYING_IS_FREE = Tuning(ordering_operations=0)
@@ -33,30 +33,6 @@ def repeated(problem, copies):
 
 def in_lockstep(problem, most_operations=inf, orders=None, tuning=TRYING_IS_FREE):
     return lockstep_order(problem.sizes, problem.terms, most_operations, tuning, orders)
-
-
-@given(problems(), st.integers(13, 30))
-@settings(deadline=None, max_examples=30)
-def test_isomorphic_components_are_solved_once(problem, copies):
-    many = repeated(problem, copies)  # with more neighbours of one state than an array has axes, if not simplified
-    fewer, expand = merged_isomorphic_components(many)
-    states = best_states(fewer)
-    assert many.value(expand(states)) == fewer.value(states) == many.value(best_states(simplified_problem(many)))
-
-
-@given(problems())
-@settings(deadline=None)
-def test_what_is_left_of_components_costs_what_all_do(problem):
-    many = repeated(problem, 2)
-    fewer, expand = merged_isomorphic_components(many)
-    assert all(cost == many.value(expand(states)) for states, cost in enumerated(fewer).items())
-
-
-def test_merging_keeps_one_of_each():
-    tables = Tables()
-    number = tables.intern(np.arange(6, dtype=np.int64).reshape(2, 3) % 4)
-    many = Problem(tables, (2, *[3] * 40), tuple(((0, v), number) for v in range(1, 41)))
-    assert merged_isomorphic_components(many)[0].sizes == (2, 3)
 
 
 def work(problem, order):

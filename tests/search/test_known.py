@@ -107,20 +107,6 @@ def test_variables_of_one_colour_keep_what_any_of_them_does():
     assert known.live_states_by_colour("abcd") == known.live
 
 
-def test_promising_states_are_those_of_the_least_bounds_and_the_chosen():
-    known = Known.of_choice(alone([9] * 4, [9] * 4, [9] * 4), (0, 0, 0))
-    bounds = [np.array(of) for of in ([5, 1, 9, 7], [5, 8, 0, 7], [2, 1, 1, 1])]
-    known = known.with_state_bounds([(0, 1, 2, 3)] * 3, bounds)
-    assert known.promising_states(2, (3, 1, 0), "aab") == ((1, 2, 3), (1, 2, 3), (0, 1, 2))
-    assert known.promising_states(1, (0, 0, 1), "abc") == ((0, 1), (0, 2), (1,))
-
-
-def test_promising_states_are_live_or_chosen():
-    model = alone([3, 1, 2, 0])
-    known = Known.of_choice(model, (2,)).with_state_bounds([(0, 1, 2, 3)], [np.array([3, 1, 2, 0])])
-    assert known.promising_states(9, (2,), "a") == ((1, 2, 3),)
-
-
 @given(problems(fewest=0), st.data())
 @settings(deadline=None)
 def test_what_is_known_is_true(problem, data):

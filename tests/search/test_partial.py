@@ -221,10 +221,10 @@ def test_joint_is_the_best_of_all(graph, ways, tied):
     least = least_bytes(space)
     assume(least is not None)
     found = SEARCHERS["joint"](space, options.limits)
-    assert found.bytes == found.lower_bound == least == space.cost(found.choice)
+    assert found.cost == found.lower_bound == least == space.cost(found.choice)
     recursive = SEARCHERS["recursive"](space, options.limits)
     without = SEARCHERS["recursive"](space.without_partial(), options.limits)
-    assert least <= recursive.bytes <= without.bytes
+    assert least <= recursive.cost <= without.cost
 
 
 def anything_partial(space):
@@ -246,7 +246,7 @@ def test_no_plan_is_below_what_joint_proves(graph, ways):
     least = least_bytes(anything_partial(space))
     assume(least is not None)
     found = SEARCHERS["joint"](space, Limits())
-    assert found.bytes == found.lower_bound == least
+    assert found.cost == found.lower_bound == least
 
 
 def test_what_nobody_reads_stays_partial():

@@ -84,8 +84,8 @@ def test_the_graphs_differ_and_all_kinds_of_ways_occur():
 def test_joint_is_toulbar2_is_brute_force(seed):
     for placements in PLACEMENTS:
         joint = found(seed, placements, "joint")
-        assert joint.lower_bound == joint.bytes == certified(whole_problem(space(seed, ways_of(seed), placements))).cost
-        assert enumerated(seed, placements) in {None, joint.bytes}
+        assert joint.lower_bound == joint.cost == certified(whole_problem(space(seed, ways_of(seed), placements))).cost
+        assert enumerated(seed, placements) in {None, joint.cost}
 
 
 def test_brute_force_runs_on_most():
@@ -97,10 +97,10 @@ def test_brute_force_runs_on_most():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_alternative_is_below_joint(seed):
     placements = placements_of(seed)
-    least = found(seed, placements, "joint").bytes
+    least = found(seed, placements, "joint").cost
     for name in in_space(placements):
         outcome = found(seed, placements, name)
-        assert least <= outcome.bytes == space(seed, ways_of(seed), placements).cost(outcome.choice)
+        assert least <= outcome.cost == space(seed, ways_of(seed), placements).cost(outcome.choice)
 
 
 @pytest.mark.parametrize("seed", SEEDS[::5])
@@ -111,7 +111,7 @@ def test_reported_bytes_are_the_plans_own_count(seed):
         choice = found(seed, placements, name).choice
         plan = Plan(graph, 0, ways, of.layouts(choice), of.strategies(choice))
         check_plan(plan)
-        assert plan.total_bytes == found(seed, placements, name).bytes
+        assert plan.total_bytes == found(seed, placements, name).cost
 
 
 def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
@@ -120,17 +120,17 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
             plan = search(random_graph(seed), asked(seed, ways_of(seed), placements))
             costs, winner = plan.search.bytes, plan.search.winner
             assert plan.total_bytes == costs[winner] == min(costs.values())
-            assert costs["recursive"] == found(seed, placements, "recursive").bytes
+            assert costs["recursive"] == found(seed, placements, "recursive").cost
             assert (winner == "recursive") == (costs["recursive"] == costs[winner])
             if costs["recursive"] != plan.search.lower_bound:
-                others = {name: found(seed, placements, name).bytes for name in tried(placements)}
+                others = {name: found(seed, placements, name).cost for name in tried(placements)}
                 assert {
                     name: cost for name, cost in costs.items() if name not in ("S", "tied")
                 }.items() <= others.items()
 
 
 def test_the_recursion_is_sometimes_beaten():
-    beaten = [seed for seed in SEEDS if found(seed, "S", "joint").bytes < found(seed, "S", "recursive").bytes]
+    beaten = [seed for seed in SEEDS if found(seed, "S", "joint").cost < found(seed, "S", "recursive").cost]
     assert beaten
 
 

@@ -53,9 +53,9 @@ def test_joint_is_the_best_of_all(graph, ways, placements):
         for name in SEARCHERS
         if name not in IMPLIED or placements == "S,R"
     }
-    assert found["joint"].bytes == found["joint"].lower_bound == least
+    assert found["joint"].cost == found["joint"].lower_bound == least
     for outcome in found.values():
-        assert least <= outcome.bytes == space.cost(outcome.choice)
+        assert least <= outcome.cost == space.cost(outcome.choice)
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)

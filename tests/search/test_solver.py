@@ -108,7 +108,7 @@ def test_minimise_is_exact_within_limits(problem):
 @settings(deadline=None, max_examples=40)
 def test_out_of_limits_the_gap_is_certified(problem, known):
     start = [size - 1 for size in problem.sizes]
-    found = minimise(DenseModel(problem), NOTHING_FITS, iter([start] if known else []))
+    found = minimise(DenseModel(problem), NOTHING_FITS, start if known else None)
     assert problem.value(found.states) == found.value
     assert found.bound <= least(problem) <= found.value
     assert not known or found.value <= problem.value(start)

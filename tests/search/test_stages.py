@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
-from math import inf
 from time import process_time
 
 import numpy as np
@@ -19,9 +18,8 @@ from planner.search.representatives import representatives
 from planner.search.solver import minimise as of_minimise
 from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Tuning
-from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_live
+from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_whole
 from planner.search.solver.model import DenseModel, model_of
-from planner.search.solver.neighbourhood import improved_by_neighbourhoods
 from planner.search.solver.problem import Problem
 from tests.search.graphs import random_graph
 from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
@@ -41,7 +39,6 @@ TUNINGS = st.builds(
     near_choices=st.sampled_from([0, 5, 1 << 22]),
     close=st.sampled_from([0, 1]),
     sweeps=st.sampled_from([1, 30]),
-    neighbourhoods=st.just(((1, 20.0), (3, 100.0))),
 )
 LIMITS = st.builds(
     Limits,
@@ -52,8 +49,8 @@ LIMITS = st.builds(
 )
 
 
-def task(model, limits=Limits(), starts=(), groups=None):  # noqa: B008 - a frozen value
-    return Task(model, limits, process_time() + limits.seconds, iter(starts), groups)
+def task(model, limits=Limits(), groups=None):  # noqa: B008 - a frozen value
+    return Task(model, limits, process_time() + limits.seconds, groups)
 
 
 def first(problem):
@@ -71,8 +68,7 @@ def chain():
 def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_groups):
     problem, groups = case
     known = first(problem)
-    last = [tuple(size - 1 for size in problem.sizes)]
-    one = task(DenseModel(problem), limits, last, (lambda: groups) if with_groups else None)
+    one = task(DenseModel(problem), limits, (lambda: groups) if with_groups else None)
     for name in names:
         found = STAGES[name](one, known)
         assert found.cost <= known.cost
@@ -85,11 +81,11 @@ def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_gro
 @settings(deadline=None, max_examples=200)
 def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, with_groups):
     problem, groups = case
-    starts = [tuple(size - 1 for size in problem.sizes), (0,) * len(problem.sizes)]
+    start = tuple(size - 1 for size in problem.sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_minimise, "STAGES", {str(at): STAGES[name] for at, name in enumerate(names)})
-        found = minimise(DenseModel(problem), limits, iter(starts), (lambda: groups) if with_groups else None)
-    assert problem.value(found.states) == found.value <= problem.value(starts[0])
+        found = minimise(DenseModel(problem), limits, start, (lambda: groups) if with_groups else None)
+    assert problem.value(found.states) == found.value <= problem.value(start)
     assert found.bound <= least(problem) <= found.value
 
 
@@ -135,10 +131,10 @@ def test_stages_in_any_order_on_random_graphs(seed, begin):
     model, start, groups, best = solved_graph(seed)
     stages = [name for name in STAGES if not name.startswith("whole")]
     limits = Limits(tuning=Tuning(quotient_part=1, few_states=0))
-    for names in list(permutations(stages))[seed % 5 :: 31]:
+    for names in permutations(stages):
         known = Known.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
-        one = task(model, limits, [start], lambda: groups)
-        for name in (*names, "whole at last"):
+        one = task(model, limits, lambda: groups)
+        for name in (*names, "whole"):
             known = STAGES[name](one, known)
             assert known.is_proved or known.lower <= best.value
             assert model.value(known.best) == known.cost >= best.value
@@ -162,7 +158,7 @@ def test_solving_what_is_live(problem, data):
     model, known = DenseModel(problem), first(problem)
     live = tuple(tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes)
     known = replace(known, live=live, bounds=tuple(np.full(len(of), NO_BOUND) for of in live))
-    found = solve_live(task(model), known)
+    found = solve_whole(task(model), known)
     among = [
         cost
         for states, cost in enumerated(problem).items()
@@ -184,14 +180,26 @@ def test_solving_what_is_live(problem, data):
 def test_what_does_not_fit_is_not_solved(limits):
     tables = Tables()
     problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
-    assert solve_live(task(DenseModel(problem)), first(problem)).is_proved
-    found = solve_live(task(DenseModel(problem), limits), first(problem))
-    assert not found.is_proved
-    assert found.too_many == found.live_state_count == 6
-    assert not solve_live(task(DenseModel(problem)), found).is_proved, "as many states as were too many"
-    assert solve_live(
-        task(DenseModel(problem)), found.with_state_bounds([range(3)] * 2, [np.array([0, 9, 9])] * 2)
-    ).is_proved
+    assert solve_whole(task(DenseModel(problem)), first(problem)).is_proved
+    assert not solve_whole(task(DenseModel(problem), limits), first(problem)).is_proved
+
+
+@pytest.mark.parametrize(("bounds", "times"), [([0, 9, 9], 2), ([0, 0, 0], 1)], ids=["fewer", "as many"])
+def test_what_did_not_fit_is_tried_again_for_fewer_states_only(monkeypatch, bounds, times):
+    tables, tried = Tables(), []
+    problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
+
+    def unsolved(_, known):
+        tried.append(known.live_state_count)
+        return known
+
+    def bounded(_, known):
+        return known.with_state_bounds([range(3)] * 2, [np.array(bounds)] * 2)
+
+    monkeypatch.setattr(of_minimise, "solve_whole", unsolved)
+    monkeypatch.setattr(of_minimise, "STAGES", {"whole": unsolved, "bounds": bounded, "whole again": unsolved})
+    minimise(DenseModel(problem), Limits(), (2, 2))
+    assert len(tried) == times
 
 
 @given(problems(fewest=0), st.sampled_from([1, 30]))
@@ -227,38 +235,3 @@ def test_messages_bound_the_plans_of_random_graphs(seed):
     before = Known.of_choice(model, start)
     known = bound_by_messages(task(model), before)
     assert known.cost / 2 < known.lower <= best.value or known.is_proved
-
-
-@given(problems(fewest=0), LIMITS)
-@settings(deadline=None)
-def test_neighbourhoods_never_make_a_choice_worse(problem, limits):
-    model, known = DenseModel(problem), first(problem)
-    found = improved_by_neighbourhoods(model, known, limits, inf)
-    assert found.cost == problem.value(found.best) <= known.cost
-    assert found.lower == known.lower
-    assert_true_of(found, problem)
-
-
-def test_neighbourhoods_of_all_states_are_solved():
-    """Nothing has to be held: the best choice is found."""
-    found = improved_by_neighbourhoods(DenseModel(chain()), first(chain()), Limits(), inf)
-    assert found.cost == least(chain()) < first(chain()).cost
-
-
-def test_what_is_held_keeps_its_state():
-    """Of eight variables that had better be alike two are free at a time; state 0 is dear, 2 cheap."""
-    tables = Tables()
-    alone, pair = tables.intern(np.array([999, 20, 10])), tables.intern(1 - np.eye(3, dtype=np.int64))
-    pairs = [((u, v), pair) for v in range(8) for u in range(v)]
-    problem = Problem(tables, (3,) * 8, tuple([((v,), alone) for v in range(8)] + pairs))
-    model = DenseModel(problem)
-    known = Known.of_choice(model, (1,) * 8)
-    limits = Limits(tuning=Tuning(neighbourhoods=((3, 9.0),)))
-    assert improved_by_neighbourhoods(model, known, limits, inf).best == (2,) * 8
-
-
-def test_out_of_time_neighbourhoods_leave_the_choice():
-    tables = Tables()
-    problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 0]))),))
-    known = first(problem)
-    assert improved_by_neighbourhoods(DenseModel(problem), known, Limits(), -1) is known

@@ -48,6 +48,15 @@ class Ties:
         """Return the ties of these rules, and no others."""
         return cls(**{field.name: field.name in rules for field in fields(cls)})
 
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """The rules that apply."""
+        return tuple(field.name for field in fields(self) if getattr(self, field.name))
+
+    def are_among(self, other: Ties) -> bool:
+        """Whether the other rules are these and maybe more: a plan that keeps those keeps these."""
+        return set(self.applied) <= set(other.applied)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorVariable:

@@ -7,7 +7,7 @@ beforehand; equal surroundings are computed once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -87,42 +87,6 @@ def greedy_order(
                 score[u] = now
                 heapq.heappush(heap, (now, u))
     return Order(tuple(order), width, largest, total, operations, not score)
-
-
-def cutset(
-    sizes: Sequence[int], scopes: Iterable[Scope], most_operations: float, dear: Sequence[float]
-) -> tuple[int, ...]:
-    """Return variables without which the others can be eliminated by so many operations each.
-
-    Whenever nothing cheap is left to eliminate, the variable goes that hinders most; `dear` ones are kept for longer.
-    """
-    adjacent = neighbours_by_variable(len(sizes), [tuple(v for v in scope if sizes[v] > 1) for scope in scopes])
-    size_of = [float(size) for size in sizes].__getitem__
-
-    def work(v: int) -> float:
-        return prod(map(size_of, adjacent[v]), start=size_of(v))
-
-    score = {v: work(v) for v in range(len(sizes)) if sizes[v] > 1}
-    heap = [(operations, v) for v, operations in score.items()]
-    heapq.heapify(heap)
-    cut = []
-    while heap:
-        operations, v = heapq.heappop(heap)
-        if score.get(v) != operations:
-            continue
-        if operations > most_operations:
-            v = max((v, *adjacent[v]), key=lambda u: (len(adjacent[u]) * size_of(u) / dear[u], u))
-            cut.append(v)
-        else:
-            for u in adjacent[v]:
-                adjacent[u] |= adjacent[v]
-        del score[v]
-        for u in adjacent[v]:
-            adjacent[u] -= {u, v}
-        for u in adjacent[v]:
-            score[u] = work(u)
-            heapq.heappush(heap, (score[u], u))
-    return tuple(cut)
 
 
 def order_of(problem: Problem, most_operations: float = inf) -> Order:

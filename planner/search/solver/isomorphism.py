@@ -1,9 +1,8 @@
-"""Isomorphic parts of a problem are worked out once: colours, components merged, elimination in lockstep.
+"""Isomorphic parts of a problem are worked out once: colours, elimination in lockstep.
 
-In a deep network the same layer occurs many times. Components that are isomorphic have equal best states; variables
-that look alike keep the same states; and an elimination takes all variables with equal surroundings one after the
-other, each by the table that was made for the first of them, where a greedy order would follow single variables, whose
-surroundings soon differ from layer to layer.
+In a deep network the same layer occurs many times. Variables that look alike keep the same states; and an elimination
+takes all variables with equal surroundings one after the other, each by the table that was made for the first of them,
+where a greedy order would follow single variables, whose surroundings soon differ from layer to layer.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from math import prod
 
-from planner.search.coarse.repeats import repeats
 from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.solver.elimination import Order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, simplified_problem, surroundings, terms_by_variable
+from planner.search.solver.problem import surroundings, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
 """Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
@@ -47,23 +45,6 @@ def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], round
 def _numbers_of_values(values: Sequence[Hashable]) -> list[int]:
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
-
-
-def merged_isomorphic_components(problem: Problem) -> tuple[Problem, Callable[[Sequence[int]], list[int]]]:
-    """Return the problem with one of each group of isomorphic components, and what leads back from its choices."""
-    found = repeats(problem.sizes, problem.terms)
-    place = {v: i for i, v in enumerate(found.kept)}
-    terms = tuple(
-        (tuple(place[v] for v in scope), problem.tables.weighted_sum(((number, times),)) if times > 1 else number)
-        for (scope, number), times in zip(problem.terms, found.times, strict=True)
-        if times
-    )
-    sizes = tuple(problem.sizes[v] for v in found.kept)
-
-    def expand(states: Sequence[int]) -> list[int]:
-        return [states[place[v]] for v in found.stands_for]
-
-    return simplified_problem(Problem(problem.tables, sizes, terms, problem.constant)), expand
 
 
 def lockstep_order(

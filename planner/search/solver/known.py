@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 import numpy as np
 
@@ -21,7 +20,7 @@ class Known:
 
     `live` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of every
     choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the best, if one
-    did; `too_many` are as many live states as could not be solved whole.
+    did.
     """
 
     best: tuple[int, ...]
@@ -30,7 +29,6 @@ class Known:
     live: Live
     bounds: tuple[Table, ...]
     order: Order = NOTHING_ELIMINATED
-    too_many: float = inf
 
     @classmethod
     def of_choice(cls, model: Model, choice: Sequence[int]) -> Known:
@@ -96,21 +94,3 @@ class Known:
             together[colour].update(states)
         ordered = {colour: tuple(sorted(states)) for colour, states in together.items()}
         return tuple(ordered[colour] for colour in colours)
-
-    def promising_states(self, count: int, choice: Sequence[int], colours: Sequence[int]) -> Live:
-        """Return so many live states of every variable, those of the least bounds, and those of a choice.
-
-        Variables of one colour get the same states, so that what is isomorphic is worked out once.
-        """
-        least: dict[int, dict[int, int]] = defaultdict(dict)
-        chosen: dict[int, set[int]] = defaultdict(set)
-        for colour, states, bounds, state in zip(colours, self.live, self.bounds, choice, strict=True):
-            costs, bound_of = least[colour], bounds.tolist()
-            for one, cost in zip(states, bound_of, strict=True):
-                costs[one] = min(cost, costs.get(one, cost))
-            chosen[colour].add(state)
-        found = {
-            colour: tuple(sorted({*sorted(costs, key=lambda s: (costs[s], s))[:count], *chosen[colour]}))
-            for colour, costs in least.items()
-        }
-        return tuple(found[colour] for colour in colours)

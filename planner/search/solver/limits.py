@@ -16,7 +16,7 @@ class Tuning:
     """Additions for which a problem is solved as it is: simplifying it takes longer."""
 
     quick_operations: float = 1e9
-    """Additions, about a second, for which what is left is solved whole before anything else is tried."""
+    """Additions, about a second, for which the greedy order will do: no order of less work is looked for."""
 
     fewer_states: float = 0.9
     """What took too much to be solved whole is tried again once no more than this part of its states is live."""
@@ -62,18 +62,6 @@ class Tuning:
 
     converged: float = 2e-5
     """Messages end when five sweeps raise the bound by less than this part."""
-
-    neighbourhoods: tuple[tuple[int, float], ...] = ((24, 1e7), (32, 1e7), (40, 1e7))
-    """Large-neighbourhood search: states of each variable, and additions for each variable that is free."""
-
-    neighbourhood_rounds: int = 8
-    """Neighbourhoods tried of each kind."""
-
-    neighbourhood_operations: float = 4e9
-    """Additions for one neighbourhood."""
-
-    improved: float = 1e-4
-    """Neighbourhoods of a kind are left when one gains less than this part."""
 
 
 @dataclass(frozen=True, slots=True)
