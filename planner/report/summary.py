@@ -83,7 +83,7 @@ def _moved(plan: Plan) -> Rows:
         times = f", {found.data_parallel_bytes / total:.3g} times as many" if total else ""
         yield "data parallelism", exact_bytes(found.data_parallel_bytes) + times
     elif found.winner:
-        yield "data parallelism", "not possible: fewer samples than workers"
+        yield "data parallelism", "not possible: fewer samples (of a micro-batch) than workers"
 
 
 def _found(plan: Plan) -> Rows:
