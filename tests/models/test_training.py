@@ -174,10 +174,10 @@ HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 @pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4"])
 def test_parts_compute_what_the_whole_does_in_16_bits(name, dtype):
     plan = cut(made(name, dtype, micro_batches=2, recompute="segments"))
-    found, run = trained(plan)
-    expected, _ = trained(single_worker(plan))
-    assert furthest(found, expected) < 32 * HALF["float16" if "float16" in dtype and "b" not in dtype else "bfloat16"]
-    np.testing.assert_array_equal(plan.bytes * 2, run.moved)
+    found, run = trained(plan, steps=1)
+    expected, _ = trained(single_worker(plan), steps=1)
+    assert furthest(found, expected) < 32 * HALF["float16" if dtype in {"float16", "mixed-float16"} else "bfloat16"]
+    np.testing.assert_array_equal(plan.bytes, run.moved)
 
 
 @pytest.mark.parametrize(("dtype", "half"), [("mixed", "bfloat16"), ("mixed-float16", "float16")])
@@ -200,7 +200,7 @@ def test_a_loss_scale_saves_small_gradients():
     for scale in (1.0, 2.0**12):
         graph = build("mlp-3-8", batch=8, dtype="mixed-float16", optimizer="sgd", loss_scale=scale)
         values = one_worker.draw(graph, seed=1)
-        values["fc3.w"] = values["fc3.w"] * np.float32(2.0**-20)
+        values["fc3.w"] = values["fc3.w"] * np.float32(2.0**-23)
         results = one_worker.run(graph, values)
         found.append(results[one_worker.weight_gradients(graph)["fc1.w"]])
     plain, scaled = found
