@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import sys
 from functools import partial
 
 
-def run(module: str) -> None:
+def run(module: str, *, dies_with_pipe: bool = True) -> None:
     """Import a module and call its `main`.
 
     Ctrl-C during the import, and a reader that closes the pipe, end the process as they end other programs: at once
-    and without a word (a shell sees 130 and 141).
+    and without a word (a shell sees 130 and 141). A rank of a job writes to sockets, too: there a closed one must not
+    end the process unheard, and the job sees to pipes itself. What is written to a standard stream that was closed
+    from the start is lost.
     """
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, os.fdopen(_nowhere(number), "w" if number else "r"))
+    if dies_with_pipe:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a job in the background ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -22,8 +30,18 @@ def run(module: str) -> None:
     main()
 
 
+def _nowhere(number: int) -> int:
+    """Open nothing under a standard stream's number, which the next file to be opened would get otherwise."""
+    opened = os.open(os.devnull, os.O_RDWR)
+    if opened != number:
+        os.dup2(opened, number)
+        os.close(opened)
+    return number
+
+
 plan = partial(run, "planner.cli")
 simulate = partial(run, "simulator.cli")
-execute = partial(run, "executor.cli")
+execute = partial(run, "executor.cli", dies_with_pipe=False)
 compare = partial(run, "planner.report.cli")
 operators = partial(run, "executor.operators_cli")
+topo = partial(run, "planner.topo_cli")

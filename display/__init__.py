@@ -1,7 +1,7 @@
 """How everything public shows itself: as tables, in a terminal and in a notebook, and figures as people read them.
 
 An object that derives from `Shown` does not know its tables; the package that makes them registers a rule with
-`@tables.register`.
+`@tables.register`. A record of few fields needs none: it is shown as names and values.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from functools import singledispatch
 from typing import Any
 
@@ -23,17 +24,23 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @singledispatch
 def tables(shown: object) -> Sequence[Table]:
-    """Return the tables that show an object; TypeError for one that has none."""
-    raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
+    """Return the tables that show an object; TypeError for one that has none and is no record."""
+    if not is_dataclass(shown):
+        raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
+    rows = ((field.name, str(getattr(shown, field.name))) for field in fields(shown) if field.repr)
+    return (facts(type(shown).__name__, rows),)
 
 
 class Shown:
-    """Prints as its tables, and shows itself as them in a notebook."""
+    """Prints as its tables, shows itself as them in a notebook, and names itself within other objects."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
         return as_text(*tables(self))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()}: print it to see its tables>"
 
     def _repr_html_(self) -> str:
         return as_html(*tables(self))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 import numpy as np
@@ -20,7 +21,6 @@ import display
 from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
-from executor.distribution import from_first_rank, programs_from_first_rank
 from executor.job import Findings, Job, Request, classification
 from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
@@ -33,6 +33,8 @@ from planner.plans.plan_json import load_plan
 from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 
+T = TypeVar("T")
+
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -44,7 +46,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
 @click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
-@click.option("--check", is_flag=True, help="Then train on one worker, and compare every updated tensor.")
+@click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
@@ -67,7 +69,7 @@ class Execution:
     def run(self) -> int:
         """Check everything, then train plan after plan; return the exit status (collective)."""
         xp = agreed(self.ranks, self._array_module)
-        plans = from_first_rank(self.ranks, lambda: [self._plan(path) for path in self.paths])
+        plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
         data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
         request = self._request(xp)
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
@@ -75,7 +77,8 @@ class Execution:
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs, part = programs_from_first_rank(self.ranks, partial(self._lowered, plan))
+                programs = self._on_first_rank(partial(self._lowered, plan))
+                part = self.ranks.deal(None if programs is None else [programs.part(r) for r in range(plan.workers)])
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
                     findings = Job(part, self.ranks, data, request).run(advance)
                 if programs is not None:
@@ -83,6 +86,13 @@ class Execution:
                     self._tell(reports, programs, findings)
         failed = [found for found in reports if found.check is not None and not found.check.passed]
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
+
+    def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
+        """Run `prepare` on rank 0, None elsewhere; its failure is every rank's.
+
+        Reading and lowering is for all workers at once, so that every rank doing it would do k times the work.
+        """
+        return agreed(self.ranks, lambda: prepare() if self.ranks.rank == 0 else None)
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -169,5 +179,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             return int(execute.main(args=args, prog_name="execute", standalone_mode=False, obj=ranks) or 0)
         except click.UsageError as error:
             raise SharedError(*describe_failure(error)) from error
+        except SystemExit as ended:  # what click makes of a pipe without a reader, and other ranks would wait for ever
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from ended
 
     job_main(run, cluster(MPI.COMM_WORLD))

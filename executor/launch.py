@@ -17,6 +17,7 @@ from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_fail
 
 T = TypeVar("T")
 
+READER_LEFT = 141  # as a shell has it: 128 and the signal's number
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -64,13 +65,16 @@ def job_main(run: Callable[[Cluster], int], cluster: Cluster) -> NoReturn:
 
 
 def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error that other ranks know nothing of, and end the whole job at once."""
+    """Print an error that other ranks know nothing of, and end the whole job at once; silent where a reader left."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(kind, error, trace)
     message, status = describe_failure(error)
     rank = MPI.COMM_WORLD.Get_rank()
     where = f"rank {rank}: " if MPI.COMM_WORLD.Get_size() > 1 else ""
-    print(f"error: {where}{message}", file=sys.stderr, flush=True)
+    if isinstance(error, BrokenPipeError):
+        status = READER_LEFT
+    else:
+        print(f"error: {where}{message}", file=sys.stderr, flush=True)
     if MPI.COMM_WORLD.Get_size() > 1:
         MPI.COMM_WORLD.Abort(status)
     os._exit(status or JOB_FAILED)

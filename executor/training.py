@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,14 @@ class Trainer:
         self._make_transport = TRANSPORTS[transport]
         self.arena = Arena(xp, part.arena_bytes)
         self.worker = self._worker(part.training)
+        self.reset()
+
+    def reset(self) -> None:
+        """Give weights, states and constant inputs their first values."""
         for name, tensor in self.graph.tensors.items():
             if tensor.init is not None and tensor.init.kind != "data":
-                fill(xp, self.view(name), self._tile(part.training, name), first_stream(tensor, part.plan.seed))
+                number = first_stream(tensor, self.part.plan.seed)
+                fill(self.xp, self.view(name), self._tile(self.part.training, name), number)
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
@@ -129,10 +135,25 @@ class Trainer:
         moments = self.worker.run(settle)
         return moments, sent.copy()
 
-    def whole(self, name: str) -> HostArray | None:
-        """Put a stored tensor together on rank 0 (collective); None elsewhere."""
-        regions = self.part.training.regions[name]
-        return self.cluster.assemble(self.graph.tensors[name], regions, asnumpy(self.view(name)))
+    def run_keeping(self, names: Iterable[str]) -> dict[str, HostArray]:
+        """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use."""
+        kept: dict[str, HostArray] = {}
+
+        def keep(name: str) -> None:
+            kept[name] = self.host_copy(name)
+
+        buffers, numbers = self.part.training.own.buffers, self.part.training.tensors
+        self.worker.run_looking([(buffers[numbers[name]].last, partial(keep, name)) for name in names])
+        return kept
+
+    def host_copy(self, name: str) -> HostArray:
+        """Return a copy of a stored tensor's local array."""
+        return np.array(asnumpy(self.view(name)))
+
+    def whole(self, name: str, tile: HostArray | None = None) -> HostArray | None:
+        """Put a stored tensor, or the tiles that ranks kept of it, together on rank 0 (collective); None elsewhere."""
+        tile = asnumpy(self.view(name)) if tile is None else tile
+        return self.cluster.assemble(self.graph.tensors[name], self.part.training.regions[name], tile)
 
     def evaluate(self, held_out: HeldOut) -> float | None:
         """Return, on rank 0, the share of held-out images that are classified right (collective); None elsewhere.

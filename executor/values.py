@@ -145,10 +145,3 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
         places = positions(xp, tensor.shape, [axis[part] for axis, part in zip(axes, box, strict=True)])
         values = RANDOM[init.kind](hashed(places, number), tensor.dtype, init)
         out[(*box, ...)] = values.reshape([part.stop - part.start for part in box])
-
-
-def make(xp: ArrayModule, tile: Tile, number: np.uint64) -> Array:
-    """Return a new array with a tile's first values; see `fill`."""
-    out = xp.empty(local_shape(tile.region), tile.tensor.dtype)
-    fill(xp, out, tile, number)
-    return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -57,6 +57,17 @@ class Worker:
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
         return moments
+
+    def run_looking(self, looks: Iterable[tuple[int, Action]]) -> None:
+        """Run one iteration, untimed, with some actions between: each comes before the task at its position."""
+        before: dict[int, list[Action]] = {}
+        for position, look in looks:
+            before.setdefault(position, []).append(look)
+        for position, action in enumerate(self._actions):
+            for look in before.get(position, ()):
+                look()
+            action()
+        synchronize(self.memory.xp)
 
     def _calls(self) -> Iterator[tuple[Memory, Call]]:
         for task in self.program.tasks:

@@ -16,7 +16,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan as load
 from planner.plans.search_record import SearchRecord
 from planner.program.lower import lower
-from planner.report import Report
+from planner.report.schema import Report
 from planner.search import SEARCHERS, SearchOptions, Ties
 
 __all__ = [

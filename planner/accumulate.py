@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import tdl
 from planner.graph.ir import Graph, Node
-from planner.layout.signature import freeze
+from tdl.operator import freeze
 
 SUM = "add_n"
 

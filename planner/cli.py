@@ -21,7 +21,7 @@ from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
 from planner.model_source import model as load_model
 from planner.model_source import source_files
-from planner.models import model_options
+from planner.models import FAMILIES, model_options
 from planner.planning import plan as searched
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan, load_plan
@@ -40,6 +40,12 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 
 COLLECTED_EVERY = 200_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
+
+HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
+
+MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json, or
+path/to/file.py:function, a function that returns a Graph. A saved plan.json is shown as it is, without searching. An
+option of models is for those families that have it, and for functions with a parameter of its name."""
 
 WORKERS_HELP = (
     f"Number of workers. Up to {MOST_WORKERS_FACTORED}, all factorisations are tried; beyond, prime factors and none."
@@ -94,27 +100,17 @@ def _of_the_model(command: click.Command) -> click.Command:
 
 @command_errors
 @_of_the_model
-@click.command("plan", context_settings={"show_default": True})
+@click.command("plan", context_settings={"show_default": True}, help=HELP)
 @click.argument("model", required=False)
 @click.option("--workers", type=click.IntRange(1), help=WORKERS_HELP)
 @click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP)
 @click.option("--search", "searcher", default=DEFAULTS.searcher, help=f"One of {', '.join(SEARCHERS)}.")
 @click.option("--placements", default=DEFAULTS.placements, help=f"What may be chosen: {'; '.join(PLACEMENTS)}.")
-@click.option(
-    "--ties",
-    metavar="RULE,...",
-    callback=read_rules,
-    help=TIES_HELP,
-)
+@click.option("--ties", metavar="RULE,...", callback=read_rules, help=TIES_HELP)
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP)
 @click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little.")
 @click.option("--topo", help="The machine that --objective time is about: a name or a YAML file.")
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    callback=read_memory,
-    help=MEMORY_HELP,
-)
+@click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP)
 @click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data.")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the plan here.")
@@ -123,12 +119,7 @@ def _of_the_model(command: click.Command) -> click.Command:
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
-    """Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
-
-    MODEL is a name of the zoo (mlp-4-1024, cnn-5-64, wresnet-50-4, rnn-2-512), a graph.json, or
-    path/to/file.py:function, a function that returns a Graph. A saved plan.json is shown as it is, without
-    searching. An option of models is for those families that have it, and for functions with a parameter of its name.
-    """
+    """Run the command; `HELP` says what it does."""
     gc.set_threshold(COLLECTED_EVERY)
     read = diff or (source_files(model) if model else ())
     check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
@@ -162,7 +153,7 @@ def _refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) 
 def _compared(paths: tuple[Path, Path]) -> difference.Difference:
     names = paths[0].name, paths[1].name
     names = names if names[0] != names[1] else (str(paths[0]), str(paths[1]))
-    return difference.diff(load_plan(paths[0]), load_plan(paths[1]), names)
+    return difference.diff(*paths, names)
 
 
 def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:

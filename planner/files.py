@@ -27,6 +27,10 @@ def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] =
     """
     taken = {Path(path).resolve(): "is what this command reads" for path in inputs}
     for path in outputs:
+        if path == Path("-"):
+            raise PlanError(
+                "expected a file to write to, found -, which names none; /dev/stdout is the standard output"
+            )
         if path is None or (path.exists() and not path.is_file()):
             continue
         if not path.parent.is_dir():

@@ -52,11 +52,13 @@ def _dashed(options: Iterable[str]) -> str:
 
 
 def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Graph:
-    function = _function(path, name)
-    if unknown := options.keys() - _parameters(function):
+    function = getattr(load_file(path), name, None)
+    if not callable(function):
+        raise GraphError(f"{path}: expected a function {name!r}, found none")
+    if unknown := sorted(options.keys() - _parameters(function)):
         raise GraphError(
-            f"{path}:{name}: expected a function with parameters for {_dashed(sorted(unknown))}, as in "
-            f"def {name}({', '.join(f'{option}={options[option]!r}' for option in sorted(unknown))})"
+            f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
+            f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
         )
     graph = guarded(path, f"{name}()", lambda: function(**options))
     if not isinstance(graph, Graph):
@@ -72,10 +74,3 @@ def _parameters(function: Callable[..., object]) -> set[str]:
     """Return the names that a function takes by keyword."""
     found = signature(function).parameters.values()
     return {one.name for one in found if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
-
-
-def _function(path: Path, name: str) -> Callable[..., object]:
-    function = getattr(load_file(path), name, None)
-    if not callable(function):
-        raise GraphError(f"{path}: expected a function {name!r}, found none")
-    return function  # type: ignore[no-any-return]

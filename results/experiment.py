@@ -1,4 +1,4 @@
-"""What experiments share: their data as JSON, tables in their README, the machine, and processes of their own."""
+"""What experiments share: data as JSON, tables in a README, the machine, processes and seconds of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import platform
 import re
 import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +70,19 @@ def gap(bound_bytes: int | None, found_bytes: int) -> str:
     return "exact" if found_bytes == bound_bytes else f"{found_bytes / bound_bytes - 1:.2%}"
 
 
+def beside_recursive(pairs: Mapping[str, tuple[int, int]], recursive: str) -> str:
+    """Say how bytes of `joint` compare with those of `recursive`, two by two, given by what they are about."""
+    fewer = [1 - joint / other for joint, other in pairs.values() if joint < other]
+    more = [f"{name} ({joint / other - 1:.1%} more)" for name, (joint, other) in pairs.items() if joint > other]
+    by = f" (by up to {max(fewer):.1%})" if fewer else ""
+    named = f": {', '.join(more)}" if more else ""
+    return (
+        f"Of {len(pairs)} plans of `joint`, {len(fewer)} move fewer bytes than those of {recursive} for the same "
+        f"model, workers and placements{by}, "
+        f"{len(pairs) - len(fewer) - len(more)} as many, and {len(more)} more{named}."
+    )
+
+
 def machine() -> str:
     """Say what machine and Python this is."""
     models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)
@@ -82,6 +98,25 @@ class Within:
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s or {self.memory_bytes >> 30} GiB"
+
+
+class OverTimeError(Exception):
+    """A block took more than its seconds."""
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """End a block that takes more than these seconds of the process's CPU time by an OverTimeError."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise OverTimeError
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def in_process(module: str, *arguments: str) -> Any:

@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from results.certificate.run import agreed
+from results.default_plans.run import compared
 from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
 from results.other_planners import run as other_planners
 from results.plan_bytes.run import beaten
@@ -49,6 +51,8 @@ def joint(data: Any, graph: str) -> str:
     def cell(one: Row) -> str:
         if "over" in one:
             return f"{one['model']} over {one['over']}"
+        if one["winner"] != "joint":
+            return f"{one['model']} {one['cpu_seconds']:.1f} s (the plan of the default `{one['winner']}` is better)"
         memory = one["memory_bytes"] / GIGABYTE
         much = f", {memory:.1f} GB" if memory > 1 else ""
         return f"{one['model']} {one['cpu_seconds']:.1f} s{much} ({gap(one['lower_bound'], one['plan_bytes'])})"
@@ -99,7 +103,7 @@ def alternatives(data: Any) -> str:
     most = max((1 - one["bytes"] / one["recursive"] for one in found), default=0.0)
     placements = " and ".join(f"`{one}`" for one in sorted({one["placements"] for one in found}))
     where = f", {placements}, by at most {most:.2%}" if found else ""
-    return f"one moves fewer bytes than `recursive` on {models} of {len(data['plans'])} models{where}"
+    return f"one moves fewer bytes than `recursive` alone on {models} of {len(data['plans'])} models{where}"
 
 
 def soybean(data: Any) -> str:
@@ -133,9 +137,11 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("growth with depth, 1 to 16 times", "scaling", growth),
     ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
     ("`joint`, untied graphs", "search_time", lambda data: joint(data, "untied")),
+    ("`joint` beside toulbar2, an exact solver of others", "certificate", lambda data: agreed(data["rows"])),
     ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
     ("against Alpa's ILP, three MLPs", "other_planners", alpa),
-    ("the papers' alternatives", "plan_bytes", alternatives),
+    ("the papers' alternatives, 2 to 16 workers", "plan_bytes", alternatives),
+    ("the default plan and the alternatives, 2 to 16 workers", "default_plans", lambda data: compared(data["rows"])),
     ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
     ("operators", "operator_coverage", operators),
 )

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from planner.errors import PlanError
 from planner.graph.facts import batch_size, weight_dtype
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
 from planner.report.schema import Report, Setting, matrix
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
 
 
-def simulate(plan: Plan, machine: str | Machine, *, prefetch: int = 1, overlap: bool = True) -> Report:
-    """Return the report of one simulated training iteration of a plan.
+def simulate(plan: Plan | str | Path, machine: str | Machine, *, prefetch: int = 1, overlap: bool = True) -> Report:
+    """Return the report of one simulated training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
     compute units early fetches start, `overlap` whether transfers overlap computation. Raises a TopologyError where the
-    machine has too few devices or no figure for a dtype.
+    machine has too few devices or no figure for a dtype, a PlanError for what is no plan or makes no sense.
     """
+    plan = plan_of(plan)
+    if not isinstance(machine, str | Machine):
+        raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
+    if type(overlap) is not bool:
+        raise PlanError(f"overlap: expected True or False, found {overlap!r}")
     found = simulation_of(plan, machine, prefetch=prefetch, overlap=overlap)
     return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap})
 

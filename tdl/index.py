@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
+from typing import ClassVar
 
 from tdl.errors import TDLError
 
@@ -141,11 +142,7 @@ class Digits:
     """A mixed-radix number whose digits are index variables, most significant first; radices are their extents."""
 
     variables: tuple[str, ...]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the index is one variable as it is: never."""
-        return False
+    is_plain: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"({', '.join(self.variables)})"
@@ -155,15 +152,8 @@ class Digits:
 class Whole:
     """A `:` slice: all of a dimension."""
 
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Index variables that occur: none."""
-        return ()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the index is one variable as it is: never."""
-        return False
+    variables: ClassVar[tuple[str, ...]] = ()
+    is_plain: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return ":"

@@ -13,6 +13,15 @@ from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, R
 from tdl.functions import FUNCTIONS
 from tdl.index import Affine, Digits, Index, Whole
 
+__all__ = [
+    "Max", "Min", "Opaque", "Operand", "Prod", "Sum", "absolute", "acos", "acosh", "asin", "asinh", "at", "atan",
+    "atan2", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "cos", "cosh",
+    "erf", "exp", "expm1", "floor", "fmod", "isinf", "isnan", "lgamma", "log", "log1p", "log2", "log10",
+    "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "sigmoid", "sign", "sin",
+    "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
+]  # fmt: skip
+"""What `tdl` offers by these names."""
+
 Body = Callable[..., Any]
 
 

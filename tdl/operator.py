@@ -165,7 +165,7 @@ class Operator:
         Raises TDLError for operands or attributes that do not fit, or a wrong description.
         """
         given = {name: value for name, value in (attributes or {}).items() if name != "extents"}
-        key = (tuple(ranks), _freeze(given))
+        key = (tuple(ranks), freeze(given))
         try:
             hash(key)
         except TypeError as error:
@@ -249,10 +249,10 @@ def _operator(function: Callable[..., Any], category: str) -> Operator:
     return Operator(name, category, function, tuple(p.name for p in tensors), variadic, attributes)
 
 
-def _freeze(value: Any) -> Hashable:
+def freeze(value: Any) -> Hashable:
     """Return a hashable stand-in for an attribute; 1, 1.0 and True are three."""
     if isinstance(value, Mapping):
-        return tuple(sorted((name, _freeze(inner)) for name, inner in value.items()))
+        return tuple(sorted((name, freeze(inner)) for name, inner in value.items()))
     if isinstance(value, tuple | list):
-        return tuple(map(_freeze, value))
+        return tuple(map(freeze, value))
     return type(value).__name__, value

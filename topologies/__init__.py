@@ -1,9 +1,10 @@
 """Machines as data: what devices, memories and links there are, and how traffic crosses them."""
 
 from topologies import tables
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, TopologyWarning
 from topologies.level import Level, levels
-from topologies.load import available, load_topology, parse_topology
+from topologies.library import available
+from topologies.load import full_text, load_topology, parse_topology
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "Resource",
     "Route",
     "TopologyError",
+    "TopologyWarning",
     "available",
+    "full_text",
     "levels",
     "load_topology",
     "parse_topology",

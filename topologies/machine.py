@@ -43,6 +43,8 @@ class Device:
     """One device: what it attains alone (its roofline), and the shared resources it draws on.
 
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
+    `reserved_bytes` of its memory are taken before anything runs; it drives `copy_engines` transfers at once (None: any
+    number).
     """
 
     name: str
@@ -55,6 +57,8 @@ class Device:
     processor: int | None
     cores: float
     message_core_s_per_byte: float
+    reserved_bytes: float = 0.0
+    copy_engines: int | None = None
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""
@@ -73,7 +77,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link between two nodes; `forward` and `backward` are the resources of its directions (one if shared)."""
+    """A link between two nodes; `forward` and `backward` are the resources of its directions (one if shared).
+
+    `bandwidth_bytes_per_s` is that of its `count` parallel links of one `type` together ("" where it has none).
+    """
 
     name: str
     ends: tuple[str, str]
@@ -81,20 +88,32 @@ class Link:
     latency_s: float
     forward: int
     backward: int
+    type: str = ""
+    count: int = 1
+    message_overhead_s: float = 0.0
+    half_bandwidth_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed."""
+    """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed.
+
+    Per message, `message_overhead_s` is the links' sum, `half_bandwidth_bytes` the largest of theirs.
+    """
 
     uses: tuple[Use, ...]
     latency_s: float
     nodes: tuple[str, ...]
+    message_overhead_s: float = 0.0
+    half_bandwidth_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine(Shown):
-    """Devices, memories, links, all their resources, and a route between any two devices."""
+    """Devices, memories, links, all their resources, and a route between any two devices.
+
+    `switches` are the other nodes' names. Routes are worked out when they are first asked for.
+    """
 
     name: str
     description: str
@@ -103,6 +122,7 @@ class Machine(Shown):
     links: tuple[Link, ...]
     resources: tuple[Resource, ...]
     routes: Mapping[tuple[int, int], Route]
+    switches: tuple[str, ...] = ()
 
     def route(self, source: int, target: int) -> Route:
         """Return how a message goes from one device (by index) to another."""

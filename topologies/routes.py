@@ -1,16 +1,18 @@
-"""Shortest routes between the devices of a machine.
+"""Shortest routes between the devices of a machine, worked out when they are asked for.
 
 Fewest links; of those the one with the widest narrowest link; of those the one whose links come first in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topologies.machine import Link
+from topologies.errors import TopologyError
+from topologies.machine import Device, Link, Memory, Route
 
 Path = tuple[tuple[Link, bool], ...]  # links in order, and whether each is passed forwards
+Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and whether that is passed forwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +26,115 @@ class _Best:
         return (-self.narrowest, self.order)
 
 
-def shortest_paths(source: str, links: Sequence[Link], forwarding: frozenset[str]) -> Mapping[str, Path]:
-    """Paths from `source` to every node that it reaches; only nodes in `forwarding` pass traffic on."""
-    neighbours: dict[str, list[tuple[str, int, bool]]] = {}
-    for number, link in enumerate(links):
-        neighbours.setdefault(link.ends[0], []).append((link.ends[1], number, True))
-        neighbours.setdefault(link.ends[1], []).append((link.ends[0], number, False))
-    found = {source: _Best(float("inf"), (), ())}
-    frontier = dict(found)
-    while frontier:
-        reached: dict[str, _Best] = {}
-        for node, best in frontier.items():
-            if node != source and node not in forwarding:
-                continue
-            for neighbour, number, forwards in neighbours.get(node, ()):
-                if neighbour in found:
+class Routes(Mapping[tuple[int, int], Route]):
+    """The route between any two devices, by index; raises `TopologyError` at once where there is none."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        memories: Sequence[Memory],
+        links: Sequence[Link],
+        forwarding: frozenset[str],
+        staging: Mapping[str, int],
+    ) -> None:
+        self._devices, self._memories, self._links, self._staging = devices, memories, links, staging
+        self._forwarding = forwarding
+        self._neighbours: dict[str, list[Step]] = {device.name: [] for device in devices}
+        for number, link in enumerate(links):
+            a, b = link.ends
+            self._neighbours.setdefault(a, []).append((b, number, True))
+            self._neighbours.setdefault(b, []).append((a, number, False))
+        self._paths: dict[int, Mapping[str, Path]] = {}
+        self._found: dict[tuple[int, int], Route] = {}
+        self._check_connected()
+
+    def __getitem__(self, pair: tuple[int, int]) -> Route:
+        if pair not in self._found:
+            source, target = pair
+            if source == target:
+                raise KeyError(pair)
+            if source not in self._paths:
+                self._paths[source] = self._shortest_paths(self._devices[source].name)
+            ends = (self._devices[source], self._devices[target])
+            self._found[pair] = self._route(ends, self._paths[source][ends[1].name])
+        return self._found[pair]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        count = range(len(self._devices))
+        return ((source, target) for source in count for target in count if source != target)
+
+    def __len__(self) -> int:
+        return len(self._devices) * (len(self._devices) - 1)
+
+    def _check_connected(self) -> None:
+        """Two devices reach each other over one network of switches, or over a link of their own."""
+        networks = self._networks()
+        near = {name: {other for other, _, _ in self._neighbours[name]} for name in (d.name for d in self._devices)}
+        touched = {name: {networks[one] for one in {name, *others} if one in networks} for name, others in near.items()}
+        if set.intersection(*touched.values()):
+            return
+        for source, found in touched.items():
+            for target, other in touched.items():
+                if source != target and not found & other and target not in near[source]:
+                    raise TopologyError(f"$.links: expected a path from {source} to {target}, found none")
+
+    def _networks(self) -> Mapping[str, int]:
+        """Return a number for each connected part of what forwards traffic, by node."""
+        numbers: dict[str, int] = {}
+        for number, start in enumerate(sorted(self._forwarding)):
+            waiting = [] if start in numbers else [start]
+            while waiting:
+                node = waiting.pop()
+                numbers[node] = number
+                steps = self._neighbours.get(node, ())
+                waiting += [other for other, _, _ in steps if other in self._forwarding and other not in numbers]
+        return numbers
+
+    def _shortest_paths(self, source: str) -> Mapping[str, Path]:
+        """Paths from `source` to every node that it reaches; only some nodes pass traffic on."""
+        found = {source: _Best(float("inf"), (), ())}
+        frontier = dict(found)
+        while frontier:
+            reached: dict[str, _Best] = {}
+            for node, best in frontier.items():
+                if node != source and node not in self._forwarding:
                     continue
-                link = links[number]
-                longer = _Best(
-                    min(best.narrowest, link.bandwidth_bytes_per_s),
-                    (*best.order, number),
-                    (*best.path, (link, forwards)),
-                )
-                if neighbour not in reached or longer.key < reached[neighbour].key:
-                    reached[neighbour] = longer
-        found.update(reached)
-        frontier = reached
-    return {node: best.path for node, best in found.items()}
+                for neighbour, number, forwards in self._neighbours[node]:
+                    if neighbour in found:
+                        continue
+                    link = self._links[number]
+                    longer = _Best(
+                        min(best.narrowest, link.bandwidth_bytes_per_s),
+                        (*best.order, number),
+                        (*best.path, (link, forwards)),
+                    )
+                    if neighbour not in reached or longer.key < reached[neighbour].key:
+                        reached[neighbour] = longer
+            found.update(reached)
+            frontier = reached
+        return {node: best.path for node, best in found.items()}
+
+    def _route(self, ends: tuple[Device, Device], path: Path) -> Route:
+        uses: dict[int, float] = {}
+
+        def use(resource: int, amount: float) -> None:
+            uses[resource] = uses.get(resource, 0.0) + amount
+
+        nodes = [ends[0].name]
+        for link, forwards in path:
+            use(link.forward if forwards else link.backward, 1.0)
+            nodes.append(link.ends[1] if forwards else link.ends[0])
+        for node in nodes[1:-1]:
+            if node in self._staging:
+                use(self._staging[node], 2.0)
+        for device in ends:
+            use(self._memories[device.memory].resource, 1.0)
+            if device.processor is not None and device.message_core_s_per_byte:
+                use(device.processor, device.message_core_s_per_byte)
+        return Route(
+            uses=tuple(sorted(uses.items())),
+            latency_s=sum(link.latency_s for link, _ in path),
+            nodes=tuple(nodes),
+            message_overhead_s=sum(link.message_overhead_s for link, _ in path),
+            half_bandwidth_bytes=max(link.half_bandwidth_bytes for link, _ in path),
+        )

@@ -1,28 +1,26 @@
-"""The records of a topology file (YAML) and their checks by key; how the parts fit together is `machine.py`'s.
+"""The records of a topology file (YAML) and their checks by key; how the parts fit together is `build.py`'s.
 
 Every number carries its unit in its key. Bytes are bytes (a GB is 1e9), seconds are seconds.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-import yaml
 
-from topologies.errors import TopologyError
+FORMAT: Final = "topology/2"
+"""Topology/1 knew neither types of links nor names of many things at once (`gpu*8`); its files load as they did."""
 
-FORMAT = "topology/1"
-
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times that floats cannot add up
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A frozen record; unknown keys are refused."""
 
 
@@ -45,27 +43,44 @@ class Peak(_Record, frozen=True, kw_only=True):
     float64: Positive | None = None
 
 
+class NVLinks(_Record, frozen=True, kw_only=True):
+    """A device's NVLinks, for descriptions that only count them: what joins two devices, one and a switch, how many."""
+
+    direct: Name
+    switched: Name
+    count: Count
+
+
 class DeviceType(_Record, frozen=True, kw_only=True):
     """What one device of this type can do on its own.
 
-    `memory_bytes` belongs to devices with a memory of their own. `message_core_s_per_byte` is the processor time
-    that sending or receiving one byte costs where the processor does the copying. Traffic between other devices
-    passes through a device only if it `forwards_traffic`.
+    `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs
+    (context, libraries). `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where
+    the processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
+    `copy_engines` is how many transfers it can drive at once, without it any number. `pci_ids` (vendor:device) and
+    `nvlinks` serve `topologies.imports`.
     """
 
     name: Name
     peak_flop_per_s: Peak
     memory_bandwidth_bytes_per_s: Positive
     efficiency: Efficiency
-    launch_latency_s: NotNegative
+    launch_latency_s: Seconds
     memory_bytes: Positive | None = None
+    reserved_bytes: NotNegative = 0.0
+    copy_engines: Count | None = None
     cores: Positive = 1.0
     message_core_s_per_byte: NotNegative = 0.0
     forwards_traffic: bool = False
+    pci_ids: tuple[str, ...] = ()
+    nvlinks: NVLinks | None = None
 
 
 class DeviceEntry(_Record, frozen=True, kw_only=True):
-    """A device: worker w runs on the w-th. It may share a processor and a memory with others."""
+    """A device: worker w runs on the w-th. It may share a processor and a memory with others.
+
+    `type` is one of the file's `device_types`, or of the package's (`topologies/devices`).
+    """
 
     name: Name
     type: Name
@@ -95,96 +110,60 @@ class SwitchEntry(_Record, frozen=True, kw_only=True):
     staged_in: Name | None = None
 
 
-class LinkEntry(_Record, frozen=True, kw_only=True):
-    """A link between two nodes: `bandwidth` holds for each direction, or is shared by both."""
+class LinkType(_Record, frozen=True, kw_only=True):
+    """A kind of link: `bandwidth` holds for each direction, or is shared by both.
 
-    ends: tuple[Name, Name]
+    A message further takes `message_overhead_s`, during which it occupies nothing; one of `half_bandwidth_bytes` moves
+    at half of the bandwidth (0: all sizes at the same).
+    """
+
+    name: Name
     bandwidth_bytes_per_s: Positive
     direction: Literal["each", "shared"]
-    latency_s: NotNegative
+    latency_s: Seconds
+    message_overhead_s: Seconds = 0.0
+    half_bandwidth_bytes: NotNegative = 0.0
+
+
+class LinkEntry(_Record, frozen=True, kw_only=True):
+    """A link between two nodes: `count` parallel ones of a `type`, or one of its own figures.
+
+    `type` is one of the file's `link_types`, or of the package's (`topologies/links.yaml`).
+    """
+
+    ends: tuple[Name, Name]
+    type: Name | None = None
+    count: Count = 1
+    bandwidth_bytes_per_s: Positive | None = None
+    direction: Literal["each", "shared"] | None = None
+    latency_s: Seconds | None = None
     name: Name | None = None
+
+
+class NodeEntry(_Record, frozen=True, kw_only=True):
+    """Another machine as a part of this one: its `gpu0` is `NAME/gpu0` here."""
+
+    name: Name
+    machine: Name
 
 
 class TopologyFile(_Record, frozen=True, kw_only=True):
     """A whole topology file."""
 
-    format: Literal["topology/1"]
+    format: Literal["topology/1", "topology/2"]
     name: Name
     description: str
-    device_types: tuple[DeviceType, ...]
-    devices: Annotated[tuple[DeviceEntry, ...], msgspec.Meta(min_length=1)]
+    device_types: tuple[DeviceType, ...] = ()
+    link_types: tuple[LinkType, ...] = ()
+    nodes: tuple[NodeEntry, ...] = ()
+    devices: tuple[DeviceEntry, ...] = ()
     processors: tuple[ProcessorEntry, ...] = ()
     memories: tuple[MemoryEntry, ...] = ()
     switches: tuple[SwitchEntry, ...] = ()
     links: tuple[LinkEntry, ...] = ()
 
 
-def read_topology_file(path: Path) -> TopologyFile:
-    """Read and check one file; raises `TopologyError` with the file, the place, what was expected and found."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TopologyError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TopologyError(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x}") from error
-    return decode_topology(text, str(path))
+class LinkTypesFile(_Record, frozen=True, kw_only=True):
+    """The package's kinds of links."""
 
-
-def decode_topology(text: str, source: str) -> TopologyFile:
-    """Decode YAML text; `source` names it in errors."""
-    try:
-        data = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TopologyError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
-    try:
-        return msgspec.convert(data, TopologyFile)
-    except msgspec.ValidationError as error:
-        raise TopologyError(f"{source}: {_located(str(error), data)}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with 1.2's floats (`1e9` is a number) that refuses a key written twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} twice in one mapping", key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _located(message: str, data: object) -> str:
-    """Turn msgspec's message into: place: expected, found."""
-    expected, _, place = message.partition(" - at `")
-    is_key = place.startswith("key` in")
-    place = place.rpartition("`")[0].rpartition("`")[2] or "$"
-    if is_key:
-        return f"{place}: expected text for a key, found something else"
-    if "unknown field" in expected or "missing required" in expected:
-        expected = expected.replace("Object contains unknown field", "expected only known keys, found")
-        expected = expected.replace("Object missing required field", "expected the key").replace("`", "'")
-        return f"{place}: {expected}" + ("" if "found" in expected else ", found none")
-    expected = expected.partition(", got ")[0]
-    expected = expected.replace("Number out of range", "Expected a number that a float can hold")
-    expected = expected[:1].lower() + expected[1:]
-    return f"{place}: {expected}, found {_value_at(data, place)}".replace("`", "'")
-
-
-def _value_at(data: object, place: str) -> str:
-    for attribute, index in re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", place):
-        if isinstance(data, dict):
-            data = data.get(attribute) if attribute else "a key or value"
-        elif isinstance(data, list):
-            data = data[int(index)]
-    text = "nothing" if data is None else repr(data)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    link_types: tuple[LinkType, ...]

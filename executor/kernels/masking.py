@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from types import ModuleType
 
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
@@ -43,16 +45,14 @@ def causal_mask(call: KernelCall) -> None:
     call.xp.copyto(call.outputs[0], call.xp.where(hidden, call.number("value", -math.inf), call.inputs[0]))
 
 
-def tril(call: KernelCall) -> None:
-    """Keep the elements up to a diagonal; the others become zero."""
-    kept = _distance(call) <= call.number("diagonal", 0)
-    call.xp.copyto(call.outputs[0], call.xp.where(kept, call.inputs[0], 0))
+def _triangle(is_kept: Callable[[Array, float], Array]) -> Kernel:
+    """Return the kernel that keeps elements by their distance from the main diagonal; the others become zero."""
 
+    def kernel(call: KernelCall) -> None:
+        kept = is_kept(_distance(call), call.number("diagonal", 0))
+        call.xp.copyto(call.outputs[0], call.xp.where(kept, call.inputs[0], 0))
 
-def triu(call: KernelCall) -> None:
-    """Keep the elements from a diagonal on; the others become zero."""
-    kept = _distance(call) >= call.number("diagonal", 0)
-    call.xp.copyto(call.outputs[0], call.xp.where(kept, call.inputs[0], 0))
+    return kernel
 
 
 def mixed(xp: ModuleType, words: Array) -> Array:
@@ -113,8 +113,8 @@ KERNELS: dict[str, Kernel] = {
     "where": where,
     "masked_fill": masked_fill,
     "causal_mask": causal_mask,
-    "tril": tril,
-    "triu": triu,
+    "tril": _triangle(operator.le),
+    "triu": _triangle(operator.ge),
     "dropout": dropout,
     "bernoulli": bernoulli,
     "rand": rand,

@@ -17,29 +17,22 @@ def mean(call: KernelCall) -> None:
     call.xp.divide(call.outputs[0], call.number("count"), out=call.outputs[0])
 
 
-def amax(call: KernelCall) -> None:
-    """Maximum over the dimensions `dims`."""
-    call.xp.amax(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
+def _reduced(function: str) -> Kernel:
+    """Return the kernel of an array-module function that reduces the dimensions `dims`."""
+
+    def kernel(call: KernelCall) -> None:
+        getattr(call.xp, function)(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
+
+    return kernel
 
 
-def amin(call: KernelCall) -> None:
-    """Minimum over the dimensions `dims`."""
-    call.xp.amin(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
+def _truth(function: str) -> Kernel:
+    """Return the same of one whose results are truth values."""
 
+    def kernel(call: KernelCall) -> None:
+        call.xp.copyto(call.outputs[0], getattr(call.xp, function)(call.inputs[0], axis=call.integers("dims")))
 
-def prod(call: KernelCall) -> None:
-    """Product over the dimensions `dims`."""
-    call.xp.prod(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
-
-
-def any_(call: KernelCall) -> None:
-    """1 where some element over the dimensions `dims` is not zero."""
-    call.xp.copyto(call.outputs[0], call.xp.any(call.inputs[0], axis=call.integers("dims")))
-
-
-def all_(call: KernelCall) -> None:
-    """1 where no element over the dimensions `dims` is zero."""
-    call.xp.copyto(call.outputs[0], call.xp.all(call.inputs[0], axis=call.integers("dims")))
+    return kernel
 
 
 def _wide(call: KernelCall, operand: int) -> Array:
@@ -94,11 +87,8 @@ def expand(call: KernelCall) -> None:
 KERNELS: dict[str, Kernel] = {
     "sum": reduce_sum,
     "mean": mean,
-    "amax": amax,
-    "amin": amin,
-    "prod": prod,
-    "any": any_,
-    "all": all_,
+    **{name: _reduced(name) for name in ("amax", "amin", "prod")},
+    **{name: _truth(name) for name in ("any", "all")},
     "var": var,
     "var_backward": var_backward,
     "count_extremes": count_extremes,

@@ -5,9 +5,10 @@ Every table that lists bytes adds up to the two plans' bytes: what is decided al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -19,9 +20,14 @@ from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, st
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
 
 ROWS_SHOWN = 16
+
+Plans = tuple[Plan, Plan]
+Decided = Callable[[str], tuple[str, str]]
+"""What writes both plans' decisions of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Fact:
     more: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Difference(Shown):
     """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
 
@@ -64,58 +70,52 @@ class Difference(Shown):
     nodes: tuple[Row, ...]
 
 
-def diff(one: Plan, other: Plan, names: tuple[str, str] = ("one", "other")) -> Difference:
-    """Compare two plans; `names` are what to call them. Raises a PlanError where their graphs differ."""
-    plans = one, other
+def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> Difference:
+    """Compare two plans, or plan.json files; `names` are what to call them.
+
+    Raises a PlanError for what is no plan, and where their graphs differ.
+    """
+    one, other = plans = plan_of(one), plan_of(other)
     if one.graph != other.graph:
         found = _unlike(one.graph, other.graph)
         raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {found}")
     role = {name: tensor.role for name, tensor in one.graph.tensors.items()}
     op = {node.name: node.op for node in one.graph.nodes}
     moved = tuple(map(flows, plans))
-    kinds = [Row(kind, ("", ""), (kind,), nbytes) for kind, nbytes in _pairs(set(op.values()), *map(by_kind, moved))]
-    writer = _Writer(plans)
-    tensors = _rows(role, writer.layouts, *map(by_tensor, moved))
-    nodes = _rows(op, writer.strategies, *map(by_node, moved))
-    return Difference(names, tuple(_facts(plans)), _ordered(kinds), tensors, nodes)
+    kinds = _rows({kind: kind for kind in op.values()}, lambda _: ("", ""), *map(by_kind, moved))
+    tensors = _rows(role, _decided(plans, lambda plan: plan.layouts), *map(by_tensor, moved))
+    nodes = _rows(op, _decided(plans, lambda plan: plan.strategies), *map(by_node, moved))
+    return Difference(names, tuple(_facts(plans)), kinds, tensors, nodes)
 
 
 def _unlike(one: Graph, other: Graph) -> str:
     """Say in a few words where two graphs differ first."""
-    for tensor, same in _both(one.tensors.values(), other.tensors.values()):
-        if tensor != same:
-            return f"tensor {(tensor or same).name!r} is not the same"
-    for node, alike in _both(one.nodes, other.nodes):
-        if node != alike:
-            return f"node {(node or alike).name!r} is not the same"
+    entries: tuple[tuple[str, Iterable[Any], Iterable[Any]], ...] = (
+        ("tensor", one.tensors.values(), other.tensors.values()),
+        ("node", one.nodes, other.nodes),
+    )
+    for what, found, wanted in entries:
+        for first, second in zip_longest(found, wanted):
+            if first != second:
+                return f"{what} {(first or second).name!r} is not the same"
     return "tensors and nodes are the same, updates or metrics are not"
 
 
-def _both(one: Iterable[Any], other: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip_longest(one, other)
-
-
-class _Writer:
-    """Writes both plans' decisions so that equal decisions have equal texts, whatever the ways.
+def _decided(plans: Plans, chosen: Callable[[Plan], Mapping[str, Layout | Strategy]]) -> Decided:
+    """Return what writes both plans' decisions so that equal decisions have equal texts, whatever the ways.
 
     Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
     extents do not divide, that can round parts differently.)
     """
+    alike = plans[0].ways == plans[1].ways
 
-    def __init__(self, plans: tuple[Plan, Plan]) -> None:
-        self._plans = plans
-        self._alike = plans[0].ways == plans[1].ways
+    def write(name: str) -> tuple[str, str]:
+        one, other = (
+            write_choices(chosen(plan)[name]) if alike else write_parts(chosen(plan)[name], plan.ways) for plan in plans
+        )
+        return one, other
 
-    def layouts(self, name: str) -> tuple[str, str]:
-        one, other = self._plans
-        return self._write(one.layouts[name], one.ways), self._write(other.layouts[name], other.ways)
-
-    def strategies(self, name: str) -> tuple[str, str]:
-        one, other = self._plans
-        return self._write(one.strategies[name], one.ways), self._write(other.strategies[name], other.ways)
-
-    def _write(self, choices: Layout | Strategy, ways: Sequence[int]) -> str:
-        return write_choices(choices) if self._alike else write_parts(choices, ways)
+    return write
 
 
 def write_parts(choices: Layout | Strategy, ways: Sequence[int]) -> str:
@@ -129,14 +129,7 @@ def write_parts(choices: Layout | Strategy, ways: Sequence[int]) -> str:
     return " ".join(f"{choice}/{way}" for choice, way in merged) or "-"
 
 
-def _pairs(names: Iterable[str], *costs: dict[str, int]) -> Iterator[tuple[str, tuple[int, int]]]:
-    for name in sorted(names):
-        yield name, (costs[0].get(name, 0), costs[1].get(name, 0))
-
-
-def _rows(
-    kind_of: dict[str, str], decided: Callable[[str], tuple[str, str]], *costs: dict[str, int]
-) -> tuple[Row, ...]:
+def _rows(kind_of: dict[str, str], decided: Decided, *costs: dict[str, int]) -> tuple[Row, ...]:
     groups: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for name, kind in kind_of.items():
         groups.setdefault((kind, decided(name)), []).append(name)
@@ -151,7 +144,7 @@ def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=lambda row: (-abs(row.more), -max(row.nbytes), row.kind, row.decisions)))
 
 
-def _facts(plans: tuple[Plan, Plan]) -> Iterator[Fact]:
+def _facts(plans: Plans) -> Iterator[Fact]:
     one, other = plans
     yield Fact("workers", (grid(one.ways), grid(other.ways)))
     yield Fact("search", (_searched(one), _searched(other)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -17,6 +18,7 @@ from display import Shown, exact_bytes, percent, quantity, table
 from planner.explanations.accounts import Stored, kinds_by_step, stored, write_choices
 from planner.explanations.alternatives import Costly, Rejected, costliest, rejected
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
 
 COSTLIEST = 10
@@ -27,7 +29,7 @@ LAYOUTS_SHOWN = 24
 STEPS = "; one choice stands for all steps"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
     """What `plan --explain` shows.
 
@@ -43,8 +45,12 @@ class Explanation(Shown):
     arenas: tuple[int, ...]
 
 
-def explain(plan: Plan) -> Explanation:
-    """Return where a plan's bytes go, what was rejected, where tensors lie and what memory that takes."""
+def explain(plan: Plan | str | Path) -> Explanation:
+    """Return where the bytes of a plan (or plan.json) go, what was rejected, where tensors lie, and the arenas.
+
+    Raises a PlanError for what is no plan.
+    """
+    plan = plan_of(plan)
     costly = tuple((one, rejected(plan, one.unit)) for one in costliest(plan, COSTLIEST))
     nodes = Counter(node.op for node in plan.graph.nodes)
     kinds = kinds_by_step(plan)
@@ -98,8 +104,8 @@ def stored_table(found: Explanation) -> Table:
     """Show which tensors lie how; the last row sums."""
     shown, more = found.stored[:LAYOUTS_SHOWN], found.stored[LAYOUTS_SHOWN:]
     rows = [
-        [one.role, write_choices(one.layout), str(one.tensors), *_held(one.nbytes, one.most_held_bytes),
-         quantity(one.replicated_bytes, "B") if one.replicated_bytes else "-"]
+        [one.role, write_choices(one.layout), str(one.tensors), quantity(one.nbytes, "B"),
+         quantity(one.most_held_bytes, "B"), quantity(one.replicated_bytes, "B") if one.replicated_bytes else "-"]
         for one in shown
     ]  # fmt: skip
     if more:
@@ -112,10 +118,6 @@ def stored_table(found: Explanation) -> Table:
 def _stored_sums(groups: Sequence[Stored]) -> list[str]:
     whole, replicated = sum(one.nbytes for one in groups), sum(one.replicated_bytes for one in groups)
     return [str(sum(one.tensors for one in groups)), quantity(whole, "B"), "", quantity(replicated, "B")]
-
-
-def _held(whole: int, most: int) -> tuple[str, str]:
-    return quantity(whole, "B"), quantity(most, "B")
 
 
 def memory_table(found: Explanation) -> Table:

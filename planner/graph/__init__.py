@@ -3,7 +3,7 @@
 from planner.graph.autodiff import gradients
 from planner.graph.build import GraphBuilder
 from planner.graph.checking import check
-from planner.graph.graph_json import from_data, load_graph, save_graph, to_data
+from planner.graph.graph_json import from_data, load_graph, to_data
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 from planner.graph.optimizers import OPTIMIZERS, Optimizer
 from planner.graph.training import Recipe, training_graph
@@ -22,7 +22,6 @@ __all__ = [
     "from_data",
     "gradients",
     "load_graph",
-    "save_graph",
     "to_data",
     "training_graph",
 ]

@@ -108,18 +108,6 @@ def load_graph(file: Path) -> Graph:
         raise GraphError(f"{file}: {error}") from error
 
 
-def save_graph(graph: Graph, file: Path) -> None:
-    """Write a graph.json, one tensor or node a line."""
-    data = to_data(graph)
-    tensors = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in data["tensors"].items())
-    nodes = ",\n".join(f"  {json.dumps(record)}" for record in data["nodes"])
-    updates, metrics = json.dumps(data["updates"]), json.dumps(data["metrics"])
-    file.write_text(
-        f'{{"tensors": {{\n{tensors}}},\n"nodes": [\n{nodes}],\n"updates": {updates},\n"metrics": {metrics}}}\n',
-        encoding="utf-8",
-    )
-
-
 def _convert(data: object, kind: type[T], path: str) -> T:
     try:
         return msgspec.convert(data, kind)

@@ -87,3 +87,7 @@ class Graph(Shown):
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
     name: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        named = f" {self.name}" if self.name else ""
+        return f"<graph{named} of {len(self.nodes)} nodes and {len(self.tensors)} tensors>"

@@ -7,9 +7,10 @@ called `t`, the number of steps taken; its outputs replace the weight and its st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import tdl
+from display import Shown
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Node, Value
@@ -29,7 +30,7 @@ STEPS = "t"
 
 
 @dataclass(frozen=True, slots=True)
-class Optimizer:
+class Optimizer(Shown):
     """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it."""
 
     name: str = "momentum"
@@ -42,6 +43,17 @@ class Optimizer:
     decay: float = 0.01
 
 
+CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name != "name")
+
+
+def constants_of(name: str) -> tuple[str, ...]:
+    """Return the names of an optimizer's constants; GraphError for an unknown optimizer."""
+    if name not in OPTIMIZERS:
+        raise GraphError(f"unknown optimizer {name!r}, expected one of {', '.join(OPTIMIZERS)}")
+    op = OPTIMIZERS[name]
+    return () if op is None else tuple(tdl.catalog[op].attributes)
+
+
 Updates = dict[str, str]
 """From each tensor that the iteration changes to the one that replaces it."""
 
@@ -52,22 +64,17 @@ def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimize
     A weight w is replaced by "w.next"; its states, called as the operator's operands ("w.velocity"; "w.m" and "w.v"),
     likewise, and the step count "step". Raises GraphError for an unknown optimizer.
     """
-    if optimizer.name not in OPTIMIZERS:
-        raise GraphError(f"unknown optimizer {optimizer.name!r}, expected one of {', '.join(OPTIMIZERS)}")
+    attrs: dict[str, Value] = {name: getattr(optimizer, name) for name in constants_of(optimizer.name)}
     op = OPTIMIZERS[optimizer.name]
     if op is None:
         return {}
-    attrs: dict[str, Value] = {name: getattr(optimizer, name) for name in tdl.catalog[op].attributes}
-    updates = _counted(builder) if STEPS in tdl.catalog[op].operands else {}
+    updates: Updates = {}
+    if STEPS in tdl.catalog[op].operands:
+        step = builder.state("step", ())
+        updates = _update(builder, "increment", (step,), (step,), {})
     for weight, gradient in gradients.items():
         updates |= _updated(builder, op, weight, gradient, attrs)
     return updates
-
-
-def _counted(builder: GraphBuilder) -> Updates:
-    """Append the node that counts the steps."""
-    step = builder.state("step", ())
-    return _update(builder, "increment", (step,), (step,), {})
 
 
 def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:

@@ -22,7 +22,6 @@ from planner.layout.placement import (
     Replicate,
     Shard,
     format_layout,
-    parse_layout,
     parse_placement,
 )
 from planner.layout.region import Region, elements, local_shape
@@ -56,7 +55,6 @@ __all__ = [
     "needed",
     "owned",
     "owned_by_all",
-    "parse_layout",
     "parse_placement",
     "part",
     "production",

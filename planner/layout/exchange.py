@@ -8,7 +8,7 @@ several of them hold partial results of the same elements, and all are read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -91,19 +91,7 @@ def _overlaps(sources: tuple[Region, ...], targets: list[Region]) -> NDArray[np.
 
 
 def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]) -> NDArray[np.int64]:
-    left, right = _Distinct(), _Distinct()
-    at_left, at_right = [left.number(runs) for runs in rows], [right.number(runs) for runs in columns]
-    table = np.array(
-        [[length(intersect_runs(one, other)) for other in right.numbers] for one in left.numbers], dtype=np.int64
-    )
-    return table[np.ix_(at_left, at_right)]
-
-
-@dataclass(slots=True)
-class _Distinct:
-    """Numbers the distinct runs among many workers': most workers' share them."""
-
-    numbers: dict[Runs, int] = field(default_factory=dict)
-
-    def number(self, runs: Runs) -> int:
-        return self.numbers.setdefault(runs, len(self.numbers))
+    left, right = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))  # most workers share their runs
+    table = np.array([[length(intersect_runs(one, other)) for other in right] for one in left], dtype=np.int64)
+    at_left, at_right = ({runs: number for number, runs in enumerate(distinct)} for distinct in (left, right))
+    return table[np.ix_([at_left[runs] for runs in rows], [at_right[runs] for runs in columns])]

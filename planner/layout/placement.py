@@ -62,11 +62,6 @@ def parse_placement(text: str) -> Placement:
     raise PlanError(f"expected a placement S<dimension>, R or P+, found {text!r}")
 
 
-def parse_layout(text: str) -> Layout:
-    """Read a layout written as placements separated by commas, such as `S0,R,S1`."""
-    return tuple(parse_placement(part.strip()) for part in text.split(",")) if text else ()
-
-
 def format_layout(layout: Layout) -> str:
-    """Write a layout as `parse_layout` reads it."""
+    """Write a layout as placements separated by commas, such as `S0,R,S1`."""
     return ",".join(map(str, layout))

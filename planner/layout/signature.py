@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tdl
 from planner.graph.ir import Graph, Node, Value
+from tdl.operator import freeze
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +47,3 @@ def _signature(node: Node, shapes: tuple[tuple[int, ...], ...]) -> Signature:
     description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
     extents = description.extents(shapes, node.attrs)
     return Signature(node.op, node.attrs, shapes, description, extents, description.output_shapes(extents))
-
-
-def freeze(value: Value) -> object:
-    """Return a hashable equal of an attribute value."""
-    if isinstance(value, Mapping):
-        return tuple(sorted((key, freeze(inner)) for key, inner in value.items()))
-    if isinstance(value, tuple | list):
-        return tuple(map(freeze, value))
-    return (type(value).__name__, value)

@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.build import MIXED
 from planner.graph.ir import FLOATING
-from planner.graph.optimizers import OPTIMIZERS, Optimizer
+from planner.graph.optimizers import CONSTANTS, OPTIMIZERS, Optimizer
 from planner.graph.training import RECOMPUTE, Recipe
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
@@ -62,8 +62,7 @@ class Training:
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        shared = {one.name: getattr(self, one.name) for one in fields(Optimizer) if one.name != "name"}
-        return Optimizer(self.optimizer, **shared)
+        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in CONSTANTS})
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

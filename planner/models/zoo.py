@@ -10,6 +10,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph
+from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
 from planner.models.options import CHOICES, Scaled, Tokens, Training
 
@@ -27,9 +28,9 @@ class Family:
     options: type[Training] = Training
 
 
+MOST = 10**9 - 1
 _NUMBER = r"[1-9]\d{0,8}"
-_WIDTH = r"[1-9]\d{0,8}k?"
-_SIZES = rf"-({_NUMBER})-({_WIDTH})"
+_SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
 
 FAMILIES: dict[str, Family] = {
     "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.Options),
@@ -56,6 +57,8 @@ def build(name: str, **options: object) -> Graph:
     for spelling, family in FAMILIES.items():
         if match := re.fullmatch(family.pattern, name, re.ASCII):
             return built_as_asked(name, family.build(*match.groups(), _options(spelling, family, options)), options)
+        if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
+            raise GraphError(f"{name}: expected in {spelling} whole numbers from 1 to {MOST}, no zeros before them")
     known = ", ".join(_spelled(spelling, family.example) for spelling, family in FAMILIES.items())
     raise GraphError(f"unknown model {name!r}, the zoo has {known}")
 
@@ -75,7 +78,14 @@ def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Trai
     known = [field.name for field in fields(family.options)]
     if unknown := [name for name in given if name not in known]:
         raise GraphError(f"{spelling} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
-    return family.options(**given)  # type: ignore[arg-type]
+    chosen = family.options(**given)  # type: ignore[arg-type]
+    constants = constants_of(chosen.optimizer)
+    if unused := [name for name in given if name in CONSTANTS and name not in constants]:
+        raise GraphError(
+            f"optimizer {chosen.optimizer} has no constant {', '.join(unused)}; its constants are "
+            f"{', '.join(constants) or 'none'}"
+        )
+    return chosen
 
 
 def _spelled(spelling: str, example: str) -> str:

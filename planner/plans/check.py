@@ -73,10 +73,9 @@ def check_countable(graph: Graph, ways: Sequence[int]) -> None:
 def check_workers(workers: int) -> None:
     """Raise a PlanError for more workers than a plan may have."""
     if workers > MOST_WORKERS:
-        gigabytes = 8 * float(min(workers, 10**100)) ** 2 / 1e9
         raise PlanError(
-            f"expected at most {MOST_WORKERS} workers, found {workers}: every exchange's bytes from worker to worker "
-            f"are counted in a matrix, which would take {gigabytes:.3g} GB"
+            f"expected at most {MOST_WORKERS} workers, found {workers}: the bytes of every exchange are counted for "
+            "each pair of workers, which takes ever more time and memory"
         )
 
 

@@ -33,6 +33,15 @@ def load_plan(path: str | Path) -> Plan:
         raise type(error)(f"{path}: {error}") from error
 
 
+def plan_of(given: Plan | str | Path) -> Plan:
+    """Return a plan, or the one that a path names; PlanError for what is neither."""
+    if isinstance(given, Plan):
+        return given
+    if isinstance(given, str | Path):
+        return load_plan(given)
+    raise PlanError(f"expected a plan, as planner.plan returns, or the path of a plan.json, found {given!r}")
+
+
 def is_plan(path: str | Path) -> bool:
     """Whether a file says that it is a plan; a file that is no JSON does not."""
     try:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from display import Shown
+
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -42,7 +44,7 @@ class Predicted(_Record, frozen=True, kw_only=True):
     compute_s: Seconds
 
 
-class SearchRecord(_Record, frozen=True, kw_only=True):
+class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
     """How a plan was found: what was asked for, which candidate won, and how far from the least it can be.
 
     `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or

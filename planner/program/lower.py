@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
 from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
 from planner.plans.traffic import Traffic, Work
 from planner.program.calls import CallGeometry, node_work
 from planner.program.cut import Pieces, cut, total_elements
@@ -32,15 +34,16 @@ from planner.program.tasks import (
 from planner.program.units import Unit
 
 
-def lower(plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
-    """Return the program of one training iteration for every worker.
+def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
+    """Return the program of one training iteration of a plan, or of a plan.json, for every worker.
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
     the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
-    Raises a PlanError for a negative prefetch.
+    Raises a PlanError for what is no plan, and unless `prefetch` is a whole number from 0.
     """
-    if prefetch < 0:
-        raise PlanError(f"prefetch: expected 0 or more, found {prefetch}")
+    plan = plan_of(plan)
+    if type(prefetch) is not int or prefetch < 0:
+        raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
     wanted = None if nodes is None else frozenset(nodes)
     traffic = Traffic(plan, [node for node in plan.graph.nodes if wanted is None or node.name in wanted])
     drafting = Drafting(plan, prefetch, traffic)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from planner.graph.ir import Value
+from display import Shown
+from planner.graph.ir import Value
 
 Slices = tuple[slice, ...]
 
@@ -175,8 +174,8 @@ class WorkerProgram:
     arena_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+@dataclass(frozen=True, slots=True, repr=False)
+class Program(Shown):
     """The body of the training loop for every worker.
 
     `tensors` maps a graph tensor that is held in memory to its buffer's index (the same for every worker);

@@ -16,14 +16,6 @@ _IDENTITY = ("model", "ways", "searcher", "placements")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One source of a byte matrix: the plan, or a report."""
-
-    title: str
-    matrix: Matrix
-
-
-@dataclass(frozen=True, slots=True)
 class PlanComparison:
     """Every report of one plan."""
 
@@ -38,13 +30,14 @@ class PlanComparison:
         return f"{self.plan}: {plan}, workers {grid(first.ways)}"
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The plan's matrix, then each report's; a report that read another plan adds its own plan column."""
-        result = [Column("plan", self.reports[0].planned_bytes)]
+    def columns(self) -> tuple[tuple[str, Matrix], ...]:
+        """Titles and matrices: the plan's, then each report's; one that read another plan adds its own plan's."""
+        planned = self.reports[0].planned_bytes
+        result = [("plan", planned)]
         for report in self.reports:
-            if report.planned_bytes != result[0].matrix:
-                result.append(Column(f"plan as read by the {report.source}", report.planned_bytes))
-            result.append(Column(column_title(report), report.bytes))
+            if report.planned_bytes != planned:
+                result.append((f"plan as read by the {report.source}", report.planned_bytes))
+            result.append((column_title(report), report.bytes))
         return tuple(result)
 
     @property
@@ -55,7 +48,7 @@ class PlanComparison:
     def values(self, pair: tuple[int, int]) -> tuple[int, ...]:
         """Each column's bytes of one pair."""
         sender, receiver = pair
-        return tuple(column.matrix[sender][receiver] for column in self.columns)
+        return tuple(matrix[sender][receiver] for _, matrix in self.columns)
 
     @property
     def unequal_pairs(self) -> tuple[tuple[int, int], ...]:
@@ -114,12 +107,12 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
     else:
         unequal = comparison.unequal_pairs
         for sender in range(comparison.reports[0].workers):
-            sums = [exact_bytes(sum(column.matrix[sender])) for column in columns]
+            sums = [exact_bytes(sum(matrix[sender])) for _, matrix in columns]
             rows.append([f"from {sender}", *sums, _verdict([p for p in comparison.pairs if p[0] == sender], unequal)])
         rows += [_pair_row(comparison, pair) for pair in unequal]
-    totals = [exact_bytes(total(column.matrix)) for column in columns]
+    totals = [exact_bytes(total(matrix)) for _, matrix in columns]
     rows.append(["total", *totals, _verdict(comparison.pairs, comparison.unequal_pairs)])
-    return table("bytes per step", ["worker to worker", *(column.title for column in columns), "verdict"], rows)
+    return table("bytes per step", ["worker to worker", *(title for title, _ in columns), "verdict"], rows)
 
 
 def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:

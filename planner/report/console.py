@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
@@ -16,15 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from display import WIDTH, console, printable
-from planner.errors import GraphError, PlanError
-from planner.report.schema import ReportError
+from planner.errors import InputError
 from tdl.errors import TDLError
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, TopologyWarning
 
 JOB_FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
-USER_ERRORS = (TDLError, GraphError, PlanError, TopologyError, ReportError, OSError)
+USER_ERRORS = (TDLError, InputError, TopologyError, OSError)
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 
@@ -75,7 +75,10 @@ def command_errors(command: click.Command) -> Main:
     @functools.wraps(command.callback or command.main)
     def main(args: Sequence[str] | None = None) -> NoReturn:
         try:
-            status = command.main(args=args, prog_name=command.name, standalone_mode=False)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_: _warn(message)
+                warnings.simplefilter("always", TopologyWarning)
+                status = command.main(args=args, prog_name=command.name, standalone_mode=False)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
@@ -107,6 +110,10 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
+
+
+def _warn(message: Warning | str) -> None:
+    print(f"warning: {_one_line(str(message))}", file=sys.stderr, flush=True)
 
 
 def _one_line(text: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from display import Shown
+from planner.errors import InputError
 from planner.files import write_file
 
 FORMAT = "report/1"
@@ -24,7 +25,7 @@ Matrix = tuple[tuple[int, ...], ...]
 Setting = bool | int | float | str | None
 
 
-class ReportError(ValueError):
+class ReportError(InputError):
     """A report contradicts itself or is not one: says what was found, what was expected, and where."""
 
 
@@ -64,11 +65,15 @@ class LinkUse(_Record, frozen=True, kw_only=True):
 
 
 class CheckResult(_Record, frozen=True, kw_only=True):
-    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|."""
+    """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
+
+    `undecided` counts tensors beside those, which rounding alone takes too far to compare.
+    """
 
     passed: bool
     tensors: int
     failed: int = 0
+    undecided: int = 0
     worst_tensor: str
     worst_difference: float | None
     tolerance: float
@@ -81,7 +86,7 @@ class OutsideArena(_Record, frozen=True, kw_only=True):
     nbytes: int | None = None
 
 
-class Report(_Record, Shown, frozen=True, kw_only=True):
+class Report(Shown, _Record, frozen=True, kw_only=True):
     """What one plan cost on one machine, predicted or measured.
 
     Seconds of two reports may be compared only where `machine` is the same. All bytes are those of one training

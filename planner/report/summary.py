@@ -10,11 +10,12 @@ import msgspec
 from rich.table import Table
 
 import display
-from display import exact_bytes, facts, grid, percent, product, quantity, seconds
+from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
+from planner.program.tasks import Program
 
 Rows = Iterator[tuple[str, str]]
 
@@ -32,6 +33,27 @@ def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
     rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
+
+
+@display.tables.register
+def search_tables(found: SearchRecord) -> tuple[Table]:
+    """Show how a plan was found; of one that was not searched that."""
+    asked = [("search", f"{found.searcher}, placements {found.placements or '-'}")] if found.searcher else []
+    return (facts("search", [*asked, *_found(found)] or [("search", "none: made by hand")]),)
+
+
+@display.tables.register
+def program_tables(program: Program) -> tuple[Table]:
+    """Show a program: its tasks by kind, which are every worker's, and each worker's buffers, arena and bytes."""
+    kinds = Counter(type(task).__name__ for task in program.workers[0].tasks)
+    title = f"program for {grid(program.ways)} workers: " + ", ".join(
+        f"{count} {kind}" for kind, count in kinds.items()
+    )
+    rows = [
+        [str(one.worker), str(len(one.buffers)), *map(exact_bytes, (one.arena_bytes, int(sent), int(received)))]
+        for one, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
+    ]
+    return (table(title, ["worker", "buffers", "arena bytes", "bytes sent", "bytes received"], rows),)
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -79,11 +101,12 @@ def _moved(plan: Plan) -> Rows:
     if len(plan.ways) > 1:
         for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True), start=1):
             yield f"  step {step}, {way} ways", exact_bytes(cost)
-    if found.data_parallel_bytes is not None:
-        times = f", {found.data_parallel_bytes / total:.3g} times as many" if total else ""
-        yield "data parallelism", exact_bytes(found.data_parallel_bytes) + times
-    elif found.winner:
-        yield "data parallelism", "not possible: fewer samples (of a micro-batch) than workers"
+    if (moved := found.data_parallel_bytes) is not None:
+        times = f", {moved / total:.3g} times as many" if moved and total else ""
+        yield "data parallelism", exact_bytes(moved) + times
+    elif found.winner and (batch_size(plan.graph) or 0) < plan.workers * micro_batches(plan.graph):
+        why = "fewer samples than workers" if batch_size(plan.graph) else "no samples to split"
+        yield "data parallelism", f"not possible: {why}"
 
 
 def _found(plan: Plan) -> Rows:

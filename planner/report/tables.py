@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.table import Table
 
 import display
@@ -21,7 +19,7 @@ def tables(report: Report) -> tuple[Table, ...]:
     return (summary(report), *predicted[:1], byte_matrix(report.bytes), *predicted[1:])
 
 
-def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
+def byte_matrix(matrix: Matrix) -> Table:
     """Show the bytes from each worker (row) to each (column); beyond 16 workers only what each sends and receives."""
     workers = range(len(matrix))
     sent = [sum(row) for row in matrix]
@@ -33,7 +31,7 @@ def byte_matrix(matrix: Matrix, title: str = "bytes per step") -> Table:
     rows = [[str(u), *("-" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
     rows = [[*row, exact_bytes(sent[u])] for u, row in enumerate(rows)]
     rows.append(["received", *map(exact_bytes, received), exact_bytes(total(matrix))])
-    return table(title, columns, rows)
+    return table("bytes per step", columns, rows)
 
 
 def summary(report: Report) -> Table:
@@ -58,7 +56,7 @@ def devices(report: Report) -> Table:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
         largest = ", ".join(f"{use.name} {quantity(use.nbytes, 'B')}" for use in device.largest[:1])
         peak = quantity(device.peak_bytes, "B")
-        rows.append([device.device, _ranks(device.workers), peak, capacity, device.verdict, largest])
+        rows.append([device.device, ", ".join(map(str, device.workers)), peak, capacity, device.verdict, largest])
     columns = ["device", "workers", "peak", "capacity", "verdict", "largest at the peak"]
     return table("memory", columns, rows)
 
@@ -112,8 +110,6 @@ def _training(report: Report) -> list[tuple[str, str]]:
         difference = "not finite" if worst is None else f"{worst:.2g}"
         text = f"{verdict} {report.check.tensors} tensors, worst {report.check.worst_tensor} {difference}"
         rows.append(("check against one worker", f"{text} (tolerance {report.check.tolerance:.2g})"))
+        if report.check.undecided:
+            rows.append(("", f"{report.check.undecided} more differ by what rounding alone does"))
     return rows
-
-
-def _ranks(workers: Sequence[int]) -> str:
-    return ", ".join(map(str, workers))

@@ -29,10 +29,6 @@ class Trace:
         self._lanes: dict[Track, int] = {}
         self._named_workers: set[int] = set()
 
-    def __len__(self) -> int:
-        """Count the intervals and counter values recorded so far, names of workers and lanes excluded."""
-        return sum(event["ph"] != "M" for event in self._events)
-
     def interval(
         self,
         track: Track,
@@ -68,15 +64,6 @@ class Trace:
         self._name_worker(worker)
         event = {"ph": "C", "name": name, "pid": worker, "ts": at_s * MICROSECONDS, "args": {name: value}}
         self._events.append(event)
-
-    def extend(self, events: list[dict[str, object]]) -> None:
-        """Add another trace's events, as `events` returned them there (another rank's)."""
-        self._events.extend(events)
-
-    @property
-    def events(self) -> list[dict[str, object]]:
-        """The events so far, as plain data."""
-        return list(self._events)
 
     def write(self, path: Path | str) -> None:
         """Write the JSON object form."""

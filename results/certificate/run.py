@@ -7,7 +7,7 @@ writes data.json and the tables in README.md. Every search runs in a process of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,7 @@ WITHIN = Within(300.0, 8 << 30)
 def measured(model: str, batch: int, placements: str, graph: str) -> dict[str, Any]:
     """Return what both solvers find, each in a process of its own."""
     case = (model, str(batch), placements, graph)
-    solvers = {
-        name: in_process_within(WITHIN, "results.certificate.measure", *case, name) for name in ("joint", "toulbar2")
-    }
+    solvers = {name: in_process_within(WITHIN, MEASURE, *case, name) for name in ("joint", "toulbar2")}
     row = {"model": model, "batch": batch, "placements": placements, "graph": graph, **solvers}
     print(row, flush=True)
     return row
@@ -71,11 +69,37 @@ COLUMNS = [
 ]
 
 
+def agreed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say on how many graphs toulbar2 ended, and that what it finds is what `joint` finds."""
+    ended = [row for row in rows if "over" not in row["toulbar2"]]
+    same = [row for row in ended if row["toulbar2"]["bytes"] == row["joint"]["bytes"] == row["joint"]["bound"]]
+    return (
+        f"toulbar2 ends on {len(ended)} of {len(rows)} graphs; on {len(same)} of these its least bytes are those that "
+        "`joint` proved, to the byte"
+    )
+
+
+def says(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what both found, and where toulbar2 did not end."""
+    named = [f"`{row['model']}`, {row['placements']}, {row['graph']}" for row in rows]
+    found = [
+        f"{name}: {row['joint']['bytes']:,}"
+        for name, row in zip(named, rows, strict=True)
+        if row["toulbar2"].get("bytes") == row["joint"]["bytes"]
+    ]
+    over = [
+        f"{name} (over {row['toulbar2']['over']})"
+        for name, row in zip(named, rows, strict=True)
+        if "over" in row["toulbar2"]
+    ]
+    return f"{agreed(rows)}: {'; '.join(found)}. It did not end on {'; '.join(over) or 'none'}."
+
+
 def pages(data: Any) -> Pages:
     """Return the README with its table."""
     at = f"Measured on: {data['machine']}; toulbar2 {data['toulbar2']}. A process may take {Within(**data['within'])}."
     certificates = table(COLUMNS, map(cells, data["rows"]))
-    return {"README.md": filled(HERE / "README.md", machine=at, certificates=certificates)}
+    return {"README.md": filled(HERE / "README.md", machine=at, says=says(data["rows"]), certificates=certificates)}
 
 
 def main() -> None:

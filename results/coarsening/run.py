@@ -74,15 +74,16 @@ def rows(found: list[dict[str, Any]]) -> list[list[object]]:
 
 
 def without(found: list[dict[str, Any]]) -> list[list[object]]:
-    """Say of every rule and placement set what doing without it changes."""
+    """Say of every rule and placement set what doing without it changes, and which searches took too much."""
     whole = {_of(one): one for one in found if one["rules_called"] == "all" and "over" not in one}
-    pairs = [(one, whole[_of(one)]) for one in found if "over" not in one and _of(one) in whole]
     lines: list[list[object]] = []
     for name in (*(f"{WITHOUT}{rule}" for rule in RULES), "none"):
         for placements in ("S", "S,R"):
-            alike = [pair for pair in pairs if pair[0]["rules_called"] == name and pair[0]["placements"] == placements]
+            alike = [one for one in found if one["rules_called"] == name and one["placements"] == placements]
+            pairs = [(one, whole[_of(one)]) for one in alike if "over" not in one and _of(one) in whole]
+            over = [f"{one['model']}, {one['search']} (over {one['over']})" for one in alike if "over" in one]
             if alike:
-                lines.append([name, placements, *_changes(alike)])
+                lines.append([name, placements, *(_changes(pairs) if pairs else ["", ""]), "; ".join(over)])
     return lines
 
 
@@ -111,7 +112,7 @@ def pages(data: Any) -> Pages:
     columns = ["model", "placements", "search", "rules", "variables", "factors", "seconds", "GB", "bytes"]
     measured_on = f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}."
     rules = table(columns, rows(data["searches"]))
-    summary = table(["rules", "placements", "bytes", "times as long"], without(data["searches"]))
+    summary = table(["rules", "placements", "bytes", "times as long", "took too much"], without(data["searches"]))
     return {"README.md": filled(HERE / "README.md", rules=rules, without=summary, machine=measured_on)}
 
 

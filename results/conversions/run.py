@@ -15,6 +15,7 @@ from typing import Any
 
 import tdl
 from planner.layout import PARTIAL, REPLICATE, Placement, Shard
+from results import svg
 from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
 from results.conversions.inference import inferences
 from results.experiment import Pages, filled, publish, table
@@ -195,25 +196,26 @@ def signature_table(found: dict[str, Any]) -> str:
 def picture(found: dict[str, Any]) -> str:
     """Draw tensors moved as bars: the same workers counted, as many others counted, and published."""
     shown = [one for one in found["conversions"] if one["source"] != one["target"]]
-    colours = {"same workers": "#34699a", "4 others": "#7fb069", "published": "#c0392b"}
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{44 * len(shown) + 40}" '
-        'font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    for number, (name, colour) in enumerate(colours.items()):
-        parts.append(f'<rect x="{90 + 150 * number}" y="8" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{108 + 150 * number}" y="18">{name}</text>')
+    colours = {
+        "to the same workers, counted": svg.BLUE,
+        f"to {WORKERS} others, counted": "#7fb069",
+        f"to {WORKERS} others, published": svg.RED,
+    }
+    left, top, row, scale = 90, 56, 44, 65
+    bottom = top + row * len(shown)
+    ticks = {str(tick): left + scale * tick for tick in range(2 * WORKERS)}
+    parts = [*svg.legend(8, colours), *svg.grid(ticks, top - 6, bottom, "bytes moved over the tensor's")]
     for number, one in enumerate(shown):
-        top = 34 + 44 * number
-        parts.append(f'<text x="8" y="{top + 22}">{one["source"]} to {one["target"]}</text>')
+        y = top + row * number
+        parts.append(svg.text(8, y + 22, f"{one['source']} to {one['target']}"))
         figures = (one["same"]["bytes"], one["disjoint"]["bytes"], one["disjoint"]["published_bytes"])
-        for line, (figure, colour) in enumerate(zip(figures, colours.values(), strict=True)):
+        for place, (figure, colour) in enumerate(zip(figures, colours.values(), strict=True)):
             if figure is not None:
-                length, y = figure / SIZE_BYTES * 65, top + 12 * line
-                parts.append(f'<rect x="90" y="{y}" width="{length:.1f}" height="10" fill="{colour}"/>')
-                parts.append(f'<text x="{94 + length:.1f}" y="{y + 9}">{figure / SIZE_BYTES:g}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+                times = figure / SIZE_BYTES
+                parts.append(svg.bar(left, y + 12 * place, scale * times, 10, colour))
+                parts.append(svg.text(left + scale * times + 4, y + 12 * place + 9, f"{times:g}"))
+    title = f"What a conversion of a tensor on {WORKERS} workers moves"
+    return svg.drawing(left + scale * 2 * WORKERS + 30, bottom + 46, title, parts)
 
 
 def pages(found: Any) -> Pages:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import gc
 import json
-import signal
 import sys
 import time
-from types import FrameType
 
 from planner.cli import COLLECTED_EVERY
 from planner.models import build
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors
+from results.experiment import OverTimeError, cpu_limit
 
 TIED_FOR = "recursive"
 """All searches of one placement set choose from the plans of the graph that is coarsened for this one."""
@@ -26,35 +25,23 @@ BOUNDED_PART = 0.5
 """The part of the seconds for which a search that cannot be exact goes on improving its bounds."""
 
 
-class OverTimeError(Exception):
-    """The search took more than its seconds."""
-
-
 def measure(space: Space, searcher: str, seconds: float) -> dict[str, object]:
     """Return bytes, a lower bound where the searcher knows one, and seconds of CPU; or what it took too much of."""
     limits = Limits(seconds=BOUNDED_PART * seconds)
     started = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        found = SEARCHERS[searcher](space, limits)
+        with cpu_limit(seconds):
+            found = SEARCHERS[searcher](space, limits)
     except OverTimeError:
         return {"over": f"{seconds:g} s"}
     except MemoryError:
         return {"over": "memory"}
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
     taken = time.process_time() - started
     return {"bytes": found.cost, "lower_bound": found.lower_bound, "seconds": round(taken, 3)}
 
 
-def stop(_signal: int, _frame: FrameType | None) -> None:
-    """End the search that is running."""
-    raise OverTimeError
-
-
 def main(model: str, options: str, searcher: str, seconds: str, cases: str) -> None:
     """Print the searches as JSON; the coarse graph is made before the clock starts."""
-    signal.signal(signal.SIGPROF, stop)
     gc.set_threshold(COLLECTED_EVERY)
     graph = build(model, **json.loads(options))
     known, found = Coarsenings(graph), []

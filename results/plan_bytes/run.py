@@ -17,7 +17,17 @@ from typing import Any
 from planner.search import SEARCHERS
 from planner.search.alternatives import IMPLIED
 from planner.search.options import PLACEMENTS
-from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
+from results.experiment import (
+    Pages,
+    Within,
+    beside_recursive,
+    filled,
+    in_process_within,
+    machine,
+    publish,
+    read_data,
+    table,
+)
 from results.plan_bytes import picture
 
 HERE = Path(__file__).parent
@@ -162,11 +172,28 @@ def beaten_table(plans: Plans) -> str:
     return table(["model", "workers", "placements", "search", "GB", "recursive, GB", "difference"], lines)
 
 
+def joint_says(plans: Plans) -> str:
+    """Say how the joint search's plans compare with the recursion's."""
+    spaces = [
+        (f"{model}, {workers} workers, {placements}", by_search(rows, workers, placements))
+        for model, rows in plans.items()
+        for workers in WORKERS
+        for placements in PLACEMENTS
+    ]
+    ended = {
+        name: (found[EXACT]["bytes"], found[DEFAULT]["bytes"])
+        for name, found in spaces
+        if "bytes" in found[EXACT] and "bytes" in found[DEFAULT]
+    }
+    stopped = f"{len(spaces) - len(ended)} of {len(spaces)} searches were stopped."
+    return f"{beside_recursive(ended, '`recursive` alone')} {stopped}"
+
+
 def says(plans: Plans) -> str:
     """Say what the tables show."""
-    above = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, DEFAULT, p)]
-    unreduced = [one["ratio"] for p in ("S", "S,R") for one in compared(plans, SHOWN, p, "icml18", p)]
+    above, unreduced = over_best(plans, DEFAULT), over_best(plans, "icml18")
     lines = [
+        joint_says(plans),
         f"For {SHOWN} workers the recursion moves at most {max(above) - 1:.1%} more than the best (`S` and `S,R`); not "
         f"reducing outputs (`icml18`) costs a factor of {min(unreduced):.1f} to {max(unreduced):.1f}.",
         *(
@@ -179,20 +206,23 @@ def says(plans: Plans) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def compared(plans: Plans, workers: int, unit: str, search: str | None, placements: str) -> list[dict[str, Any]]:
-    """Return, per model, a search's bytes (None: the best known) over the best known for the placements of the unit."""
-    found = []
-    for model, rows in plans.items():
-        space = by_search(rows, workers, placements)
-        row = least(space) if search is None else space[search]
-        if "bytes" in row:
-            best = least(by_search(rows, workers, unit))
-            found.append({"model": model, "ratio": row["bytes"] / best["bytes"]})
-    return found
+def over_best(plans: Plans, search: str) -> list[float]:
+    """Return a search's bytes over the best known, for every model under S and S,R."""
+    spaces = [by_search(rows, SHOWN, placements) for rows in plans.values() for placements in ("S", "S,R")]
+    return [found[search]["bytes"] / least(found)["bytes"] for found in spaces if "bytes" in found[search]]
+
+
+def best_bytes(rows: list[Row], workers: int, placements: str) -> int:
+    """Return the fewest bytes found with these placements or with fewer, whose plans are among theirs."""
+    allowed = PLACEMENTS[: PLACEMENTS.index(placements) + 1]
+    found = [row for row in rows if row["workers"] == workers and row["placements"] in allowed]
+    return min(int(row["bytes"]) for row in found if "bytes" in row)
 
 
 def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
-    ratios = sorted((one["ratio"], one["model"]) for one in compared(plans, workers, fewer, None, more))
+    ratios = sorted(
+        (best_bytes(rows, workers, more) / best_bytes(rows, workers, fewer), model) for model, rows in plans.items()
+    )
     return " to ".join(f"{ratio - 1:+.1%} ({model})" for ratio, model in (ratios[-1], ratios[0]))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.scaling import picture
 
 HERE = Path(__file__).parent
 FAMILIES = {
@@ -40,7 +41,7 @@ OF_LARGE = {
 BENCHMARKS = (("wresnet-152-10", 8), ("rnn-10-8k", 64), ("transformer-24-2048", 8))
 WIDE = ("transformer-96-12288", 512)
 STEPS = (3, 6, 9)
-COLOURS = ("#34699a", "#c0392b", "#2e8b57", "#8e6bb0")
+TITLE = "Seconds of the recursive search over the graph's size, 8 workers, placements S"
 TRIES = 2
 
 
@@ -121,41 +122,6 @@ def commands_table(found: list[dict[str, Any]]) -> str:
     return table(["command", "seconds", "of CPU"], rows)
 
 
-def picture(found: list[dict[str, Any]]) -> str:
-    """Draw seconds over nodes with logarithmic axes, placements S, in SVG."""
-    shown = [one for one in found if one["placements"] == "S"]
-    runs = [run for one in shown for run in one["runs"]]
-    left, top, width, height = 60, 30, 420, 300
-    low_x, high_x = (f(math.log10(run["nodes"]) for run in runs) for f in (min, max))
-    low_y, high_y = (f(math.log10(run["seconds"]) for run in runs) for f in (min, max))
-
-    def place(run: dict[str, Any]) -> tuple[float, float]:
-        x = (math.log10(run["nodes"]) - low_x) / (high_x - low_x)
-        y = (math.log10(run["seconds"]) - low_y) / (high_y - low_y)
-        return left + x * width, top + (1 - y) * height
-
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="825" height="380" font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="8" y="16">seconds of the recursive search over nodes, 8 workers, placements S</text>',
-        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#999"/>',
-    ]
-    for number, one in enumerate(shown):
-        points, colour = [place(run) for run in one["runs"]], COLOURS[number]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for (x, y), run in zip(points, one["runs"], strict=True):
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
-            parts.append(f'<text x="{x + 5:.1f}" y="{y + 12:.1f}" font-size="10">{run["seconds"]:.2f} s</text>')
-        label = f"{one['family']}: exponent {one['exponent']:.2f}"
-        parts.append(f'<text x="{left + width + 45}" y="{top + 20 + 18 * number}" fill="{colour}">{label}</text>')
-    for value, x in ((low_x, left), (high_x, left + width - 30)):
-        parts.append(f'<text x="{x}" y="{top + height + 26}">{round(10**value):,} nodes</text>')
-    for value, y in ((low_y, top + height), (high_y, top + 10)):
-        parts.append(f'<text x="8" y="{y}">{10**value:.2f} s</text>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
 def pages(data: Any) -> Pages:
     """Return the README with its tables, and the picture."""
     readme = filled(
@@ -166,7 +132,8 @@ def pages(data: Any) -> Pages:
         commands=commands_table(data["commands"]),
         workers=runs_table(data["workers"]),
     )
-    return {"README.md": readme, "scaling.svg": picture(data["depths"])}
+    shown = [one for one in data["depths"] if one["placements"] == "S"]
+    return {"README.md": readme, "scaling.svg": picture.lines(shown, TITLE)}
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from planner.search import Ties
 from results.experiment import (
     Pages,
     Within,
+    beside_recursive,
     filled,
     gap,
     in_process_within,
@@ -131,6 +132,24 @@ def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
     )
 
 
+def joint_says(rows: list[Row]) -> str:
+    """Say how the joint search's plans compare with the default recursion's, and what is known of large ones."""
+    default = {_space(row): row["plan_bytes"] for row in rows if row["graph"] == DEFAULT}
+    joint = [row for row in rows if row["search"] == "joint"]
+    ended = [row for row in joint if "over" not in row]
+    named = {", ".join([*_space(row), row["graph"]]): (row["plan_bytes"], default[_space(row)]) for row in ended}
+    largest = [row for row in ended if row["workers"] == max(STEPS)]
+    return (
+        f"{beside_recursive(named, '`recursive` by default')} {len(joint) - len(ended)} searches were "
+        f"stopped. For {max(STEPS)} workers a lower bound of the plan is known in "
+        f"{sum(row['lower_bound'] is not None for row in largest)} of {len(largest)}."
+    )
+
+
+def _space(row: Row) -> tuple[str, str, str]:
+    return row["model"], f"{row['workers']} workers", row["placements"]
+
+
 def pages(data: Any) -> Pages:
     """Return the README with its tables, and the picture."""
     published, rows = read_published(HERE), [row for found in data["rows"].values() for row in found]
@@ -143,6 +162,7 @@ def pages(data: Any) -> Pages:
             [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]],
         ),
         searches=times_table(rows),
+        joint=joint_says(rows),
     )
     return {"README.md": readme, "seconds.svg": picture.bars(rows)}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.models import build
 from planner.search import SearchOptions, search
+from results import svg
 from results.experiment import Pages, filled, publish, read_published, table
 from results.soybean_example import schemes
 
@@ -104,41 +105,39 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['bytes'] / MB:.2f}{groups}" + (" at most" if row["gap"] else "")
 
 
+COLOURS = {"the text's accounting": svg.GREY, "its tilings, counted": svg.BLUE, "plans of all of training": svg.GREEN}
+
+
 def bars(accounts: list[dict[str, Any]], plans: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
     """Name, megabytes and colour of each bar of the picture."""
-    grey, blue, green = "#bbbbbb", "#34699a", "#2e8b57"
-    found = [(f"{row['scheme']}: the text", row["text"] / MB, grey) for row in accounts]
-    found += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, blue) for row in accounts]
+    text, counted, planned = COLOURS.values()
+    found = [(f"{row['scheme']}: the text", row["text"] / MB, text) for row in accounts]
+    found += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, counted) for row in accounts]
     for row in plans:
         if row["ways"] != [16] and row["searcher"] in ("hybrid", "recursive", "joint"):
             ways = ",".join(map(str, row["ways"]))
-            found.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, green))
+            found.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, planned))
     return found
 
 
-def picture(rows: list[tuple[str, float, str]], hybrid: float) -> str:
+def picture(rows: list[tuple[str, float, str]], hybrid: float, title: str) -> str:
     """Draw the bars; a line marks the text's hybrid."""
-    row, left, scale = 20, 230, 5.5
-    height = row * (len(rows) + 2)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="730" height="{height}" font-family="sans-serif" '
-        'font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="8" y="16">five layers of 300, batch 400, 16 workers: MB per iteration '
-        "(green: full training iterations)</text>",
-    ]
-    for number, (name, megabytes, colour) in enumerate(rows, start=1):
-        top = row * number + 6
+    top, row, left, scale = 58, 20, 230, 5.5
+    bottom = top + row * len(rows)
+    parts = svg.legend(8, COLOURS | {"the text's hybrid (dashed)": "black"})
+    parts += svg.grid(
+        {f"{tick}": left + scale * tick for tick in range(0, 81, 20)}, top - 6, bottom, "MB per iteration"
+    )
+    for number, (name, megabytes, colour) in enumerate(rows):
+        y = top + row * number
         parts += [
-            f'<text x="8" y="{top + 13}">{name}</text>',
-            f'<rect x="{left}" y="{top + 2}" width="{megabytes * scale:.1f}" height="{row - 5}" fill="{colour}"/>',
-            f'<text x="{left + megabytes * scale + 6:.1f}" y="{top + 13}">{megabytes:.1f}</text>',
+            svg.text(8, y + 13, name),
+            svg.bar(left, y + 2, megabytes * scale, row - 5, colour),
+            svg.text(left + 88 * scale, y + 13, f"{megabytes:.1f}", 'text-anchor="end"'),
         ]
     at = left + hybrid * scale
-    parts.append(
-        f'<line x1="{at:.1f}" y1="24" x2="{at:.1f}" y2="{height - 10}" stroke="black" stroke-dasharray="4 3"/>'
-    )
-    return "\n".join([*parts, "</svg>", ""])
+    parts.append(svg.line(at, top - 6, at, bottom, 'stroke="black" stroke-dasharray="4 3"'))
+    return svg.drawing(770, bottom + 46, title, parts)
 
 
 def pages(data: Any) -> Pages:
@@ -146,7 +145,9 @@ def pages(data: Any) -> Pages:
     published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
     of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
     readme = filled(HERE / "README.md", accounts=accounts_table(accounts, published), plans=plans_table(plans))
-    return {"README.md": readme, "bytes.svg": picture(bars(of_first, plans), published["megabytes"]["hybrid"])}
+    one, hybrid = of_first[0], published["megabytes"]["hybrid"]
+    title = f"{published['layers']} layers of {one['width']}, batch {one['batch']}, {published['workers']} workers"
+    return {"README.md": readme, "bytes.svg": picture(bars(of_first, plans), hybrid, title)}
 
 
 def main() -> None:

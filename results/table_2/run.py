@@ -12,10 +12,15 @@ from typing import Any
 
 from planner.graph import Graph
 from planner.models import build
+from results import svg
 from results.experiment import Pages, filled, publish, read_published, table
 
 HERE = Path(__file__).parent
 GIB, GB = 2**30, 10**9
+CLOSE = 0.03
+"""An error that rounding and the source's choices may explain."""
+
+END = 'text-anchor="end"'
 
 
 def three_weights_bytes(graph: Graph) -> int:
@@ -82,28 +87,23 @@ def says(rows: list[dict[str, Any]]) -> str:
   `{outlier["model"]}`, {names} differ."""
 
 
-def picture(rows: list[dict[str, object]]) -> str:
-    """Draw the errors as horizontal bars, in SVG."""
-    height, middle, scale = 18, 330, 1500
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="620" height="{height * (len(rows) + 2)}" '
-        'font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="8" y="16">published against found, in GiB: error of each cell</text>',
-    ]
-    for number, row in enumerate(rows, start=1):
-        error, top = float(str(row["error"])), height * number + 8
-        left, length = middle + min(0.0, error) * scale, abs(error) * scale
-        colour = "#c0392b" if abs(error) > 0.03 else "#34699a"
-        label = f"{row['published']:.1f} / {row['gib']:.2f}   {error:+.1%}"
-        parts += [
-            f'<text x="8" y="{top + 12}">{row["model"]}</text>',
-            f'<text x="130" y="{top + 12}">{label}</text>',
-            f'<rect x="{left:.1f}" y="{top + 2}" width="{length:.1f}" height="{height - 6}" fill="{colour}"/>',
-        ]
-    bottom = height * (len(rows) + 1) + 8
-    parts.append(f'<line x1="{middle}" y1="{height + 6}" x2="{middle}" y2="{bottom}" stroke="black"/>')
-    return "\n".join([*parts, "</svg>", ""])
+def picture(rows: list[dict[str, Any]]) -> str:
+    """Draw the errors as horizontal bars."""
+    top, height, middle, scale = 78, 18, 380, 1500
+    bottom = top + height * len(rows)
+    colours = {f"within {CLOSE:.0%}": svg.BLUE, "farther off": svg.RED}
+    ticks = {f"{percent:+d}%": middle + scale * percent / 100 for percent in range(-5, 16, 5)}
+    parts = [*svg.legend(8, colours), *svg.grid(ticks, top - 6, bottom, "error of the published figure")]
+    columns = {8: "model", 180: "published", 230: "found", 290: "error"}
+    parts += [svg.text(x, top - 14, name, 'text-anchor="start"' if x == 8 else END) for x, name in columns.items()]
+    for number, row in enumerate(rows):
+        error, y = row["error"], top + height * number
+        cells = {180: f"{row['published']:.1f}", 230: f"{row['gib']:.2f}", 290: f"{error:+.1%}"}
+        parts += [svg.text(8, y + 12, row["model"]), *(svg.text(x, y + 12, cell, END) for x, cell in cells.items())]
+        colour = svg.BLUE if abs(error) <= CLOSE else svg.RED
+        parts.append(svg.bar(middle + min(0.0, error) * scale, y + 2, abs(error) * scale, height - 6, colour))
+    parts.append(svg.line(middle, top - 6, middle, bottom, 'stroke="black"'))
+    return svg.drawing(640, bottom + 46, "Weight, gradient and history of each model, GiB: published and found", parts)
 
 
 def pages(data: Any) -> Pages:

@@ -225,20 +225,20 @@ OPAQUE = {
 
 def _random(draw, **attributes):
     shape = draw.shape(1, 3, 2, 5)
-    return Case((), {**attributes, "rank": len(shape), "seed": draw.number(0, 5), "extents": _extents(shape)})
+    return Case((), {**attributes, "rank": len(shape), "seed": draw.size(0, 5), "extents": _extents(shape)})
 
 
 def _samples(draw, operands, **attributes):
     """A row of numbers for every element of the parameters."""
     shape = draw.shape(1, 3)
     parameters = tuple(draw.positive(*shape) for _ in range(operands))
-    return Case(parameters, {**attributes, "draws": draw.size(2, 4), "seed": draw.number(0, 5)})
+    return Case(parameters, {**attributes, "draws": draw.size(2, 4), "seed": draw.size(0, 5)})
 
 
 RANDOM = {
     "random_exponential": partial(_random, rate=2.0),
     "random_rejection": partial(_random, distribution="gamma", parameters=(2.0, 0.5)),
-    "random_bernoulli": lambda draw: Case((draw.positive(*draw.shape()) / 2,), {"seed": draw.number(0, 5)}),
+    "random_bernoulli": lambda draw: Case((draw.positive(*draw.shape()) / 2,), {"seed": draw.size(0, 5)}),
     "sample_uniform": partial(_samples, operands=2),
     "sample_normal": partial(_samples, operands=2),
     "sample_exponential": partial(_samples, operands=1),

@@ -5,11 +5,19 @@ from dataclasses import replace
 import numpy as np
 
 from executor.kernels import KERNELS, KernelCall, run
-from executor.values import Tile, first_stream, make
+from executor.values import Tile, fill, first_stream
+from planner.layout import local_shape
 from planner.program.tasks import Compute, Fetch, Reduce, Send
 
 IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
 COMBINE = {"Sum": np.add, "Prod": np.multiply, "Max": np.maximum, "Min": np.minimum}
+
+
+def make(xp, tile, number):
+    """Return a new array with a tile's first values."""
+    out = xp.empty(local_shape(tile.region), tile.tensor.dtype)
+    fill(xp, out, tile, number)
+    return out
 
 
 def first_values(plan, name, region, iteration):

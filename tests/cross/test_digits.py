@@ -4,7 +4,7 @@ import pytest
 
 from planner.models import build
 from planner.plans.plan import single_worker
-from planner.report import read_reports
+from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from tests.cross.launch import execute
 

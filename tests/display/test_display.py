@@ -1,7 +1,10 @@
 """Everything public prints as its tables, in a terminal and in a notebook, and nothing drives the terminal."""
 
 import re
+import traceback
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 import display
@@ -18,6 +21,10 @@ SHOWN = {
     "explanation": (planner.explain(PLAN), "costliest operators"),
     "difference": (planner.diff(PLAN, planner.plan(GRAPH, workers=4, placements="S")), "two plans of one graph"),
     "report": (simulator.simulate(PLAN, "uniform-8"), "seconds per step"),
+    "search": (PLAN.search, "recursive, placements S,R"),
+    "search of a plan made by hand": (planner.SearchRecord(), "made by hand"),
+    "program": (planner.lower(PLAN), "arena bytes"),
+    "optimizer": (planner.Optimizer("adam"), "beta1"),
     "machine": (load_topology("p2.8xlarge"), "machine p2.8xlarge"),
 }
 
@@ -30,6 +37,34 @@ def test_public_objects_show_themselves(name):
     page = shown._repr_html_()
     assert page.startswith("<pre")
     assert next(line.rstrip() for line in re.sub(r"<[^>]+>", "", page).splitlines()) == str(shown).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", sorted(set(SHOWN) - {"machine"}))
+def test_within_others_everything_is_short(name):
+    assert len(repr(SHOWN[name][0])) < 200
+
+
+def test_what_is_said_of_data_parallelism():
+    def row(plan):
+        return next((line for line in str(plan).splitlines() if "data parallelism" in line), None)
+
+    assert "times as many" in row(PLAN)
+    assert "fewer samples than workers" in row(planner.plan(planner.model("mlp-2-16", batch=2), workers=4))
+    b = planner.GraphBuilder()
+    scalar = b.apply("neg", b.state("s", ()), name="n")
+    assert "no samples to split" in row(planner.plan(b.finish({"s": scalar}, {}), workers=2))
+    b = planner.GraphBuilder()
+    b.apply("neg", b.input("x", (4, 4)), name="n")
+    assert "times" not in row(planner.plan(b.finish({}, {}), workers=2))
+    unknown = replace(PLAN, search=msgspec.structs.replace(PLAN.search, data_parallel_bytes=None))
+    assert row(unknown) is None
+
+
+def test_errors_cannot_drive_the_terminal():
+    with pytest.raises(planner.GraphError) as raised:
+        raise planner.GraphError("tensor a\x1b[2J")
+    assert str(raised.value) == r"tensor a\x1b[2J"
+    assert "\x1b" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_what_has_no_tables_says_so():

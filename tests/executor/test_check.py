@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from executor.check import check, relative_difference
+from executor.check import check, relative_difference, tolerance
 from executor.cluster import alone
 from executor.data import Random
 from executor.job import classification
@@ -16,6 +16,9 @@ from planner.search import SearchOptions, search
 from tests.cross.cases import Case
 
 PLAN = single_worker(Case("mlp", (2,), "recursive", "S", "float64", "adam").plan())
+WEIGHTS = [name for name in PLAN.graph.updates if PLAN.graph.tensors[name].role == "weight"]
+COMPARED = len(PLAN.graph.updates) + len(WEIGHTS)
+"""Every updated tensor, and the gradient of every weight."""
 
 
 def trained(steps, evaluate=False, plan=PLAN):
@@ -49,18 +52,18 @@ def test_what_is_not_finite_is_never_equal(bad):
 def test_equal_runs_pass():
     found = check(*trained(3), 3)
     assert found.passed
-    assert found.tensors == len(PLAN.graph.updates)
+    assert (found.tensors, found.undecided) == (COMPARED, 0)
     assert found.worst_difference == 0
 
 
 @pytest.mark.parametrize(("value", "reported"), [(1.0, True), (np.nan, False)])
 def test_a_wrong_tensor_is_named(value, reported):
     trainer, data = trained(2)
-    name = next(n for n in PLAN.graph.updates if PLAN.graph.tensors[n].role == "weight")
+    name = WEIGHTS[0]
     trainer.view(name)[0, 0] += value
     found = check(trainer, data, 2)
     assert not found.passed
-    assert (found.failed, found.tensors) == (1, len(PLAN.graph.updates))
+    assert (found.failed, found.tensors) == (1, COMPARED)
     assert found.worst_tensor == name
     assert (found.worst_difference is not None) == reported
 
@@ -105,6 +108,44 @@ def test_one_wrong_call_of_a_kernel_fails(monkeypatch):
     state.reshape(-1)[np.abs(state).argmin()] += 1e-4 * np.abs(state).max()
     found = check(trainer, data, 1)
     assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b.m")
+
+
+def test_a_wrong_gradient_fails_where_the_update_hides_it(monkeypatch):
+    """Adam divides a gradient by its own size, so that its first step is the same whatever the gradient's factor."""
+    right = KERNELS["softmax_backward"]
+
+    def kernel(call):
+        right(call)
+        by_a_factor(call.outputs[0])
+
+    with monkeypatch.context() as patch:
+        patch.setitem(KERNELS, "softmax_backward", kernel)
+        trainer, data = trained(1, plan=transformer("adam"))
+    for name in trainer.graph.updates:
+        trainer.view(name)[...] = trained(1, plan=transformer("adam"))[0].view(name)
+    found = check(trainer, data, 1)
+    assert not found.passed
+    assert found.worst_tensor.endswith(".grad")
+
+
+def test_rounding_excuses_no_more_than_it_does():
+    """The keys' bias is all rounding under Adam, one learning rate in size: undecided, but ten times that is wrong."""
+    trainer, data = trained(1, plan=transformer("adam"))
+    bias = trainer.view("l0.attention.qkv.b")
+    bias[1] *= -1
+    found = check(trainer, data, 1)
+    assert (found.passed, found.undecided) == (True, 1)
+    trainer, data = trained(1, plan=transformer("adam"))
+    trainer.view("l0.attention.qkv.b")[1] *= 10
+    found = check(trainer, data, 1)
+    assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b")
+
+
+@pytest.mark.parametrize(
+    ("by_rounding", "expected"), [(0, 1e-5), (1e-6, 1.6e-5), (1e-3, 0.016), (0.01, 0.05), (0.02, 0.05), (2, 4)]
+)
+def test_the_tolerance_is_capped(by_rounding, expected):
+    assert tolerance(by_rounding, 1e-5) == pytest.approx(expected)
 
 
 def test_steps_matter():

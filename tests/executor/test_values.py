@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from executor import values
 from executor.backend import asnumpy
-from executor.values import Tile, make, stream
+from executor.values import Tile, stream
 from planner.graph.ir import Init, Tensor
 from planner.layout.region import whole
+from tests.cross.loopback import make
 
 UNIFORM = Init("uniform", scale=0.5)
 

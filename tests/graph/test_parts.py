@@ -5,8 +5,9 @@ import one_worker
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import GraphBuilder, Init, gradients, parts
-from tdl.catalog.shape import reshape_attributes
+from planner.graph import GraphBuilder, Init, gradients
+from tests.graph import parts
+from tests.graph.reshaping import reshape_attributes
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

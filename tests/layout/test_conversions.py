@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdl
-from planner.layout import PARTIAL, REPLICATE, Shard, parse_layout
+from planner.layout import PARTIAL, REPLICATE, Shard, parse_placement
 from planner.layout.linear import linear_sets
 from results.conversions import run
 from results.conversions.chains import ATOMS, SEND, closed, conversions, convert, direct, every_layout
@@ -199,7 +199,8 @@ def test_closed_forms_and_the_exchange_at_once(data):
 
 def test_division_and_or():
     def path(source, target, ways):
-        return str(convert((8, 8), parse_layout(source), parse_layout(target), ways))
+        layouts = (tuple(map(parse_placement, text.split(","))) for text in (source, target))
+        return str(convert((8, 8), *layouts, ways))
 
     assert path("S0", "S0", (4,)) == "identity"
     assert path("S0", "P+", (4,)) == "all-gather to R, I2P to P+"

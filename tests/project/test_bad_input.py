@@ -10,10 +10,11 @@ import pytest
 from planner.cli import main as plan
 from planner.report.cli import main as compare
 from simulator.cli import main as simulate
+from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
-TOPOLOGY = (ROOT / "topologies" / "uniform-8.yaml").read_text()
+TOPOLOGY = full_text("uniform-8")
 
 
 @pytest.fixture
@@ -232,15 +233,19 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--ways", "2,x"), r"--ways.*2,x"),
         (("mlp-2-8", "--ways", "2,1"), r"--ways.*2,1"),
         (("mlp-2-8", "--ways", "2_2"), r"--ways.*2_2"),
-        (("mlp-2-8", "--workers", "100003"), r"at most 1024 workers, found 100003.*80 GB"),
+        (("mlp-2-8", "--workers", "100003"), r"at most 1024 workers, found 100003: "),
         (("mlp-2-8", "--workers", "1000000000000000003"), r"at most 1024 workers, found 1000000000000000003"),
         (("mlp-2-8", "--ways", "2,900"), r"at most 1024 workers, found 1800"),
-        (("mlp-9999999999999-8", "--workers", "2"), r"unknown model"),
+        (("mlp-9999999999999-8", "--workers", "2"), r"mlp-L-H.*from 1 to 999999999"),
         (("mlp-2-8", "--workers", "2", "-o", "/dev/full"), r"/dev/full: No space left"),
         (("mlp-2-8", "--workers", "2", "--json", "/dev/full"), r"/dev/full: No space left"),
         (("mlp-2-8", "--ways", "2,2", "--workers", "6"), r"2,2.*4 workers, not 6"),
         (("mlp-2-8", "--workers", "2", "--colour", "red"), r"--colour"),
         (("mlp-2-8", "--workers", "2", "-o", "absent/folder/plan.json"), r"absent/folder/plan\.json: No such file"),
+        (("mlp-2-8", "--workers", "2", "-o", "-"), r"found -, .*/dev/stdout"),
+        (("mlp-0-64", "--workers", "2"), r"mlp-0-64: .*mlp-L-H.*from 1 to 999999999"),
+        (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),
+        (("mlp-2-8", "--workers", "2", "--optimizer", "none", "--lr", "1"), r"none has no constant lr.*are none"),
         ((), r"MODEL"),
     ],
 )
@@ -272,10 +277,14 @@ def test_model_options_for_a_graph_of_ones_own(refused):
 
 TOPOLOGIES = {
     "unknown key": ("latency_s:", "latency_ms:", r"latency_ms"),
-    "wrong type": ("bandwidth_bytes_per_s: ", "bandwidth_bytes_per_s: fast # ", r"bandwidth_bytes_per_s.*fast"),
+    "wrong type": (
+        "bandwidth_bytes_per_s: 10500000000.0",
+        "bandwidth_bytes_per_s: fast",
+        r"bandwidth_bytes_per_s.*fast",
+    ),
     "unknown end of a link": ("ends: [gpu3", "ends: [gpu33", r"gpu33"),
     "not YAML": ("devices:", "devices: [", r"YAML"),
-    "other format": ("topology/1", "topology/9", r"\$\.format.*topology/9"),
+    "other format": ("topology/2", "topology/9", r"\$\.format.*topology/9"),
 }
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from planner.report import read_reports
+from planner.report.schema import read_reports
 
 pytestmark = pytest.mark.mpi
 PRODUCT = "docs/examples/product.plan.json"

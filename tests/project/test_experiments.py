@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from importlib import import_module
 
 import pytest
 
+import planner
 from results import __main__ as command
 from results import figures
-from results.experiment import ROOT, read_data
+from results.default_plans import measure
+from results.default_plans.run import CASES, beaten, case
+from results.experiment import ROOT, OverTimeError, beside_recursive, cpu_limit, read_data
+
+QUICK_S = 2.0
+"""Seconds of all searches of a case that is searched again."""
 
 FIGURE = re.compile(r"(\d[\d,.]*)\s?(?:%|[GM]i?B|s|seconds|minutes|hours|times)(?!\w)")
 PUBLISHED = "".join(path.read_text() for path in (ROOT / "results").glob("*/published.json"))
@@ -48,6 +56,78 @@ def test_a_measured_figure_is_found():
 def test_the_figures_of_the_readme():
     for file, content in figures.pages().items():
         assert (ROOT / file).read_text() == content, f"{file}: run python -m results --pages"
+
+
+def default_plans():
+    return read_data(ROOT / "results" / "default_plans")["rows"]
+
+
+def test_no_alternative_beats_a_default_plan():
+    rows = default_plans()
+    assert {case(row) for row in rows} <= set(CASES)
+    assert all(
+        [(one["search"], one["placements"]) for one in row["alternatives"]] == measure.alternatives() for row in rows
+    )
+    assert beaten(rows) == []
+
+
+def test_an_alternative_that_beats_a_default_plan_is_found():
+    row = default_plans()[0]
+    worse = row | {"default": row["default"] | {"bytes": 1 + min(one["bytes"] for one in row["alternatives"])}}
+    assert beaten([worse])[0][0] == worse
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_default_plans_are_found_again(number):
+    quick = [
+        row
+        for row in default_plans()
+        if sum(one["seconds"] for one in [row["default"], *row["alternatives"]]) < QUICK_S
+    ]
+    row = random.Random(0).sample(quick, 3)[number]
+    graph = planner.model(row["model"], batch=row["batch"])
+    plan = planner.plan(graph, workers=row["workers"])
+    assert plan.total_bytes == row["default"]["bytes"]
+    ways = [one.ways for one in plan.search.factorisations]
+    for one in row["alternatives"]:
+        again = measure.measure(graph, ways, one["search"], one["placements"], seconds=100.0)
+        assert plan.total_bytes <= again["bytes"] == one["bytes"], (case(row), one)
+
+
+def test_the_cpu_seconds_of_a_block_are_limited():
+    started = time.process_time()
+    with pytest.raises(OverTimeError), cpu_limit(0.01):
+        work_until(started + 10.0)
+    with cpu_limit(10.0):
+        work_until(time.process_time() + 0.02)
+
+
+def work_until(process_s):
+    while time.process_time() < process_s:
+        pass
+
+
+def test_joint_is_nowhere_worse_than_the_recursion_by_default():
+    compared = set()
+    for rows in read_data(ROOT / "results" / "search_time")["rows"].values():
+        default = {(row["workers"], row["placements"]): row["plan_bytes"] for row in rows if row["graph"] == "default"}
+        for row in (one for one in rows if one["search"] == "joint"):
+            assert row["plan_bytes"] <= default[row["workers"], row["placements"]], row
+            compared.add((row["model"], row["workers"], row["placements"]))
+    assert len(compared) == 3 * 3 * 2
+
+
+def test_joint_beside_the_recursion_is_told():
+    said = beside_recursive({"a": (9, 10), "b": (10, 10), "c": (11, 10)}, "`recursive`")
+    assert "1 move fewer bytes" in said
+    assert "(by up to 10.0%), 1 as many, and 1 more: c (10.0% more)." in said
+
+
+def test_toulbar2_agrees_wherever_it_ended():
+    rows = read_data(ROOT / "results" / "certificate")["rows"]
+    ended = [row for row in rows if "over" not in row["toulbar2"]]
+    assert {36_937_049_656, 58_308_157_496, 4_119_909_944} <= {row["toulbar2"]["bytes"] for row in ended}
+    assert all(row["toulbar2"]["bytes"] == row["joint"]["bytes"] == row["joint"]["bound"] for row in ended)
 
 
 def test_names_may_have_hyphens(monkeypatch):

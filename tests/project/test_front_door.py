@@ -3,6 +3,7 @@
 import pytest
 
 import planner
+import simulator
 from planner.errors import GraphError, PlanError
 
 
@@ -49,6 +50,39 @@ def test_what_is_no_graph(given):
 def test_what_is_no_model(source):
     with pytest.raises(GraphError, match="a model's name"):
         planner.model(source)
+
+
+@pytest.mark.parametrize("given", [None, 5, "graph"])
+@pytest.mark.parametrize(
+    "asked",
+    [planner.explain, lambda x: planner.diff(x, x), planner.lower, lambda x: simulator.simulate(x, "uniform-8")],
+)
+def test_what_is_no_plan(graph, given, asked):
+    with pytest.raises(PlanError, match=r"expected a plan, as planner\.plan returns, or the path"):
+        asked(graph if given == "graph" else given)
+
+
+def test_a_path_stands_for_its_plan(graph, tmp_path):
+    plan, path = planner.plan(graph, workers=2), tmp_path / "plan.json"
+    plan.save(path)
+    assert str(planner.explain(path)) == str(planner.explain(plan))
+    assert str(planner.diff(str(path), plan)) == str(planner.diff(plan, plan))
+    assert (planner.lower(path).bytes == plan.bytes).all()
+    assert str(simulator.simulate(path, "uniform-8")) == str(simulator.simulate(plan, "uniform-8"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"overlap": "no"}, "overlap: expected True or False, found 'no'"),
+        ({"prefetch": "1"}, "prefetch: expected a whole number from 0, found '1'"),
+        ({"prefetch": -1}, "prefetch: expected a whole number from 0, found -1"),
+        ({"machine": None}, "expected a machine, its name or its YAML file, found None"),
+    ],
+)
+def test_bad_options_of_a_simulation(graph, options, said):
+    with pytest.raises(PlanError, match=said):
+        simulator.simulate(planner.plan(graph, workers=2), **{"machine": "uniform-8", **options})
 
 
 def test_lists_and_the_commands_spelling_will_do(graph):

@@ -1,4 +1,4 @@
-"""What README.md and docs/extending.md show is run as it stands there, from an empty folder."""
+"""What README.md, docs/extending.md and docs/machines.md show is run as it stands there, from an empty folder."""
 
 import pytest
 
@@ -42,6 +42,12 @@ def test_the_readme_shows_what_an_explanation_prints(shell):
     for part in ('"X": "S0", "W": "S0", "Y": "S0"', '"X": "S1", "W": "S0", "Y": "S0"', '"Y": "i"', '"Y": "k"'):
         assert part in decided
         assert part in written
+
+
+def test_machines(shell):
+    folder, run = shell
+    run_page(blocks_of("docs/machines.md"), folder, run)
+    assert (folder / "imported.yaml").exists()
 
 
 def test_extending(shell):

@@ -2,9 +2,12 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
+import console_scripts
+from planner.plans.plan_json import load_plan
 from tests.project.conftest import SCRIPTS
 
 INTERRUPTED_BY_ITS_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -37,7 +40,28 @@ def test_a_pipe_that_is_closed_ends_in_silence(command, name):
     os.close(reader)
     done = command(name, "--help", stdout=writer)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+    ended = 128 + signal.SIGPIPE if name == "execute" else -signal.SIGPIPE
+    assert (done.returncode, done.stderr) == (ended, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(command, tmp_path, closed):
+    """A file that is written must not get a standard stream's number, into which others write."""
+    shell = ("sh", "-c", f'"$@" {closed}', "sh")
+    done = command("plan", "mlp-2-8", "--workers", "2", "-o", tmp_path / "plan.json", launcher=shell)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert load_plan(tmp_path / "plan.json").workers == 2
+
+
+@pytest.mark.parametrize(("name", "ends"), [("plan", True), ("execute", False)])
+def test_a_closed_socket_does_not_end_a_rank(monkeypatch, name, ends):
+    heard = signal.getsignal(signal.SIGPIPE)
+    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=lambda: None))
+    try:
+        getattr(console_scripts, name)()
+        assert (signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL) == ends
+    finally:
+        signal.signal(signal.SIGPIPE, heard)
 
 
 def test_head(command):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.report import Report
+from planner.report.schema import Report
 
 
 @pytest.fixture

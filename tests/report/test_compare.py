@@ -6,9 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from planner.report import ReportError
 from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
-from planner.report.schema import BufferUse, CheckResult, DeviceMemory, LinkUse, OutsideArena
+from planner.report.schema import BufferUse, CheckResult, DeviceMemory, LinkUse, OutsideArena, ReportError
 from planner.report.tables import byte_matrix, devices, links, seconds, summary
 
 

@@ -6,8 +6,8 @@ import click
 import pytest
 
 from planner.errors import GraphError, PlanError
-from planner.report import ReportError
 from planner.report.console import JobError, command_errors, progress, stdout
+from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
 from topologies import TopologyError

@@ -6,8 +6,7 @@ import math
 import msgspec
 import pytest
 
-from planner.report import Report, ReportError, finite, read_reports, write_reports
-from planner.report.schema import LinkUse
+from planner.report.schema import LinkUse, Report, ReportError, finite, read_reports, write_reports
 
 
 def test_round_trip(tmp_path, report):

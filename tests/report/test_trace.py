@@ -15,7 +15,7 @@ def test_trace_is_valid(tmp_path):
 
     data = json.loads((tmp_path / "trace.json").read_text())
     events = data["traceEvents"]
-    assert len(trace) == 4
+    assert sum(event["ph"] != "M" for event in events) == 4
     assert {event["ph"] for event in events} == {"M", "X", "C"}
     for event in events:
         assert isinstance(event["name"], str)
@@ -31,12 +31,3 @@ def test_trace_is_valid(tmp_path):
     assert names["process_name", 1, 0] == "worker 1"
     assert {names["thread_name", 1, 0], names["thread_name", 1, 1]} == {"compute", "receive"}
     assert first["tid"] == next(k[2] for k, v in names.items() if k[:2] == ("thread_name", 1) and v == "compute")
-
-
-def test_traces_of_ranks_merge():
-    one, two = Trace(), Trace()
-    one.interval((0, "compute"), "mm", 0, 1)
-    two.interval((1, "compute"), "mm", 0, 1)
-    one.extend(two.events)
-    assert len(one) == 2
-    assert {event["pid"] for event in one.events} == {0, 1}

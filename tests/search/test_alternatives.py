@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from planner.graph import GraphBuilder, Init, parts
+from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
@@ -16,6 +16,7 @@ from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.searchers import FREE
 from planner.search.space import Space
+from tests.graph import parts
 from tests.search.brute import least_bytes
 from tests.search.graphs import random_graph
 

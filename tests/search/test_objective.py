@@ -21,8 +21,7 @@ from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
 from tests.search.test_crossings import by_level
-from topologies import TopologyError, load_topology, parse_topology
-from topologies.load import FOLDER
+from topologies import TopologyError, full_text, load_topology, parse_topology
 
 MODELS = {
     "mlp-2-12": {"batch": 6},
@@ -77,7 +76,7 @@ def timed(ways, machine, name="recursive", placements="S,R"):
 
 def own(name, **changes):
     """One of the package's machines with some figures changed."""
-    text = (FOLDER / f"{name}.yaml").read_text()
+    text = full_text(name)
     for key, value in changes.items():
         text = re.sub(rf"{key}: [^,}}#\s]+", f"{key}: {value}", text)
     return parse_topology(text)

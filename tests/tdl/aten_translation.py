@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from tdl import TDLError
-from tdl.catalog.shape import reshape_attributes
+from tests.graph.reshaping import reshape_attributes
 from tests.kernels.calls import apply as run_kernel
 
 USED = set()

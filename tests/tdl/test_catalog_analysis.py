@@ -8,7 +8,7 @@ import pytest
 import tdl
 from executor.verification.cases import CASES, Draw
 from tdl import analysis
-from tdl.catalog.shape import reshape_attributes
+from tests.graph.reshaping import reshape_attributes
 
 
 def fresh():

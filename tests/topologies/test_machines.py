@@ -11,7 +11,7 @@ def p2():
 
 
 def test_the_packages_own_machines():
-    assert available() == ("p2.8xlarge", "uniform-8")
+    assert set(available()) >= {"p2.8xlarge", "uniform-K"}
 
 
 @pytest.mark.parametrize("name", ["p2.8xlarge", "p2.8xlarge.yaml"])
@@ -26,7 +26,7 @@ def test_a_path_wins(tmp_path, p2):
 
 
 def test_unknown_name_lists_what_exists():
-    with pytest.raises(TopologyError, match=r"^p3: expected .* one of p2\.8xlarge, uniform-8; found neither$"):
+    with pytest.raises(TopologyError, match=r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K; found neither$"):
         load_topology("p3")
 
 
@@ -106,7 +106,7 @@ description: one device
 device_types:
   - name: d
     peak_flop_per_s: {float32: 1e9}
-    memory_bytes: 1e6
+    memory_bytes: 1e9
     memory_bandwidth_bytes_per_s: 1e9
     efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}
     launch_latency_s: 0

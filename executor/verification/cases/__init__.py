@@ -16,7 +16,7 @@ __all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
 def _adam(draw: Draw) -> Case:
     shape = draw.shape()
     moments = (draw.array(*shape), draw.positive(*shape))
-    step = np.asarray(float(draw.number(1, 20)))
+    step = np.asarray(float(draw.size(1, 20)))
     attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
     return Case((draw.array(*shape), draw.array(*shape), *moments, step), attributes)
 

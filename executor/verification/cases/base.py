@@ -61,10 +61,6 @@ class Draw:
         """Return `number` of the numbers below `count`, ascending."""
         return tuple(sorted(self.subset(count, count)[:number]))
 
-    def number(self, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`, for an attribute that changes no shape."""
-        return int(self.generator.integers(low, high + 1))
-
     def array(self, *shape: int) -> Array:
         """Return values of both signs."""
         return self.generator.integers(-16, 17, shape) / 8

@@ -54,14 +54,14 @@ DOMAINS: Mapping[str, Domain] = {
 """Where functions of one operand are defined (and differentiable), unless everywhere."""
 
 ATTRIBUTES: Mapping[str, Callable[[Draw], Mapping[str, Value]]] = {
-    "clamp": lambda draw: [{"min": -1.5, "max": 1.0}, {"min": 0.5}, {"max": -0.25}][draw.number(0, 2)],
-    "elu": lambda draw: {"alpha": draw.number(1, 3) / 2, "scale": draw.number(1, 3) / 2},
-    "gelu": lambda draw: {"approximate": ("none", "tanh")[draw.number(0, 1)]},
-    "leaky_relu": lambda draw: {"negative_slope": draw.number(1, 3) / 8},
-    "lerp": lambda draw: {"weight": draw.number(1, 7) / 8},
-    **dict.fromkeys(SCALAR, lambda draw: {"value": (-2, -1, 1, 2, 3)[draw.number(0, 4)] / 2}),
-    "rpow_scalar": lambda draw: {"value": draw.number(1, 6) / 4},
-    **dict.fromkeys([name for name in BITS if name.endswith("_scalar")], lambda draw: {"value": draw.number(0, 7)}),
+    "clamp": lambda draw: [{"min": -1.5, "max": 1.0}, {"min": 0.5}, {"max": -0.25}][draw.size(0, 2)],
+    "elu": lambda draw: {"alpha": draw.size(1, 3) / 2, "scale": draw.size(1, 3) / 2},
+    "gelu": lambda draw: {"approximate": ("none", "tanh")[draw.size(0, 1)]},
+    "leaky_relu": lambda draw: {"negative_slope": draw.size(1, 3) / 8},
+    "lerp": lambda draw: {"weight": draw.size(1, 7) / 8},
+    **dict.fromkeys(SCALAR, lambda draw: {"value": (-2, -1, 1, 2, 3)[draw.size(0, 4)] / 2}),
+    "rpow_scalar": lambda draw: {"value": draw.size(1, 6) / 4},
+    **dict.fromkeys([name for name in BITS if name.endswith("_scalar")], lambda draw: {"value": draw.size(0, 7)}),
 }
 
 
@@ -122,19 +122,19 @@ def _square(draw: Draw, **attributes: Value) -> Case:
 
 
 def _diagonal(draw: Draw) -> Case:
-    return _square(draw, diagonal=draw.number(-2, 2))
+    return _square(draw, diagonal=draw.size(-2, 2))
 
 
 def _dropout(draw: Draw) -> Case:
     step = draw.generator.integers(0, 1000, ()).astype(float)
-    return Case((draw.array(*draw.shape()), step), {"p": draw.number(1, 7) / 8, "seed": draw.number(0, 5)})
+    return Case((draw.array(*draw.shape()), step), {"p": draw.size(1, 7) / 8, "seed": draw.size(0, 5)})
 
 
 def _random(draw: Draw, **attributes: Value) -> Case:
     shape = draw.shape()
     extents = {f"i{dim}": extent for dim, extent in enumerate(shape)}
     step = draw.generator.integers(0, 1000, ()).astype(float)
-    return Case((step,), {**attributes, "rank": len(shape), "seed": draw.number(0, 5), "extents": extents})
+    return Case((step,), {**attributes, "rank": len(shape), "seed": draw.size(0, 5), "extents": extents})
 
 
 def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Generate]:

@@ -35,7 +35,7 @@ def _product(draw: Draw) -> Case:
 
 def _mask(draw: Draw) -> Case:
     shape, dims, _ = _dims(draw)
-    return Case((draw.below(draw.number(1, 4), *shape),), {"dims": dims})
+    return Case((draw.below(draw.size(1, 4), *shape),), {"dims": dims})
 
 
 def _variance(draw: Draw, *, backward: bool) -> Case:

@@ -52,7 +52,7 @@ def _cat(draw: Draw) -> Case:
 def _select(draw: Draw, *, backward: bool) -> Case:
     shape = draw.shape()
     dim = draw.size(0, len(shape) - 1)
-    attributes: dict[str, Value] = {"dim": dim, "index": draw.number(0, shape[dim] - 1)}
+    attributes: dict[str, Value] = {"dim": dim, "index": draw.size(0, shape[dim] - 1)}
     if not backward:
         return Case((draw.array(*shape),), attributes)
     rest = shape[:dim] + shape[dim + 1 :]
@@ -75,7 +75,7 @@ def _slice(draw: Draw, *, backward: bool) -> Case:
 def _pad(draw: Draw) -> Case:
     shape = draw.shape()
     low, high = (tuple(draw.size(0, 2) for _ in shape) for _ in range(2))
-    value = (0.0, -1.5)[draw.number(0, 1)]
+    value = (0.0, -1.5)[draw.size(0, 1)]
     attributes: dict[str, Value] = {"low": low, "high": high, "value": value, "sizes": shape}
     padded = tuple(map(sum, zip(low, shape, high, strict=True)))
     return Case((draw.array(*shape),), attributes, shapes=(padded,))
@@ -139,7 +139,7 @@ def _index_of(draw: Draw) -> Case:
 
 def _arange(draw: Draw) -> Case:
     extents: dict[str, Value] = {"i": draw.size(2, 64)}
-    return Case((), {"start": draw.number(-3, 3), "step": draw.number(1, 3), "extents": extents})
+    return Case((), {"start": draw.size(-3, 3), "step": draw.size(1, 3), "extents": extents})
 
 
 CASES: dict[str, Generate] = {

@@ -8,20 +8,11 @@ from tdl.catalog.pointwise import BINARY, OPERATORS, SCALAR, UNARY
 
 def _of_result(op: str) -> Rule:
     """Return the rule: `op` of the arriving gradient and the forward result."""
-
-    def rule(b: Backward) -> Gradients:
-        return (b.emit(op, (b.gradient, b.result), 0),)
-
-    return rule
+    return lambda b: (b.emit(op, (b.gradient, b.result), 0),)
 
 
-def _of_operand(op: str) -> Rule:
-    """Return the rule: `op` of the arriving gradient and the forward operand."""
-
-    def rule(b: Backward) -> Gradients:
-        return (b.emit(op, (b.gradient, b.node.inputs[0]), 0),)
-
-    return rule
+def _log(b: Backward) -> Gradients:
+    return (b.emit("div", (b.gradient, b.node.inputs[0]), 0),)
 
 
 def _neg(b: Backward) -> Gradients:
@@ -169,7 +160,7 @@ RULES: dict[str, Rule] = {
     "sigmoid": _of_result("sigmoid_backward"),
     "tanh": _of_result("tanh_backward"),
     "exp": _of_result("mul"),
-    "log": _of_operand("div"),
+    "log": _log,
     "neg": _neg,
     "scale": _scale,
     "cast": _cast,

@@ -12,7 +12,7 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Value
 from tdl import TDLError
-from tdl.catalog.shape import reshape_attributes
+from tests.graph.reshaping import reshape_attributes
 
 
 def reshape(b: GraphBuilder, x: str, shape: Sequence[int], name: str) -> str:
@@ -78,14 +78,14 @@ def _normalize(
     return b.apply("normalize", x, mean, var, weight, bias, name=name, **attributes)
 
 
-def layer_norm(b: GraphBuilder, x: str, weight: str, bias: str, name: str, eps: float = 1e-5) -> str:  # noqa: PLR0913, PLR0917
+def layer_norm(b: GraphBuilder, x: str, weight: str, bias: str, name: str, eps: float = 1e-5) -> str:  # noqa: PLR0917
     """Normalise over the last dimensions, those of the weight."""
     rank = len(b.shape(x))
     kept = rank - len(b.shape(weight))
     return _normalize(b, (x, weight, bias), name, (tuple(range(kept)), tuple(range(kept, rank))), eps)
 
 
-def group_norm(  # noqa: PLR0913, PLR0917
+def group_norm(  # noqa: PLR0917
     b: GraphBuilder, x: str, weight: str, bias: str, groups: int, name: str, eps: float = 1e-5
 ) -> str:
     """Normalise [n, c, ...] over each of `groups` groups of channels."""
@@ -106,7 +106,7 @@ def rms_norm(b: GraphBuilder, x: str, weight: str, name: str, eps: float = 1e-6)
     return b.apply("mul", normal, weight, name=name, dims=(last,))
 
 
-def attention(b: GraphBuilder, query: str, key: str, value: str, name: str, causal: bool = True) -> str:  # noqa: PLR0913, PLR0917
+def attention(b: GraphBuilder, query: str, key: str, value: str, name: str, causal: bool = True) -> str:  # noqa: PLR0917
     """Scaled dot-product attention of [b, h, s, d] tensors, each position on itself and those before if causal."""
     scores = b.apply("einsum", query, key, name=f"{name}.products", equation="bhqd,bhkd->bhqk")
     scores = b.apply("scale", scores, name=f"{name}.scores", factor=b.shape(query)[-1] ** -0.5)
@@ -116,7 +116,7 @@ def attention(b: GraphBuilder, query: str, key: str, value: str, name: str, caus
     return b.apply("einsum", weights, value, name=name, equation="bhqk,bhkd->bhqd")
 
 
-def convolution_1d(  # noqa: PLR0913, PLR0917
+def convolution_1d(  # noqa: PLR0917
     b: GraphBuilder,
     x: str,
     weight: str,

@@ -1,0 +1,1 @@
+"""The plan that is found by default beside those of every alternative, under S and S,R."""

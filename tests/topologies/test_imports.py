@@ -1,0 +1,244 @@
+"""Imports of small descriptions worked out by hand, and of real ones where they are."""
+
+from collections import Counter
+
+import pytest
+
+from tests.topologies.samples import HWLOC, MATRIX, NCCL, NVLINKS, PROVIDER, REAL, needs_real
+from topologies import TopologyError, parse_topology
+from topologies.imports import import_machine
+
+V100 = "v100-sxm2-16gb"
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def run(text, device=None, name="given"):
+        path = tmp_path / name
+        path.write_text(text)
+        return import_machine(path, device)
+
+    return run
+
+
+def links(machine):
+    return {link.ends: (link.type, link.count) for link in machine.links}
+
+
+def physical_links(machine):
+    found = Counter()
+    for link in machine.links:
+        found[link.type] += link.count
+    return found
+
+
+def test_nccl(imported):
+    found = imported(NCCL)
+    machine = found.machine
+    assert [device.type for device in machine.devices] == [V100] * 4  # by their PCI identity
+    assert links(machine) == {
+        ("pcie0", "cpu0"): ("pcie3x16-uplink", 1),
+        ("gpu1", "pcie0"): ("pcie3x8", 1),
+        ("gpu0", "pcie0"): ("pcie3x16", 1),  # left open in the file
+        ("nic0", "pcie0"): ("pcie3x16-uplink", 1),
+        ("gpu2", "cpu1"): ("pcie4x16", 1),
+        ("gpu3", "cpu1"): ("pcie4x16", 1),
+        ("cpu0", "cpu1"): ("upi-skylake", 1),
+        ("gpu0", "gpu1"): ("nvlink2", 2),
+        ("gpu2", "nvswitch0"): ("nvlink2-switch", 6),
+        ("gpu3", "nvswitch0"): ("nvlink2-switch", 6),
+    }
+    (narrow,) = (link for link in machine.links if link.type == "pcie3x8")
+    assert narrow.bandwidth_bytes_per_s == 6e9  # NCCL: 12e9 for sixteen lanes
+    assert machine.route(0, 1).nodes == ("gpu0", "gpu1")
+    assert machine.route(2, 3).nodes == ("gpu2", "nvswitch0", "gpu3")
+    assert machine.route(0, 3).nodes == ("gpu0", "pcie0", "cpu0", "cpu1", "gpu3")
+    assert any("generation 3, 16 lanes" in note for note in found.notes)
+
+
+def test_what_is_written_is_what_was_imported(imported):
+    found = imported(NCCL)
+    again = parse_topology(found.text)
+    assert (again.links, again.devices, again.resources) == (
+        found.machine.links,
+        found.machine.devices,
+        found.machine.resources,
+    )
+    assert all(f"# {note}\n" in found.text for note in found.notes)
+
+
+def test_a_providers_file_lists_neither_types_nor_nvlinks(imported):
+    with pytest.raises(TopologyError, match=r"given: expected --device, as the file does not say .* a100-sxm4-40gb"):
+        imported(PROVIDER)
+    found = imported(PROVIDER, "a100-sxm4-40gb")
+    assert physical_links(found.machine) == {"pcie4x16": 2, "pcie4x16-uplink": 2}
+    assert any("lists no NVLinks; a100-sxm4-40gb may have up to 12" in note for note in found.notes)
+
+
+def test_a_matrix(imported):
+    machine = imported(MATRIX, "gtx-1080").machine
+    assert links(machine) == {
+        ("gpu0", "pcie0"): ("pcie3x16", 1),
+        ("gpu1", "pcie0"): ("pcie3x16", 1),
+        ("gpu2", "pcie1"): ("pcie3x16", 1),
+        ("nic0", "pcie1"): ("pcie3x16-uplink", 1),
+        ("pcie0", "pcie2"): ("pcie3x16-uplink", 1),
+        ("pcie1", "pcie2"): ("pcie3x16-uplink", 1),
+        ("gpu3", "bridge0"): ("pcie3x16", 1),
+        ("gpu4", "bridge0"): ("pcie3x16", 1),
+        ("pcie2", "cpu0"): ("pcie3x16-uplink", 1),
+        ("bridge0", "cpu1"): ("pcie3x16-uplink", 1),
+        ("cpu0", "cpu1"): ("upi-skylake", 1),
+    }
+
+
+def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
+    switched = imported(NVLINKS, "a100-sxm4-80gb").machine
+    assert {link.count for link in switched.links if link.type == "nvlink3-switch"} == {12}
+    assert switched.route(0, 3).nodes == ("gpu0", "nvswitch0", "gpu3")
+    meshed = imported(NVLINKS.replace("NV12", "NV4 "), "a100-sxm4-80gb").machine
+    assert physical_links(meshed)["nvlink3"] == 6 * 4
+    assert meshed.route(0, 3).nodes == ("gpu0", "gpu3")
+
+
+def test_hwloc(imported):
+    machine = imported(HWLOC).machine
+    assert [device.type for device in machine.devices] == ["p100-sxm2-16gb"] * 3
+    found = {(*link.ends, link.type) for link in machine.links}
+    assert found == {
+        ("pcie0", "cpu0", "pcie3x16-uplink"),
+        ("gpu0", "pcie0", "pcie3x16"),
+        ("gpu1", "pcie0", "pcie3x8"),
+        ("gpu2", "cpu1", "pcie3x16"),  # its port is no switch; the speed is left open
+        ("cpu0", "cpu1", "upi-skylake"),
+        ("gpu0", "gpu1", "nvlink-40000MBps"),
+        ("gpu0", "cpu0", "nvlink-20000MBps"),
+    }
+    (nvlink,) = (link for link in machine.links if link.ends == ("gpu0", "gpu1"))
+    assert nvlink.bandwidth_bytes_per_s == 40e9
+
+
+ROW = "GPU1    NV12     X      NV12    NV12    0-31\n"
+BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system>&b;</system>'
+ERRORS = {
+    "empty": ("", None, "expected a line that names GPU0"),
+    "other text": ("hello\nworld\n", None, "expected a line that names GPU0"),
+    "a row missing": (NVLINKS.replace(ROW, ""), V100, "expected a row for GPU1, found none"),
+    "a row cut": (NVLINKS.replace(ROW, "GPU1 NV12 X\n"), V100, "GPU1: expected 4 entries, found 2"),
+    "a diagonal": (NVLINKS.replace("GPU0     X ", "GPU0   PIX "), V100, "GPU0, GPU0: expected X, found 'PIX'"),
+    "a word": (
+        NVLINKS.replace("GPU0     X      NV12", "GPU0     X      NVX"),
+        V100,
+        "GPU0, GPU1: expected PIX, .*'NVX'",
+    ),
+    "two ways": (MATRIX.replace("GPU1    PIX", "GPU1    PXB"), V100, "GPU1, GPU0: expected the same both ways"),
+    "no tree": (
+        "GPU0 GPU1 GPU2\nGPU0 X PIX SYS\nGPU1 PIX X PIX\nGPU2 SYS PIX X\n",
+        V100,
+        "GPU0, GPU2: expected them closer, .* found SYS",
+    ),
+    "nvlinks of none": (NVLINKS, "gtx-1080", "expected a --device with NVLinks, .* found gtx-1080"),
+    "unknown device": (NVLINKS, "v1000", r"^--device: expected a type of device \(a100.*\), found 'v1000'"),
+    "not XML": ("<system>", None, "expected XML, found no element found|expected XML, found"),
+    "other XML": ("<platform/>", None, "expected <system> .*, found <platform>"),
+    "entities": (BOMB, None, "expected XML without entities of its own, found <!ENTITY"),
+    "deep": ("<system>" + "<pci>" * 5000 + "</pci>" * 5000 + "</system>", None, "at most 100 elements deep"),
+    "no GPU": ("<system><cpu><pci busid='1'/></cpu></system>", V100, "expected GPUs, found no <gpu>"),
+    "no processor": ("<system><pci busid='1' class='0x030200'/></system>", V100, "expected <cpu> elements"),
+    "GPU elsewhere": (
+        "<system><cpu/><pci busid='1' class='0x030200'/></system>",
+        V100,
+        "expected every GPU in the <pci> elements of a <cpu>",
+    ),
+    "one bus twice": (NCCL.replace("0000:12:00.0", "0000:11:00.0"), None, "busid: expected a new one"),
+    "count": (NCCL.replace('count="6"', 'count="many"'), None, "<nvlink> count: expected a number .*'many'"),
+    "unequal counts": (NCCL.replace('count="2"', 'count="1"', 1), None, "count: expected the same both ways"),
+    "width": (NCCL.replace('link_width="8"', 'link_width="-8"'), None, "link_width: expected a number .*'-8'"),
+    "hwloc without GPU": (HWLOC.replace("10de", "8086"), V100, "expected GPUs, found no PCIDev"),
+    "hwloc's matrix": (
+        HWLOC.replace("1000000 40000 ", "1000000 "),
+        None,
+        "expected a number for each two of 3, found 8",
+    ),
+    "hwloc's speed": (HWLOC.replace('"7.876923"', '"fast"'), None, "pci_link_speed: expected .*, found 'fast'"),
+}
+
+
+@pytest.mark.parametrize(("text", "device", "message"), ERRORS.values(), ids=ERRORS)
+def test_what_cannot_be_imported_is_one_line(imported, text, device, message):
+    with pytest.raises(TopologyError, match=message) as caught:
+        imported(text, device)
+    assert "\n" not in str(caught.value)
+
+
+GPUS_AND_NVLINKS = {
+    "4A100_2CX6": (4, {"nvlink3-switch": 48}),
+    "8A100_4CX6": (8, {"nvlink3-switch": 96}),
+    "aws_p4d.": (8, {}),
+    "aws_p4de": (8, {}),
+    "azure_ncv4": (4, {}),
+    "azure_ndv2": (8, {}),
+    "azure_ndv4": (8, {}),
+    "azure_ndv5": (8, {}),
+    "dgx1_v100_8gpu_1ib": (8, {"nvlink2": 24}),
+    "dgx1_v100_8gpu_2ib": (8, {"nvlink2": 24}),
+    "pcie_8x_gtx1080": (8, {}),
+    "pcie_8x_titanx": (8, {}),
+}
+"""Counted in the files: of NVLinks between two GPUs both ends are listed, 48 of the DGX-1's 24."""
+
+
+@needs_real
+def test_there_are_fourteen_real_nccl_files():
+    assert len(list((REAL / "nccl_xml").glob("*.xml"))) == len(GPUS_AND_NVLINKS) + 2
+
+
+@needs_real
+@pytest.mark.parametrize("name", GPUS_AND_NVLINKS)
+def test_real_nccl_files(name):
+    (path,) = (REAL / "nccl_xml").glob(f"{name}*")
+    known = "A100" in name or "dgx1" in name  # by the PCI identity in the file
+    machine = import_machine(path, None if known else V100).machine
+    nvlinks = {kind: count for kind, count in physical_links(machine).items() if kind.startswith("nvlink")}
+    assert (len(machine.devices), nvlinks) == GPUS_AND_NVLINKS[name]
+
+
+@needs_real
+@pytest.mark.parametrize("name", ["aws_g5", "aws_p5"])
+def test_real_nccl_files_without_gpus(name):
+    (path,) = (REAL / "nccl_xml").glob(f"{name}*")
+    with pytest.raises(TopologyError, match="expected GPUs, found no <gpu>"):
+        import_machine(path, V100)
+
+
+@needs_real
+def test_the_real_dgx_1_is_the_packages(tmp_path):
+    """Two descriptions of one mesh, however its GPUs are numbered: as many pairs of each kind."""
+    machine = import_machine(next((REAL / "nccl_xml").glob("dgx1*1ib*"))).machine
+    pairs = Counter(link.count for link in machine.links if link.type == "nvlink2")
+    assert pairs == {1: 8, 2: 8}
+    matrix = import_machine(next((REAL / "smi_topo").glob("dgx1*")), V100).machine
+    assert Counter(link.count for link in matrix.links if link.type == "nvlink2") == pairs
+
+
+@needs_real
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("6gpu", 6), ("8gpu_PIX", 8), ("8gpu_pcie", 8), ("dgx1", 8), ("dgx2", None), ("dgxA100", None)]
+)
+def test_real_matrices(name, gpus):
+    (path,) = (REAL / "smi_topo").glob(f"{name}*")
+    if gpus is None:  # only parts of these were readable
+        with pytest.raises(TopologyError, match="expected"):
+            import_machine(path, V100)
+    else:
+        assert len(import_machine(path, V100).machine.devices) == gpus
+
+
+@needs_real
+def test_real_hwloc_files():
+    power8 = import_machine(REAL / "other" / "hwloc_power8gpudistances.xml").machine
+    assert [device.type for device in power8.devices] == ["p100-sxm2-16gb"] * 4
+    assert {link.bandwidth_bytes_per_s for link in power8.links if link.type.startswith("nvlink")} == {40e9}
+    assert power8.route(0, 1).nodes == ("gpu0", "gpu1")
+    normal = import_machine(REAL / "other" / "hwloc_32em64t-2n8c2t-pci-normalio.xml", V100).machine
+    assert len(normal.devices) == 4  # three of NVIDIA's, one of AMD's; the server's own graphics is none

@@ -1,0 +1,144 @@
+"""The package's machines, devices and links, against figures worked out by hand from their sources."""
+
+import re
+import warnings
+
+import pytest
+
+from topologies import TopologyError, available, full_text, levels, library, load_topology, parse_topology
+
+NAMES = [re.sub(r"-K$", "-2", name) for name in available()]
+
+
+def gpus(name, count):
+    return [device.type for device in load_topology(name).devices] == [load_topology(name).devices[0].type] * count
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_machine_loads_without_doubts_and_says_the_same_in_full(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine = load_topology(name)
+    again = parse_topology(full_text(name))
+    assert machine.name == name
+    assert (again.devices, again.links, again.resources) == (machine.devices, machine.links, machine.resources)
+    assert dict(again.routes) == dict(machine.routes)
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_machine_names_sources(name):
+    text = (library.MACHINES / f"{name}.yaml").read_text()
+    assert re.search(
+        r"github\.com|data sheet|white paper|Amazon|NVIDIA|p2\.8xlarge|\(Tofu\)", text.partition("format:")[0]
+    )
+
+
+@pytest.mark.parametrize("name", library.device_names())
+def test_every_device_is_found_by_its_name_and_identity(name):
+    kind = library.device_type(name)
+    assert kind.name == name
+    assert kind.pci_ids
+    others = [library.device_type(other) for other in library.device_names() if other != name]
+    assert not {one for other in others for one in other.pci_ids} & set(kind.pci_ids)
+    if kind.nvlinks is not None:
+        assert {kind.nvlinks.direct, kind.nvlinks.switched} <= set(library.link_types())
+
+
+COUNTS = {
+    "p2.8xlarge": 8,
+    "p2.8xlarge-halves": 8,
+    "p2.16xlarge": 16,
+    "pcie-8x-gtx1080": 8,
+    "pcie-8x-rtx4090": 8,
+    "dgx-1-p100": 8,
+    "dgx-1-v100": 8,
+    "p4d.24xlarge": 8,
+    "hgx-h100": 8,
+    "hgx-h200": 8,
+    "p4d-nodes-2": 16,
+    "p4d-nodes-16": 128,
+    "hgx-h100-nodes-2": 16,
+    "hgx-h100-nodes-16": 128,
+    "uniform-1": 1,
+    "uniform-16": 16,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_devices(name):
+    assert gpus(name, COUNTS[name])
+
+
+def test_halves_share_one_link():
+    whole, halves = load_topology("p2.8xlarge"), load_topology("p2.8xlarge-halves")
+    assert halves.route(0, 3).nodes == ("gpu0", "board0", "half0", "board1", "gpu3")
+    assert halves.route(0, 4).nodes == ("gpu0", "board0", "half0", "half1", "board2", "gpu4")
+    # all 32 pairs between the halves cross 10.5e9 bytes/s each way: 16 a direction; from a board, 8 of them
+    assert levels(halves, (2, 4))[0].bandwidth_bytes_per_s == pytest.approx(32 / 16 * 10.5e9)
+    assert levels(whole, (2, 4))[0].bandwidth_bytes_per_s == pytest.approx(32 / 8 * 10.5e9)
+
+
+def test_two_sockets():
+    machine = load_topology("pcie-8x-gtx1080")
+    assert machine.route(0, 1).nodes == ("gpu0", "plx0", "gpu1")
+    assert machine.route(0, 2).nodes == ("gpu0", "plx0", "cpu0", "plx1", "gpu2")
+    assert machine.route(0, 7).nodes == ("gpu0", "plx0", "cpu0", "cpu1", "plx3", "gpu7")
+    assert machine.bandwidth_bytes_per_s(0, 7) == 6e9  # NCCL's QPI
+
+
+@pytest.mark.parametrize(("name", "links", "bandwidth"), [("dgx-1-p100", 4, 18e9), ("dgx-1-v100", 6, 20e9)])
+def test_cube_meshes(name, links, bandwidth):
+    machine = load_topology(name)
+    nvlinks = [link for link in machine.links if link.type.startswith("nvlink")]
+    for device in machine.devices:  # every GPU uses all of its NVLinks
+        assert sum(link.count for link in nvlinks if device.name in link.ends) == links
+    assert machine.bandwidth_bytes_per_s(0, 1) == bandwidth
+    within = {frozenset(link.ends) for link in nvlinks}
+    assert {frozenset((f"gpu{a}", f"gpu{b}")) for h in (0, 4) for a in range(h, h + 4) for b in range(h, a)} <= within
+    assert len(within) == 16
+    assert machine.route(0, 5).nodes == ("gpu0", "plx0", "cpu0", "cpu1", "plx2", "gpu5")  # GPUs pass nothing on
+
+
+@pytest.mark.parametrize(("name", "bandwidth"), [("p4d.24xlarge", 12 * 20e9), ("hgx-h100", 18 * 20.6e9)])
+def test_switched_nvlinks(name, bandwidth):
+    machine = load_topology(name)
+    assert machine.route(2, 5).nodes == ("gpu2", "nvswitch", "gpu5")
+    assert machine.bandwidth_bytes_per_s(2, 5) == pytest.approx(bandwidth)
+    assert machine.route(2, 5).latency_s == pytest.approx(3.4e-6)
+    # everyone to everyone: each GPU's links carry seven messages each way
+    assert levels(machine, (8,))[0].bandwidth_bytes_per_s == pytest.approx(8 * bandwidth)
+
+
+def test_nodes_and_their_network():
+    machine = load_topology("p4d-nodes-2")
+    route = machine.route(1, 15)
+    assert route.nodes == (
+        *("node0/gpu1", "node0/plx0", "node0/nic0", "network"),
+        *("node1/nic3", "node1/plx3", "node1/gpu7"),
+    )
+    assert machine.bandwidth_bytes_per_s(1, 15) == 12e9
+    assert machine.route(1, 6).nodes == ("node0/gpu1", "node0/nvswitch", "node0/gpu6")
+    # between nodes 2 x 8 x 8 pairs; an adapter serves two GPUs, 16 of the pairs each way
+    assert levels(machine, (2, 8))[0].bandwidth_bytes_per_s == pytest.approx(128 / 16 * 12e9)
+
+
+def test_what_hosts_stage():
+    machine = load_topology("pcie-8x-rtx4090")
+    names = {machine.resources[r].name: amount for r, amount in machine.route(0, 7).uses}
+    assert names == {
+        "gpu0->cpu0": 1,
+        "cpu0->cpu1": 1,
+        "cpu1->gpu7": 1,
+        "dram0": 2,
+        "dram1": 2,
+        "gpu0.memory": 1,
+        "gpu7.memory": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["uniform-0", "uniform-08", "uniform--1", "uniform-12345", "uniform-"])
+def test_families_take_numbers(name):
+    with pytest.raises(TopologyError, match=r"expected a number instead of K, as in uniform-16; found none"):
+        load_topology("uniform-K")
+    with pytest.raises(TopologyError, match="expected a topology file or one of"):
+        load_topology(name)

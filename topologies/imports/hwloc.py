@@ -1,0 +1,165 @@
+"""hwloc's XML (`lstopo --of xml`), with the PCI devices that hwloc lists when it is asked for I/O.
+
+GPUs are display devices of NVIDIA or AMD; others (a server's own graphics) are left out. A bridge with one device
+behind it is a port, not a switch.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from topologies import library
+from topologies.errors import TopologyError
+from topologies.imports.parts import Parts
+from topologies.schema import LinkType
+
+LANE = {1: 0.25, 2: 0.5, 3: 128 / 130, 4: 2 * 128 / 130, 5: 4 * 128 / 130}  # 1e9 bytes/s, by generation
+WIDTHS = (16, 8, 4, 2, 1)
+DISPLAY, NETWORK, NVSWITCH = "03", "02", "0680"
+_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}:[0-9a-f]{4})\]")
+_MAKERS = ("10de", "1002")
+_MOST = 4096
+
+
+def read_hwloc(root: ET.Element, parts: Parts) -> None:
+    """Read a <topology>; raises `TopologyError` where it lists no GPU or contradicts itself."""
+    _Reader(root, parts).read()
+
+
+class _Reader:
+    def __init__(self, root: ET.Element, parts: Parts) -> None:
+        self.root, self.parts = root, parts
+        self.named: dict[str, str] = {}  # nodes by hwloc's own numbers
+        self.processors: list[str] = []
+
+    def read(self) -> None:
+        if not any(map(_is_gpu, self.root.iter("object"))):
+            raise TopologyError(
+                "expected GPUs, found no PCIDev of class 03.. by NVIDIA or AMD (was lstopo run with --io?)"
+            )
+        for element in self.root.iter("object"):
+            if element.get("type") in {"Package", "Socket"}:
+                self.processors.append(self._name(element, self.parts.add_switch("cpu")))
+        if not self.processors:
+            self.processors.append(self.parts.add_switch("cpu"))
+        self._walk(self.root, None, None)
+        if len(self.processors) > 1:
+            self.parts.note("Links between processors are taken for upi-skylake.")
+            self.parts.join_sockets(self.processors, "upi-skylake")
+        for matrix in (*self.root.iter("distances2"), *self.root.iter("distances2hetero")):
+            if matrix.get("name") == "NVLinkBandwidth":
+                self._join_nvlinks(matrix)
+
+    def _name(self, element: ET.Element, name: str) -> str:
+        self.named[element.get("gp_index", "")] = name
+        return name
+
+    def _walk(self, element: ET.Element, processor: str | None, above: str | None) -> None:
+        """Go through an object's children; `above` is what PCI devices hang on, once a bridge has been passed."""
+        for child in element.findall("object"):
+            match child.get("type"):
+                case "Package" | "Socket":
+                    self._walk(child, self.named[child.get("gp_index", "")], None)
+                case "Bridge":
+                    self._bridge(child, processor, above or self._host(processor))
+                case "PCIDev":
+                    self._device(child, above or self._host(processor))
+                case _:
+                    self._walk(child, processor, above)
+
+    def _host(self, processor: str | None) -> str:
+        if processor is None and len(self.processors) > 1:
+            self.parts.note("PCI devices of no processor in particular are put on the first.")
+        return processor or self.processors[0]
+
+    def _bridge(self, element: ET.Element, processor: str | None, above: str) -> None:
+        behind = [child for child in element.findall("object") if any(map(_counts, child.iter("object")))]
+        if element.get("bridge_type") == "1-1" and len(behind) > 1:
+            switch = self.parts.add_switch("pcie")
+            self.parts.link(switch, above, self._pcie(element, uplink=True))
+            above = switch
+        if behind:
+            self._walk(element, processor, above)
+
+    def _device(self, element: ET.Element, above: str) -> None:
+        kind, identity = _pci(element)
+        if _is_gpu(element):
+            name = self.parts.add_gpu(len(self.parts.devices), identity)
+        elif kind.startswith(NETWORK):
+            name = self.parts.add_switch("nic")
+        else:
+            return
+        for inner in element.iter("object"):
+            self._name(inner, name)
+        self.parts.link(name, above, self._pcie(element, uplink=not _is_gpu(element)))
+
+    def _pcie(self, element: ET.Element, *, uplink: bool) -> str:
+        speed = _speed(element)
+        if speed == 0:
+            self.parts.note("PCIe links without a speed are taken for generation 3, 16 lanes.")
+            return self.parts.pcie(3, 16, uplink=uplink)
+        known = ((generation, width) for width in WIDTHS for generation in LANE)
+        generation, width = min(known, key=lambda one: abs(LANE[one[0]] * one[1] / speed - 1))
+        return self.parts.pcie(generation, width, uplink=uplink)
+
+    def _join_nvlinks(self, matrix: ET.Element) -> None:
+        """Link what a square matrix of bandwidths, in 1e6 bytes/s, names."""
+        names = [self._node(word) for text in matrix.iter("indexes") for word in (text.text or "").split()]
+        words = [word for text in matrix.iter("u64values") for word in (text.text or "").split()]
+        if len(names) > _MOST or len(words) != len(names) ** 2 or not all(word.isdecimal() for word in words):
+            raise TopologyError(f"<{matrix.tag}>: expected a number for each two of {len(names)}, found {len(words)}")
+        total: dict[tuple[str, str], int] = {}
+        for i, a in enumerate(names):
+            for j, b in enumerate(names):
+                value = int(words[i * len(names) + j][:20])
+                if i < j and a and b and a != b and value:
+                    total[a, b] = total.get((a, b), 0) + value
+        for (a, b), megabytes in total.items():
+            self.parts.link(a, b, self._nvlink(megabytes, switched="nvswitch0" in {a, b}))
+
+    def _node(self, word: str) -> str:
+        """Return the node of `OSDev:332`, or of `332`; "" for what is none; all NVSwitches are one."""
+        identity = word.rpartition(":")[2]
+        if identity in self.named:
+            return self.named[identity]
+        for element in self.root.iter("object"):
+            if element.get("gp_index") == identity and _pci(element)[0] == NVSWITCH:
+                known = "nvswitch0" in {entry.name for entry in self.parts.switches}
+                return self._name(element, "nvswitch0" if known else self.parts.add_switch("nvswitch"))
+        return ""
+
+    def _nvlink(self, megabytes: int, *, switched: bool) -> str:
+        name = f"nvlink-{megabytes}MBps" + ("-switch" if switched else "")
+        like = library.link_types()["nvlink3-switch" if switched else "nvlink3"]
+        self.parts.link_types[name] = LinkType(
+            name=name, bandwidth_bytes_per_s=megabytes * 1e6, direction="each", latency_s=like.latency_s
+        )
+        return name
+
+
+def _pci(element: ET.Element) -> tuple[str, str]:
+    """Class and vendor:device of a PCI device; empty for other objects."""
+    found = _PCI_TYPE.match(element.get("pci_type", "")) if element.get("type") == "PCIDev" else None
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _is_gpu(element: ET.Element) -> bool:
+    kind, identity = _pci(element)
+    return kind.startswith(DISPLAY) and identity.startswith(_MAKERS)
+
+
+def _counts(element: ET.Element) -> bool:
+    return _is_gpu(element) or _pci(element)[0].startswith(NETWORK)
+
+
+def _speed(element: ET.Element) -> float:
+    """Return what a link carries, in 1e9 bytes/s; 0 where that is not known."""
+    text = element.get("pci_link_speed") or "0"
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e4:
+        raise TopologyError(f"pci_link_speed: expected 1e9 bytes/s, found {text!r}")
+    return found

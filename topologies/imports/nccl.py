@@ -1,0 +1,162 @@
+"""NCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes, and cloud providers give for NCCL_TOPO_FILE.
+
+GPUs are <gpu> elements or, in providers' files, PCI devices of a display class. What speed a file leaves open NCCL
+takes for PCIe generation 3 with 16 lanes; so does this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from topologies.errors import TopologyError
+from topologies.imports.parts import Parts
+from topologies.imports.xml import number
+
+SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation
+_SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
+_DISPLAY, _NETWORK, _NVSWITCH, _NVLINK_TO_CPU = "0x03", "0x02", "0x068000", "0x068001"
+
+
+def read_nccl(root: ET.Element, parts: Parts) -> None:
+    """Read a <system>; raises `TopologyError` where it lists no GPU or contradicts itself."""
+    _Reader(root, parts).read()
+
+
+class _Reader:
+    def __init__(self, root: ET.Element, parts: Parts) -> None:
+        self.root, self.parts = root, parts
+        self.gpus: dict[str, str] = {}  # by bus
+        self.processor_of: dict[str, str] = {}
+        self.nvlinks: list[tuple[str, ET.Element]] = []
+
+    def read(self) -> None:
+        found = [element for element in self.root.iter("pci") if _is_gpu(element)]
+        if not found:
+            raise TopologyError("expected GPUs, found no <gpu> and no <pci> of class 0x03....")
+        for index, element in _numbered(found):
+            self._add_gpu(index, element)
+        processors = [(element, self.parts.add_switch("cpu")) for element in self.root.iter("cpu")]
+        if not processors:
+            raise TopologyError("expected <cpu> elements around the PCI devices, found none")
+        for element, name in processors:
+            for child in element:
+                self._hang(child, name, name)
+        if len(self.processor_of) < len(self.gpus):
+            raise TopologyError("expected every GPU in the <pci> elements of a <cpu>, found one elsewhere")
+        if len(processors) > 1:
+            self.parts.join_sockets((name for _, name in processors), self._socket_link(processors[0][0]))
+        self._join_nvlinks()
+        if not self.nvlinks:
+            self.parts.note_missing_nvlinks()
+
+    def _add_gpu(self, index: int, element: ET.Element) -> None:
+        bus = element.get("busid", "").lower()
+        if bus in self.gpus:
+            raise TopologyError(f"<pci> busid: expected a new one, found {bus!r} twice")
+        self.gpus[bus] = self.parts.add_gpu(index, _pci_id(element))
+
+    def _hang(self, element: ET.Element, above: str, processor: str) -> None:
+        """Hang a PCI device, and what is behind it, on what is above it."""
+        if element.tag != "pci":
+            return
+        if _is_gpu(element):
+            name = self.gpus[element.get("busid", "").lower()]
+            self.processor_of[name] = processor
+            self.nvlinks += [(name, link) for gpu in element.iter("gpu") for link in gpu.iter("nvlink")]
+            self.parts.link(name, above, self._pcie(element, uplink=False))
+        elif _is_adapter(element):
+            self.parts.link(self.parts.add_switch("nic"), above, self._pcie(element, uplink=True))
+        elif any(_is_gpu(inner) or _is_adapter(inner) for inner in element.iter("pci")):
+            name = self.parts.add_switch("pcie")
+            self.parts.link(name, above, self._pcie(element, uplink=True))
+            for child in element:
+                self._hang(child, name, processor)
+
+    def _pcie(self, element: ET.Element, *, uplink: bool) -> str:
+        speed = _SPEED.match(element.get("link_speed", ""))
+        generation = SPEEDS.get(speed[1].removesuffix(".0")) if speed else None
+        width = number(element, "link_width", "0", 0, 32)
+        if generation is None or width == 0:
+            self.parts.note("PCIe links without a speed or width are taken for generation 3, 16 lanes, as NCCL does.")
+        return self.parts.pcie(generation or 3, width or 16, uplink=uplink)
+
+    def _socket_link(self, processor: ET.Element) -> str:
+        kind = _socket_link(processor)
+        if kind is None:
+            self.parts.note("The processors are not named; the links between them are taken for upi-skylake.")
+        return kind or "upi-skylake"
+
+    def _join_nvlinks(self) -> None:
+        ends: dict[tuple[str, str], int] = {}
+        for gpu, element in self.nvlinks:
+            other = self._other_end(gpu, element)
+            if other is not None:
+                ends[gpu, other] = ends.get((gpu, other), 0) + number(element, "count", "1", 1, 1024)
+        if any(other == "nvswitch" for _, other in ends):
+            switch = self.parts.add_switch("nvswitch")
+        for (gpu, other), count in ends.items():
+            kinds = self.parts.nvlinks(gpu)
+            if other == "nvswitch":
+                self.parts.link(gpu, switch, kinds.switched, count)
+            elif (back := ends.get((other, gpu), count)) != count:
+                raise TopologyError(
+                    f"<nvlink> count: expected the same both ways, found {count} and {back}: {gpu}, {other}"
+                )
+            elif (other, gpu) not in ends or gpu < other:
+                self.parts.link(gpu, other, kinds.direct, count)
+
+    def _other_end(self, gpu: str, element: ET.Element) -> str | None:
+        target, kind = element.get("target", "").lower(), element.get("tclass", "")
+        if kind.startswith(_NVSWITCH):
+            return "nvswitch"
+        if kind.startswith(_NVLINK_TO_CPU):
+            return self.processor_of[gpu]
+        other = self.gpus.get(target)
+        if other is None or other == gpu:
+            self.parts.note(f"An NVLink of {gpu} is left out: its target {target!r} is no other GPU.")
+            return None
+        return other
+
+
+def _is_gpu(element: ET.Element) -> bool:
+    """Tell a device that a <gpu> describes, or one of a display class with nothing behind it."""
+    if element.find("gpu") is not None:
+        return True
+    return element.get("class", "").startswith(_DISPLAY) and element.find("pci") is None
+
+
+def _is_adapter(element: ET.Element) -> bool:
+    if element.find("nic") is not None:
+        return True
+    return element.get("class", "").startswith(_NETWORK) and element.find("pci") is None
+
+
+def _numbered(found: list[ET.Element]) -> Iterator[tuple[int, ET.Element]]:
+    """GPUs in the order of their numbers where all have one, else of the file."""
+    numbers = [next((gpu.get("dev", "") for gpu in element.iter("gpu")), "") for element in found]
+    if sorted(numbers) == sorted(map(str, range(len(found)))):
+        found = [element for _, element in sorted(zip(map(int, numbers), found, strict=True), key=lambda pair: pair[0])]
+    return enumerate(found)
+
+
+def _pci_id(element: ET.Element) -> str | None:
+    vendor, device = (element.get(key, "").lower().removeprefix("0x") for key in ("vendor", "device"))
+    return f"{vendor}:{device}" if vendor and device else None
+
+
+def _socket_link(processor: ET.Element) -> str | None:
+    """Return what joins processors of this make, by NCCL's families (src/graph/topo.cc)."""
+    match processor.get("arch"), processor.get("vendor"):
+        case "x86_64", "AuthenticAMD":
+            return "amd-infinity-fabric"
+        case "x86_64", "GenuineIntel":
+            model = number(processor, "modelid", "0", 0, 1 << 16)
+            found = ((0xCF, "upi-emerald-rapids"), (0x8F, "upi-sapphire-rapids"), (0x55, "upi-skylake"))
+            return next((kind for least, kind in found if model >= least), "qpi-broadwell")
+        case "ppc64", _:
+            return "power9-x-bus"
+        case "arm64", _:
+            return "arm-interconnect"
+    return None

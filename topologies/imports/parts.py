@@ -1,0 +1,102 @@
+"""The parts of a machine as an import finds them, with names, and with types of links for what a description says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+
+from topologies import library
+from topologies.errors import TopologyError
+from topologies.schema import DeviceEntry, DeviceType, LinkEntry, LinkType, NVLinks, SwitchEntry
+
+MOST = 4096  # parts of one kind
+GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
+"""PCIe bandwidth of 80 lanes in 1e9 bytes/s, as NCCL reckons (src/graph/topo.cc): 12e9 for x16 of generation 3."""
+
+_ENDPOINT, _UPLINK = "pcie3x16", "pcie3x16-uplink"  # whose latencies all generations have
+
+
+class Parts:
+    """Collects parts; a device's type is the one named for all, or found by its PCI identity."""
+
+    def __init__(self, device: str | None) -> None:
+        self.given = None if device is None else _device(device)
+        self.devices: list[DeviceEntry] = []
+        self.switches: list[SwitchEntry] = []
+        self.links: list[LinkEntry] = []
+        self.link_types: dict[str, LinkType] = {}
+        self.notes: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self._joined: set[frozenset[str]] = set()
+
+    def note(self, text: str) -> None:
+        """Remember once that something was assumed."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def add_gpu(self, number: int, pci_id: str | None = None) -> str:
+        """Add a GPU; `pci_id` is vendor:device."""
+        kind = self.given or _known(pci_id)
+        if kind is None:
+            what = f"the GPU {pci_id}" if pci_id else "its GPUs"
+            names = ", ".join(library.device_names())
+            raise TopologyError(f"expected --device, as the file does not say what {what} can do: one of {names}")
+        self.devices.append(DeviceEntry(name=f"gpu{number}", type=kind.name))
+        return self.devices[-1].name
+
+    def add_switch(self, kind: str) -> str:
+        """Add a node that passes traffic on, numbered within its kind."""
+        if self._counts[kind] >= MOST:
+            raise TopologyError(f"expected at most {MOST} of a kind, found more {kind}s")
+        self.switches.append(SwitchEntry(name=f"{kind}{self._counts[kind]}"))
+        self._counts[kind] += 1
+        return self.switches[-1].name
+
+    def link(self, a: str, b: str, kind: str, count: int = 1) -> None:
+        """Add a link of a type; one beside another is named after its type."""
+        beside = frozenset((a, b)) in self._joined
+        self._joined.add(frozenset((a, b)))
+        name = f"{a}-{b}-{kind}" if beside else None
+        self.links.append(LinkEntry(ends=(a, b), type=kind, count=count, name=name))
+
+    def pcie(self, generation: int, width: int, *, uplink: bool) -> str:
+        """Return the type of a PCIe link, made where the package has none; an uplink does not end at a device."""
+        name = f"pcie{generation}x{width}" + ("-uplink" if uplink else "")
+        if name not in library.link_types() and name not in self.link_types:
+            like = library.link_types()[_UPLINK if uplink else _ENDPOINT]
+            bandwidth = GENERATIONS[generation] * width / 80 * 1e9
+            self.link_types[name] = LinkType(
+                name=name, bandwidth_bytes_per_s=bandwidth, direction="each", latency_s=like.latency_s
+            )
+        return name
+
+    def nvlinks(self, gpu: str) -> NVLinks:
+        """Return what NVLinks a GPU's type has; raises `TopologyError` where it has none."""
+        kind = library.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
+        if kind.nvlinks is None:
+            raise TopologyError(f"expected a --device with NVLinks, as the file lists some, found {kind.name}")
+        return kind.nvlinks
+
+    def note_missing_nvlinks(self) -> None:
+        """Say where a file lists no NVLinks of devices that have some."""
+        for name in sorted({entry.type for entry in self.devices}):
+            if (nvlinks := library.device_type(name).nvlinks) is not None:
+                self.note(f"The file lists no NVLinks; {name} may have up to {nvlinks.count}, to be added by hand.")
+
+    def join_sockets(self, processors: Iterable[str], kind: str) -> None:
+        """Link every two processors."""
+        for a, b in combinations(processors, 2):
+            self.link(a, b, kind)
+
+
+def _device(name: str) -> DeviceType:
+    try:
+        return library.device_type(name)
+    except TopologyError as error:
+        raise TopologyError(f"--device: {error}") from error
+
+
+def _known(pci_id: str | None) -> DeviceType | None:
+    kinds = (library.device_type(name) for name in library.device_names())
+    return next((kind for kind in kinds if pci_id in kind.pci_ids), None)

@@ -1,0 +1,168 @@
+"""The matrix that `nvidia-smi topo -m` prints.
+
+It says of every two GPUs what lies between them: PIX one PCIe switch, PXB several, PHB the processor's host bridge,
+NODE several of one processor's, SYS (formerly SOC) the link between processors, NV# so many NVLinks. From that follows
+a tree of switches; it gives no speeds, and PCIe generation 3 with 16 lanes is assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
+
+from topologies.errors import TopologyError
+from topologies.imports.parts import MOST, Parts
+
+CLOSENESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
+SOCKETS = CLOSENESS["SYS"]
+KINDS = ("pcie", "pcie", "bridge", "cpu")
+"""What joins those that are as close as this."""
+
+AFFINITIES = ("CPU", "NUMA", "GPU")  # how the columns after the matrix begin
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_NAME = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w+_\d+")
+_NVLINKS = re.compile(r"NV(\d+)")
+
+
+def read_smi(text: str, parts: Parts) -> None:
+    """Read a matrix; raises `TopologyError` where it is not complete or no tree explains it."""
+    _Reader(_Matrix(text), parts).read()
+
+
+class _Matrix:
+    """Names, what lies between any two of them, and each row's affinity to processors."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.split() for line in _ESCAPE.sub("", text).splitlines() if not line.lstrip().startswith("#")]
+        header = next((words for words in lines if words[:1] == ["GPU0"] and _is_column(words[1:2])), None)
+        if header is None:
+            raise TopologyError("expected a line that names GPU0, GPU1, ... and then their rows, found none")
+        self.names = list(_columns(header))
+        rows = {words[0]: words[1:] for words in lines[lines.index(header) + 1 :] if words and words[0] in self.names}
+        self.between: dict[tuple[str, str], str] = {}
+        self.affinity: dict[str, str] = {}
+        for name in self.names:
+            if name not in rows:
+                raise TopologyError(f"expected a row for {name}, found none")
+            self._read_row(name, rows[name])
+
+    def _read_row(self, name: str, words: Sequence[str]) -> None:
+        if len(words) < len(self.names):
+            raise TopologyError(f"{name}: expected {len(self.names)} entries, found {len(words)}")
+        for other, word in zip(self.names, words, strict=False):
+            if (word == "X") != (name == other) or (word not in CLOSENESS and not _count(word) and word != "X"):
+                listed = "X" if name == other else f"{', '.join(CLOSENESS)} or NV#"
+                raise TopologyError(f"{name}, {other}: expected {listed}, found {word!r}")
+            if self.between.get((other, name), word) != word:
+                raise TopologyError(
+                    f"{name}, {other}: expected the same both ways, found {word!r} and {self.between[other, name]!r}"
+                )
+            self.between[name, other] = word
+        self.affinity[name] = next(iter(words[len(self.names) :]), "")
+
+
+class _Reader:
+    def __init__(self, matrix: _Matrix, parts: Parts) -> None:
+        self.matrix, self.parts = matrix, parts
+        self.nodes: dict[str, str] = {}
+
+    def read(self) -> None:
+        names = self.matrix.names
+        for name in names:
+            self.nodes[name] = self._add(name)
+        self.parts.note("The matrix gives no speeds: PCIe links are taken for generation 3, 16 lanes.")
+        groups = [[name] for name in names]
+        tops = dict(self.nodes)  # the highest node above each name
+        for closeness in range(SOCKETS):
+            groups = self._join(groups, tops, closeness)
+        sockets = [tops[group[0]] for group in groups]
+        if len(sockets) > 1:
+            self.parts.note("It names no processors: links between them are taken for upi-skylake.")
+        self.parts.join_sockets(sockets, "upi-skylake")
+        self._join_nvlinks([name for name in names if name.startswith("GPU")])
+
+    def _add(self, name: str) -> str:
+        if name.startswith("GPU"):
+            return self.parts.add_gpu(len(self.parts.devices))
+        return self.parts.add_switch("nic")
+
+    def _join(self, groups: list[list[str]], tops: dict[str, str], closeness: int) -> list[list[str]]:
+        """Put those that are as close as this under one node; processors are there even for one."""
+        joined = self._merged(groups, closeness)
+        for members in joined:
+            below = list(dict.fromkeys(tops[name] for name in members))
+            if len(below) == 1 and closeness < SOCKETS - 1:
+                continue
+            node = self.parts.add_switch(KINDS[closeness])
+            for one in below:
+                ends_here = one in self.nodes.values() and one.startswith("gpu")
+                self.parts.link(one, node, self.parts.pcie(3, 16, uplink=not ends_here))
+            tops.update(dict.fromkeys(members, node))
+        return joined
+
+    def _merged(self, groups: list[list[str]], closeness: int) -> list[list[str]]:
+        """Merge groups that are as close as this; in a tree no two of one are then further apart."""
+        waiting, joined = [list(group) for group in groups], []
+        while waiting:
+            group = waiting.pop(0)
+            for a in group:  # goes on through those that come in
+                near = [other for other in waiting if any(self._closeness(a, b) <= closeness for b in other)]
+                waiting = [other for other in waiting if other not in near]
+                group.extend(chain(*near))
+            for a, b in combinations(group, 2):
+                if CLOSENESS.get(word := self.matrix.between[a, b], 0) > closeness:
+                    raise TopologyError(f"{a}, {b}: expected them closer, by what lies between others, found {word}")
+            joined.append(group)
+        return joined
+
+    def _closeness(self, a: str, b: str) -> int:
+        """How close two are by PCIe; NVLinks hide that, and then it is whether they have the same processor."""
+        word = self.matrix.between[a, b]
+        if word in CLOSENESS:
+            return CLOSENESS[word]
+        same = self.matrix.affinity[a] == self.matrix.affinity[b]
+        self.parts.note(
+            "NVLinks hide the PCIe paths beside them: the same processors' GPUs are put on one, each by itself."
+        )
+        return SOCKETS - 1 if same else SOCKETS
+
+    def _join_nvlinks(self, gpus: Sequence[str]) -> None:
+        counts = {pair: count for pair in combinations(gpus, 2) if (count := _count(self.matrix.between[pair]))}
+        if not counts:
+            return
+        total = {gpu: sum(count for pair, count in counts.items() if gpu in pair) for gpu in gpus}
+        kinds = self.parts.nvlinks(self.nodes[gpus[0]])
+        if max(total.values()) <= kinds.count:
+            for (a, b), count in counts.items():
+                self.parts.link(self.nodes[a], self.nodes[b], kinds.direct, count)
+            return
+        switch = self.parts.add_switch("nvswitch")
+        self.parts.note(f"A GPU has {kinds.count} NVLinks, fewer than it has to others in all: they go to a switch.")
+        for gpu in gpus:
+            most = max((count for pair, count in counts.items() if gpu in pair), default=0)
+            if most:
+                self.parts.link(self.nodes[gpu], switch, kinds.switched, most)
+
+
+def _columns(header: Sequence[str]) -> Iterator[str]:
+    """Names up to the columns of affinities."""
+    seen: set[str] = set()
+    for word in header:
+        if word in AFFINITIES:
+            return
+        if not _NAME.fullmatch(word) or word in seen or len(seen) >= MOST:
+            raise TopologyError(f"expected names of GPUs and adapters, each once, above the matrix, found {word!r}")
+        seen.add(word)
+        yield word
+
+
+def _is_column(words: Sequence[str]) -> bool:
+    return all(_NAME.fullmatch(word) or word in AFFINITIES for word in words)
+
+
+def _count(word: str) -> int:
+    """How many NVLinks a word stands for, at most 1024; 0 for none."""
+    found = _NVLINKS.fullmatch(word)
+    return int(found[1]) if found and len(found[1]) < 5 and int(found[1]) <= 1024 else 0

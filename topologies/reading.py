@@ -1,0 +1,110 @@
+"""Records from YAML files and back; whatever is wrong with a file is one line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from topologies.errors import TopologyError
+
+T = TypeVar("T")
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """Read and check one file; raises `TopologyError` with the file, the place, what was expected and found."""
+    return decode_record(read_text(path), str(path), kind)
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; raises `TopologyError` where that fails."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TopologyError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TopologyError(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x}") from error
+
+
+def decode_record(text: str, source: str, kind: type[T]) -> T:
+    """Decode YAML text; `source` names it in errors."""
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TopologyError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise TopologyError(f"{source}: {_located(str(error), data)}") from error
+
+
+def encode_record(record: msgspec.Struct) -> str:
+    """Write a record as YAML that `decode_record` reads back: defaults left out, an entry of a list on a line."""
+    return "".join(_lines(msgspec.to_builtins(record)))
+
+
+def _lines(data: dict[str, Any]) -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, list | tuple):
+            yield f"{key}:\n"
+            yield from (f"  - {_flow(entry)}\n" for entry in value)
+        else:
+            yield f"{key}: {_flow(value)}\n"
+
+
+def _flow(value: object) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with 1.2's floats (`1e9` is a number) that refuses a key written twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} twice in one mapping", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _located(message: str, data: object) -> str:
+    """Turn msgspec's message into: place: expected, found."""
+    expected, _, place = message.partition(" - at `")
+    is_key = place.startswith("key` in")
+    place = place.rpartition("`")[0].rpartition("`")[2] or "$"
+    if is_key:
+        return f"{place}: expected text for a key, found something else"
+    if "unknown field" in expected or "missing required" in expected:
+        expected = expected.replace("Object contains unknown field", "expected only known keys, found")
+        expected = expected.replace("Object missing required field", "expected the key").replace("`", "'")
+        return f"{place}: {expected}" + ("" if "found" in expected else ", found none")
+    expected = expected.partition(", got ")[0]
+    expected = expected.replace("Number out of range", "Expected a number that a float can hold")
+    expected = expected[:1].lower() + expected[1:]
+    return f"{place}: {expected}, found {_value_at(data, place)}".replace("`", "'")
+
+
+def _value_at(data: object, place: str) -> str:
+    for attribute, index in re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", place):
+        if isinstance(data, dict):
+            data = data.get(attribute) if attribute else "a key or value"
+        elif isinstance(data, list):
+            data = data[int(index)]
+    text = "nothing" if data is None else repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."
