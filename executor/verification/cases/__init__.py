@@ -84,7 +84,7 @@ CASES: dict[str, Generate] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), binary),
     "add_n": lambda draw: same_shape(draw, draw.size(1, 4)),
     "scale": partial(same_shape, count=1, factor=0.75),
-    "cast": lambda draw: same_shape(draw, 1, dtype=FLOATING[draw.number(0, 3)]),
+    "cast": lambda draw: same_shape(draw, 1, dtype=FLOATING[draw.size(0, 3)]),
     "sgd": partial(same_shape, count=2, lr=0.1),
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": lambda draw: Case((draw.array(),)),
