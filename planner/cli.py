@@ -43,8 +43,8 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
 MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json, or
-path/to/file.py:function, a function without arguments that returns a Graph. A saved plan.json is shown as it is,
-without searching. An option of models is for those families that have it.
+path/to/file.py:function, a function that returns a Graph. A saved plan.json is shown as it is, without searching. An
+option of models is for those families that have it, and for functions with a parameter of its name.
 
 Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
 {", ".join(STEP_BY_STEP)} in the finest factorisation, unless in a single step they move over {FAR} times as much;

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main as plan
+from planner.graph.graph_json import to_data
+from planner.models import build
 from planner.report.cli import main as compare
 from simulator.cli import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN = (ROOT / "docs" / "examples" / "own_model.py").read_text()
 PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
 TOPOLOGY = full_text("uniform-8")
 
@@ -70,6 +73,9 @@ PLANS = {
     "unknown key": (("colour",), "red", r"unknown field.*colour"),
     "missing key": (("ways",), None, r"missing required field.*ways"),
     "other format": (("format",), "plan/9", r"\$\.format.*plan/1.*plan/9"),
+    "other training": (("reported", "training", "micro_batches"), 2, r"\$\.reported\.training.*micro_batches=1.*=2"),
+    "unknown training": (("reported", "training", "pipeline"), 2, r"unknown field.*pipeline"),
+    "rows of nothing": (("graph", "tensors", "X", "init", "row"), 2, r"'X'.*row 2 of ''"),
     "graph without nodes": (("graph", "nodes"), None, r"\$\.graph.*nodes"),
     "unknown operator": (("graph", "nodes", 0, "op"), "matmull", r"'Y'.*matmull"),
     "undefined operand": (("graph", "nodes", 0, "inputs"), ["X", "V"], r"'Y'.*'V'"),
@@ -273,6 +279,9 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--objective", "time"), r"objective time: expected a machine"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
+        (("mlp-2-8", "--workers", "2", "--micro-batches", "5"), r"micro_batches must divide the batch of 32, found 5"),
+        (("mlp-2-8", "--workers", "2", "--recompute", "all"), r"--recompute.*'all'.*'none', 'segments'"),
+        (("mlp-2-8", "--workers", "2", "--loss-scale", "0"), r"loss_scale.*above 0, found 0"),
         (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),
         (("mlp-2-8", "--workers", "2", "--batch", "0"), r"--batch.*0"),
         (("mlp-2-8",), r"--workers.*--ways"),
@@ -320,6 +329,20 @@ def test_functions_of_ones_own(refused, tmp_path, source, function, match):
 def test_model_options_for_a_graph_of_ones_own(refused):
     refused(plan, "docs/examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
     refused(plan, "docs/examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
+
+
+ASKED = ("--workers", "2", "--micro-batches", "2")
+
+
+def test_training_options_for_a_graph_of_ones_own(refused, tmp_path):
+    options = r"product.*parameters for --micro-batches, as in def product\(micro_batches=2\)"
+    refused(plan, "docs/examples/product.py:product", *ASKED, match=options)
+    refused(plan, "docs/examples/product.plan.json", *ASKED[2:], match=r"saved plan.*no --micro-batches")
+    (tmp_path / "graph.json").write_text(json.dumps(to_data(build("mlp-2-8"))))
+    refused(plan, tmp_path / "graph.json", *ASKED, match=r"a saved graph has no model options.*--micro-batches")
+    own = OWN.replace("GraphBuilder(dtype), Recipe(micro_batches, recompute)", "GraphBuilder(dtype), Recipe()")
+    (tmp_path / "own.py").write_text(own)
+    refused(plan, f"{tmp_path / 'own.py'}:two_layers", *ASKED, match=r"own\.py:two_layers: .*2 micro-batches, found 1")
 
 
 TOPOLOGIES = {

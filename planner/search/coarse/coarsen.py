@@ -13,6 +13,7 @@ from itertools import chain
 import tdl
 from display import Shown
 from planner.accumulate import accumulation_groups
+from planner.graph.facts import is_recomputed
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.coarse.charges import Charge, charged_fetches_and_stores
@@ -31,10 +32,11 @@ class Ties(Shown):
 
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all
     are gradients or none is. `gradients`: gradients, too, with what they read of the forward pass. `updates`: the same
-    for the operators that update weights and optimizer state; it forbids keeping a weight replicated with its state
-    sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be summed where they are
-    computed get one strategy; where more than two variables would meet, they do in any case, and what is summed has one
-    layout. `repeats`: identical layers that hang on the same shared tensors; it alone loses nothing.
+    for the operators that update weights and optimizer state, or copy weights; it forbids keeping a weight replicated
+    with its state sharded. `unrolled`: the timesteps of one cell, and whatever else occurs several times.
+    `accumulation`: nodes whose results can be summed where they are computed get one strategy; where more than two
+    variables would meet, they do in any case, and what is summed has one layout. `repeats`: identical layers that hang
+    on the same shared tensors; it alone loses nothing.
     """
 
     elementwise: bool = True
@@ -248,7 +250,7 @@ def _ties_within_timestep(
         yield [("tensor", old), ("tensor", new)]
     updated = set(graph.updates.values())
     for node in graph.nodes:
-        updates = bool(updated.intersection(node.outputs))
+        updates = any(name in updated or graph.tensors[name].role == "weight" for name in node.outputs)
         if (ties.updates if updates else ties.elementwise) and found[node.name].description.is_elementwise:
             alike = [name for name in tensors_at_same_coordinates(node, found[node.name]) if name not in untied]
             if not updates and not ties.gradients:
@@ -299,7 +301,8 @@ def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Ite
     alike: dict[object, list[Node]] = {}
     for node in graph.nodes:
         if node.name in cell_of:
-            what = cell_of[node.name], id(found[node.name]), _forward_operands_read(node, forward)
+            read = None if is_recomputed(graph, node) else _forward_operands_read(node, forward)
+            what = cell_of[node.name], id(found[node.name]), read
             alike.setdefault(what, []).append(node)
     for nodes in alike.values():
         yield [("node", node.name) for node in nodes]

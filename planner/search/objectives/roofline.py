@@ -54,7 +54,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
         variable = coarse.variables[v]
         if v in working and isinstance(variable, NodeVariable):
             inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
-            dtype = next((dtype for dtype in outputs if dtype.startswith("float")), outputs[0])
+            dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
             found[v, NodeKernel(variable.signature, items[0], items[1], dtype)] += 1
     return ((v, kernel, count) for (v, kernel), count in found.items())
