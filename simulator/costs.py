@@ -2,18 +2,20 @@
 
 Kernels and copies progress in bytes at their device's memory bandwidth, messages in bytes. So a kernel that is bound by
 memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
-evenly. A kernel's cap is its roofline: the slower of computing and of memory traffic, by its category's efficiency.
+evenly. A kernel's cap is what it attains alone (`Device.kernel_s`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
-from topologies import Device, Machine
+from topologies import Device, Kernel, Machine, Product
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
 READ_AND_WRITE = 2
@@ -22,11 +24,12 @@ COMBINE = 3  # bytes touched per byte combined: the contribution is read, the re
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Work of a class of activities (its number), after a delay that uses nothing."""
+    """Work of a class of activities (its number), after a delay that uses nothing; its launches take the host."""
 
     number: int
     work: float
     delay_s: float = 0.0
+    host_s: float = 0.0
 
 
 class Costs:
@@ -36,22 +39,31 @@ class Costs:
         self._machine = machine
         self._sharing = sharing
         self._routes: dict[tuple[int, int], Activity] = {}
+        self._kernels: dict[object, Activity] = {}
+        self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
-        """Price kernels run one after the other, each call a launch of its own."""
-        device = self._machine.devices[program.worker]
+        """Price kernels run one after the other, each call a launch of its own that does its share."""
         launches = sum(len(kernel.calls) for kernel in task.kernels)
-        dtype = _dtype(program, task) if task.operations else next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (task.category, dtype, task.operations, task.touched_bytes), launches)
+        if not launches:
+            return Activity(-1, 0.0)
+        dtype = _dtype(program, task)
+        key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
+        if key not in self._kernels:
+            operations, nbytes = task.operations / launches, task.touched_bytes / launches
+            shapes: Sequence[Product | None] = task.products or (None,) * launches
+            calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
+            self._kernels[key] = self._activity(self._machine.devices[program.worker], calls)
+        return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
         """Price the copy of every outgoing message into staging; None where there is none."""
-        return self._copy(program.worker, READ_AND_WRITE * sum(message.nbytes for message in task.messages))
+        return self._copy(program.worker, READ_AND_WRITE * self._total(task.messages))
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it."""
         buffer = program.buffers[task.buffer]
-        received = sum(message.nbytes for message in task.messages)
+        received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
         if isinstance(task, Fetch):
             return self._copy(program.worker, READ_AND_WRITE * (received + local))
@@ -69,32 +81,46 @@ class Costs:
     def _copy(self, worker: int, touched_bytes: int) -> Activity | None:
         if not touched_bytes:
             return None
-        device = self._machine.devices[worker]
-        dtype = next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (COPY, dtype, 0.0, touched_bytes), 1)
+        key = (worker, touched_bytes)
+        if key not in self._kernels:
+            copy = Kernel(COPY, "", 0.0, touched_bytes)
+            self._kernels[key] = self._activity(self._machine.devices[worker], {copy: 1})
+        return self._kernels[key]
 
-    def _kernel(self, device: Device, kernel: tuple[str, str, float, int], launches: int) -> Activity:
-        category, _, _, touched_bytes = kernel
-        alone_s = device.roofline_s(*kernel)
-        delay_s = launches * device.launch_latency_s
+    def _total(self, messages: tuple[Message, ...]) -> int:
+        if id(messages) not in self._totals:
+            self._totals[id(messages)] = sum(message.nbytes for message in messages)
+        return self._totals[id(messages)]
+
+    def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
+        """Price so many calls of each kernel."""
+        launches = sum(calls.values())
+        waits = launches * device.launch_latency_s, launches * device.host_launch_s
+        alone_s = sum(count * device.kernel_s(kernel) for kernel, count in calls.items())
         if not alone_s:
-            return Activity(-1, 0.0, delay_s)
+            return Activity(-1, 0.0, *waits)
         bandwidth = device.memory_bandwidth_bytes_per_s
         work = alone_s * bandwidth
+        streamed = sum(count * kernel.nbytes / device.streaming_efficiency(kernel) for kernel, count in calls.items())
         uses = []
-        if touched_bytes:
-            share = touched_bytes / device.efficiency[category] / work
-            uses.append((self._machine.memories[device.memory].resource, share))
+        if streamed:
+            uses.append((self._machine.memories[device.memory].resource, streamed / work))
         if device.processor is not None:
             uses.append((device.processor, device.cores / bandwidth))
-        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, delay_s)
+        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, *waits)
 
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
-    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if "float" in dtype), dtypes[0] if dtypes else "float32")
+    first = None
+    for kernel in task.kernels:
+        for call in kernel.calls:
+            for buffer, _ in call.outputs:
+                dtype = program.buffers[buffer].dtype
+                if "float" in dtype:
+                    return dtype
+                first = first or dtype
+    return first or "float32"
 
 
 def _elements(copy: LocalCopy) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 
@@ -60,3 +60,20 @@ def _data(graph: Graph) -> list[Tensor]:
 
 def _source(tensor: Tensor) -> str:
     return tensor.name if tensor.init is None else tensor.init.source or tensor.name
+
+
+def phases(graph: Graph) -> Mapping[str, str]:
+    """Return each node's phase: "backward" from the first node of a backward pass to the last, "update" behind that.
+
+    All others are "forward", also those that make activations between the backward passes of micro-batches.
+    """
+    backward = [at for at, node in enumerate(graph.nodes) if node.forward is not None]
+    first, last = (backward[0], backward[-1]) if backward else (len(graph.nodes), len(graph.nodes))
+
+    def phase(at: int, node: Node) -> str:
+        if at > last:
+            return "update"
+        is_forward = node.forward is None and graph.tensors[node.outputs[0]].role != "gradient"
+        return "forward" if at < first or is_forward else "backward"
+
+    return {node.name: phase(at, node) for at, node in enumerate(graph.nodes)}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from display import Shown
 from planner.graph.ir import Value
+from topologies.kernels import Product
 
 Slices = tuple[slice, ...]
 
@@ -55,12 +56,11 @@ class Message:
     """What one worker sends to another within one transfer: pieces packed one after the other in row-major order.
 
     `staging_offset` is where the packed bytes lie in this worker's staging buffer of the transfer. On the sending
-    side `buffer` holds the data and pieces' source slices apply; on the receiving side `buffer` is the target and
-    target slices apply. Both sides list equal pieces in equal order.
+    side pieces' source slices apply, to the task's buffer; on the receiving side target slices. Both sides list equal
+    pieces in equal order. Transfers that move alike share their messages, which name no buffer for this reason.
     """
 
     peer: int
-    buffer: int
     pieces: tuple[Piece, ...]
     nbytes: int
     staging_offset: int
@@ -76,9 +76,10 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pack every outgoing message of a transfer into `staging` and start sending; does not wait."""
+    """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait."""
 
     transfer: int
+    buffer: int
     staging: int | None
     messages: tuple[Message, ...]
 
@@ -147,13 +148,15 @@ class Kernel:
 class Compute:
     """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
 
-    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions.
+    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions; so are
+    `products`, the shape of every call of a matrix product or convolution.
     """
 
     kernels: tuple[Kernel, ...]
     category: str  # "matmul", "convolution", "reduction", "elementwise", "other"
     operations: float
     touched_bytes: int
+    products: tuple[Product, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
