@@ -183,6 +183,8 @@ class _Builder:
             processor=processor,
             cores=kind.cores,
             message_core_s_per_byte=kind.message_core_s_per_byte,
+            reserved_bytes=kind.reserved_bytes,
+            workspace_bytes=kind.workspace_bytes,
         )
 
     def _peak(self, kind: DeviceType) -> dict[str, float]:

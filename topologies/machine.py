@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from display import Shown
 from topologies.errors import TopologyError
 
+WORKSPACE_BYTES = 64 << 20
+"""What kernels may take beside operands and results where nothing else is said, as in the executor."""
+
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
 Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
@@ -43,6 +46,7 @@ class Device:
     """One device: what it attains alone (its roofline), and the shared resources it draws on.
 
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
+    `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Device:
     processor: int | None
     cores: float
     message_core_s_per_byte: float
+    reserved_bytes: float = 0.0
+    workspace_bytes: float = WORKSPACE_BYTES
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""

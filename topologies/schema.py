@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from topologies.errors import TopologyError
+from topologies.machine import WORKSPACE_BYTES
 
 FORMAT = "topology/1"
 
@@ -48,9 +49,10 @@ class Peak(_Record, frozen=True, kw_only=True):
 class DeviceType(_Record, frozen=True, kw_only=True):
     """What one device of this type can do on its own.
 
-    `memory_bytes` belongs to devices with a memory of their own. `message_core_s_per_byte` is the processor time
-    that sending or receiving one byte costs where the processor does the copying. Traffic between other devices
-    passes through a device only if it `forwards_traffic`.
+    `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs,
+    and a kernel that needs a workspace takes at most `workspace_bytes`, where parts as small as its data allow.
+    `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where the processor does
+    the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
     """
 
     name: Name
@@ -59,6 +61,8 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     efficiency: Efficiency
     launch_latency_s: NotNegative
     memory_bytes: Positive | None = None
+    reserved_bytes: NotNegative = 0.0
+    workspace_bytes: NotNegative = WORKSPACE_BYTES
     cores: Positive = 1.0
     message_core_s_per_byte: NotNegative = 0.0
     forwards_traffic: bool = False
