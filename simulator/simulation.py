@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from planner.program.tasks import Program
 from planner.report.schema import DeviceMemory, LinkUse
 from simulator.interpreter import Switches, Timeline, interpret
-from simulator.memory import device_memories
+from simulator.memory import STATIC, Rules, Usage, device_memories, usage, workers_of
 from topologies import Machine
 
 
@@ -18,6 +19,7 @@ class Simulation:
     """One simulated iteration of a program on a machine.
 
     `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
+    `contents` says what memory holds each tensor for.
     """
 
     program: Program
@@ -26,11 +28,21 @@ class Simulation:
     seconds_without_communication: float
     links: tuple[LinkUse, ...]
     memories: tuple[DeviceMemory, ...]
+    contents: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
         """Seconds from the first worker's start to the last one's end."""
         return self.timeline.seconds
+
+    def memory_usage(self) -> Mapping[str, Usage]:
+        """Return what lives in every memory that workers use, over time, by the memory's name."""
+        used = {memory.name: workers_of(self.program, memory) for memory in self.machine.memories}
+        return {
+            name: usage(self.program, self.timeline, workers, self.contents)
+            for name, workers in used.items()
+            if workers
+        }
 
     @property
     def overfull(self) -> tuple[str, ...]:
@@ -38,7 +50,14 @@ class Simulation:
         return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
 
 
-def simulated(program: Program, machine: Machine, *, overlap: bool = True, record_messages: bool = False) -> Simulation:
+def simulated(
+    program: Program,
+    machine: Machine,
+    *,
+    overlap: bool = True,
+    record_messages: bool = False,
+    memory: Rules = STATIC,
+) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
@@ -52,7 +71,8 @@ def simulated(program: Program, machine: Machine, *, overlap: bool = True, recor
         timeline=timeline,
         seconds_without_communication=quiet.seconds,
         links=_links(machine, timeline),
-        memories=device_memories(program, timeline, machine),
+        memories=device_memories(program, timeline, machine, memory),
+        contents=memory.contents,
     )
 
 

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from planner.graph.ir import Graph
+
+CONTENTS = {
+    "input": "inputs",
+    "weight": "weights",
+    "state": "optimizer state",
+    "activation": "activations",
+    "gradient": "gradients",
+    "loss": "activations",
+}
+"""What memory holds tensors of a role for, as reports name it."""
 
 
 def batch_size(graph: Graph) -> int | None:
@@ -21,3 +32,8 @@ def weight_dtype(graph: Graph) -> str | None:
     """Return the dtype of most weights; None without any."""
     counts = Counter(tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight")
     return counts.most_common(1)[0][0] if counts else None
+
+
+def contents(graph: Graph) -> Mapping[str, str]:
+    """Return what memory holds each tensor for."""
+    return {name: CONTENTS[tensor.role] for name, tensor in graph.tensors.items()}

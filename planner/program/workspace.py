@@ -1,11 +1,11 @@
 """What kernels need beside their operands and results while they run: the rules, as functions of local shapes.
 
-A convolution works through its batch in parts: of each part it copies out what the windows read, and multiplies. A part
-is as many images as fit in the device's `workspace_bytes`, one at the least. The executor's kernels cut their batches by
+A convolution works through its batch in parts: of each it copies out what the windows read, and multiplies. A part is
+as many images as fit in the device's `workspace_bytes`, one at the least. The executor's kernels cut their batches by
 these functions; MXNet's convolutions without cuDNN have the same rule, and with it the same figure is what an algorithm
 may ask for at most. A call that is combined with what earlier calls left needs room for its own result. Nothing else
-needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the executor's alone and
-not counted.
+needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the executor's alone
+and not counted.
 """
 
 from __future__ import annotations

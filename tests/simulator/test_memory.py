@@ -33,19 +33,21 @@ def test_peak_its_moment_and_the_largest_buffers():
 
 def test_a_task_takes_its_buffers_before_it_gives_back_others():
     own = [buffer("old", 100, 0, 1, offset=0), buffer("new", 60, 1, 1, offset=100)]
-    assert peak(program([compute(1), compute(1)], buffers={0: own}), star()).peak_bytes == 160
+    assert peak(program([compute(1), compute(1)], buffers={0: own}, arena=160), star()).by_kind == {"results": 160}
 
 
 def test_a_buffer_is_given_back_before_the_next_task():
     own = [buffer("old", 100, 0, 0, offset=0), buffer("new", 60, 1, 1, offset=100)]
     # also where tasks take no time
-    assert peak(program([compute(0), compute(0)], buffers={0: own}), star()).peak_bytes == 100
+    memory = peak(program([compute(0), compute(0)], buffers={0: own}, arena=160), star())
+    assert memory.by_kind == {"results": 100, "unused": 60}
 
 
 def test_what_overwrites_in_place_counts_once():
     own = [buffer("before", 100, 0, 1, offset=0), buffer("after", 100, 1, 2, offset=0)]
-    memory = peak(program([compute(1)] * 3, buffers={0: own}), star())
-    assert memory.peak_bytes == 100
+    memory = peak(program([compute(1)] * 3, buffers={0: own}, arena=100), star())
+    assert memory.by_kind == {"results": 100}
+    assert [use.name for use in memory.largest] == ["before"]
 
 
 @pytest.mark.parametrize(("arena", "verdict"), [(1000, "fits"), (1001, "out of memory")])
@@ -63,7 +65,8 @@ def test_workers_share_a_memory():
     one = program([compute(100)], [compute(200), compute(100)], buffers={0: first, 1: second}, arena=600)
     machine = shared_processor(3, 3)
     (memory,) = device_memories(one, interpret(one, machine), machine)
-    assert (memory.device, memory.workers, memory.peak_bytes) == ("dram", (0, 1), 452)
+    assert (memory.device, memory.workers, memory.peak_bytes) == ("dram", (0, 1), 1200)
+    assert memory.by_kind == {"persistent": 52, "results": 400, "unused": 748}
     assert memory.peak_at_s == pytest.approx(2)
     assert memory.verdict == "out of memory"  # two arenas of 600 in 1000
 
