@@ -135,6 +135,7 @@ def assert_disjoint(events):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["PLAN", "--topo", "p2.8xlarge", "--allocator", "pool"], "error: Invalid value for '--allocator': 'pool' is"),
         (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of p2.8xlarge, uniform-8"),
         (["PLAN", "--topo", "SMALL"], r"error: star: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),
