@@ -105,7 +105,7 @@ def _found(plan: Plan) -> Rows:
     yield from _predicted(found)
     if found.memory is not None:
         taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
-        yield "largest arena", f"{taken} of {limit} bytes allowed"
+        yield "fullest worker", f"{taken} of {limit} bytes allowed"
     if found.winner:
         yield from _bound(found, plan.ways)
         yield "found by", _winner(found)

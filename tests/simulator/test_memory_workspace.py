@@ -6,10 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import planner
 from executor.kernels import KERNELS, KernelCall
+from planner.errors import PlanError
+from planner.program.lower import arena_sizes, lower
 from planner.program.tasks import Buffer, Call, Compute, Kernel, WorkerProgram
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
+from simulator import simulated
 from tests.simulator.programs import star
+from topologies import load_topology
 
 LARGE = 1e12
 BATCH, CHANNELS, FILTERS = 6, 8, 10
@@ -100,3 +105,15 @@ def test_a_worker_needs_its_arena_its_workspace_and_what_is_reserved():
     worker = replace(worker, arena_bytes=1000)
     device = replace(star().devices[0], reserved_bytes=50.0, workspace_bytes=0.0)
     assert needed_bytes(worker, device) == 1000 + 8 * 9 * 19 * 19 * 4 + 50
+
+
+def test_what_must_fit_on_a_machine_is_what_the_simulator_counts():
+    graph, machine = planner.model("wresnet-14-1", batch=16, image=32), load_topology("p2.8xlarge")
+    free = planner.plan(graph, ways=(2, 2))
+    counted = max(memory.peak_bytes for memory in simulated(lower(free), machine).memories)
+    assert planner.plan(graph, ways=(2, 2), memory=counted, machine=machine).search.memory.arena_bytes <= counted
+    arena = max(arena_sizes(free))
+    assert arena < 0.7e9 < counted
+    assert planner.plan(graph, ways=(2, 2), memory=arena).total_bytes == free.total_bytes
+    with pytest.raises(PlanError, match="expected a plan that fits in .* found none"):
+        planner.plan(graph, ways=(2, 2), memory=arena, machine=machine)
