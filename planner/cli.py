@@ -53,9 +53,8 @@ WORKERS_HELP = (
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
-MEMORY_HELP = (
-    "What every worker must fit in, as in 11GiB; on a machine (--topo) with workspace and reserve.  [default: no limit]"
-)
+MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
+
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 

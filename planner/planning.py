@@ -35,8 +35,9 @@ def plan(
     """Return the best plan found for a graph on `workers` workers.
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
-    a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena must
-    fit in, on a `machine` with workspace and what its device reserves. Other options are fields of `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
+    a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
+    must fit in, on a `machine` with its workspace and what the device reserves. Other options are fields of
+    `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
