@@ -108,7 +108,7 @@ def test_a_worker_needs_its_arena_its_workspace_and_what_is_reserved():
 
 
 def test_what_must_fit_on_a_machine_is_what_the_simulator_counts():
-    graph, machine = planner.model("wresnet-14-1", batch=16, image=32), load_topology("p2.8xlarge")
+    graph, machine = planner.model("cnn-5-8", batch=16, image=8), load_topology("p2.8xlarge")
     free = planner.plan(graph, ways=(2, 2))
     counted = max(memory.peak_bytes for memory in simulated(lower(free), machine).memories)
     assert planner.plan(graph, ways=(2, 2), memory=counted, machine=machine).search.memory.arena_bytes <= counted
