@@ -113,7 +113,7 @@ def test_what_must_fit_on_a_machine_is_what_the_simulator_counts():
     counted = max(memory.peak_bytes for memory in simulated(lower(free), machine).memories)
     assert planner.plan(graph, ways=(2, 2), memory=counted, machine=machine).search.memory.arena_bytes <= counted
     arena = max(arena_sizes(free))
-    assert arena < 0.7e9 < counted
+    assert arena < machine.devices[0].reserved_bytes < counted - arena
     assert planner.plan(graph, ways=(2, 2), memory=arena).total_bytes == free.total_bytes
     with pytest.raises(PlanError, match=r"expected a plan that fits in .* found none"):
         planner.plan(graph, ways=(2, 2), memory=arena, machine=machine)
