@@ -192,6 +192,7 @@ class _Builder:
             cores=kind.cores,
             message_core_s_per_byte=kind.message_core_s_per_byte,
             reserved_bytes=self._reserved(kind),
+            workspace_bytes=kind.workspace_bytes,
             host_launch_s=kind.host_launch_s,
             products=kind.products,
             knee_bytes=kind.knee_bytes,
