@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from planner.errors import PlanError
-from planner.graph.facts import batch_size, phases, weight_dtype
+from planner.graph.facts import batch_size, no_data_parallelism, phases, weight_dtype
+from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
-from planner.report.schema import Report, Setting, matrix
+from planner.report.schema import Bottleneck, DataParallelism, Report, Setting, Spending, matrix
+from simulator import breakdown
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
 
 
-def simulate(plan: Plan | str | Path, machine: str | Machine, *, prefetch: int = 1, overlap: bool = True) -> Report:
+def simulate(
+    plan: Plan | str | Path,
+    machine: str | Machine,
+    *,
+    prefetch: int = 1,
+    overlap: bool = True,
+    data_parallel: bool = True,
+) -> Report:
     """Return the report of one simulated training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
-    compute units early fetches start, `overlap` whether transfers overlap computation. Raises a TopologyError where the
-    machine has too few devices or no figure for a dtype, a PlanError for what is no plan or makes no sense.
+    compute units early fetches start, `overlap` whether transfers overlap computation, `data_parallel` whether data
+    parallelism of the same graph is simulated beside it. Raises a TopologyError where the machine has too few devices
+    or no figure for a dtype, a PlanError for what is no plan or makes no sense.
     """
     plan = plan_of(plan)
     if not isinstance(machine, str | Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
-    if type(overlap) is not bool:
-        raise PlanError(f"overlap: expected True or False, found {overlap!r}")
+    for name, value in (("overlap", overlap), ("data_parallel", data_parallel)):
+        if type(value) is not bool:
+            raise PlanError(f"{name}: expected True or False, found {value!r}")
+    machine = load_topology(machine) if isinstance(machine, str) else machine
     found = simulation_of(plan, machine, prefetch=prefetch, overlap=overlap)
-    return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap})
+    beside = data_parallelism(plan, machine, prefetch=prefetch, overlap=overlap) if data_parallel else None
+    return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap}, beside)
 
 
 def simulation_of(
@@ -42,7 +56,31 @@ def simulation_of(
     )
 
 
-def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str, Setting]) -> Report:
+def data_parallelism(plan: Plan, machine: Machine, *, prefetch: int, overlap: bool) -> DataParallelism | None:
+    """Simulate data parallelism of a plan's graph over as many workers; None for a single one."""
+    if plan.workers == 1:
+        return None
+    if refused := no_data_parallelism(plan.graph, plan.workers):
+        return DataParallelism(refused=refused)
+    beside = planned(plan.graph, ways=(plan.workers,), searcher="data-parallel")
+    found = simulation_of(beside, machine, prefetch=prefetch, overlap=overlap)
+    batch = batch_size(plan.graph)
+    return DataParallelism(
+        seconds_per_step=found.seconds,
+        samples_per_s=batch / found.seconds if batch and found.seconds else None,
+        total_bytes=beside.total_bytes,
+        arena_bytes=max(worker.arena_bytes for worker in found.program.workers),
+        out_of_memory=found.overfull,
+    )
+
+
+def report(
+    plan: Plan,
+    name: str,
+    simulation: Simulation,
+    settings: Mapping[str, Setting],
+    beside: DataParallelism | None = None,
+) -> Report:
     """Return the report of one simulated plan; reports are matched by the plan's `name`."""
     machine, program = simulation.machine, simulation.program
     batch, seconds = batch_size(plan.graph), simulation.seconds
@@ -67,6 +105,26 @@ def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str,
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=tuple(simulation.timeline.compute_s),
         links=simulation.links,
+        spending=tuple(map(_spending, simulation.breakdown)),
+        bottlenecks=tuple(map(_bottleneck, simulation.bottlenecks)) if simulation.phases else (),
+        data_parallel=beside,
         devices=simulation.memories,
         settings=settings,
+    )
+
+
+def _spending(spent: breakdown.Spent) -> Spending:
+    seconds = {f"{name}_s": value for name, value in asdict(spent.seconds).items()}
+    return Spending(worker=spent.worker, **seconds, hidden_s=spent.hidden_s)
+
+
+def _bottleneck(found: breakdown.Bottleneck) -> Bottleneck:
+    return Bottleneck(
+        phase=found.phase,
+        worker=found.worker,
+        begin_s=found.begin_s,
+        end_s=found.end_s,
+        kind=found.kind,
+        seconds=getattr(found.seconds, found.kind),
+        name=found.name,
     )

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.program.tasks import Program
-from planner.report.schema import DeviceMemory, LinkUse
+from planner.report.schema import DeviceMemory, LinkUse, overfull
 from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import device_memories
@@ -56,7 +56,7 @@ class Simulation:
     @property
     def overfull(self) -> tuple[str, ...]:
         """The devices whose memory does not hold what is allocated in it."""
-        return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
+        return overfull(self.memories)
 
 
 def simulated(

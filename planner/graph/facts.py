@@ -52,6 +52,14 @@ def _most(tensors: Iterable[Tensor]) -> str | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
+def no_data_parallelism(graph: Graph, workers: int) -> str:
+    """Say why the samples of one iteration cannot be split over so many workers; nothing where they can."""
+    samples = batch_size(graph) or 0
+    if samples >= workers * micro_batches(graph):
+        return ""
+    return "fewer samples than workers" if samples else "no samples to split"
+
+
 def phases(graph: Graph) -> Mapping[str, str]:
     """Return each node's phase: "forward" up to the first node of the backward pass, "update" behind the last one.
 
