@@ -13,7 +13,7 @@ from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate
 from simulator.cli import main
-from simulator.report import simulation_of
+from simulator.report import Settings, simulation_of
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
 
@@ -139,7 +139,7 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of data-parallel, overlap, prefetch, topo\n", capsys.readouterr().err
+        r"--sweep batch: expected one of allocator, data-parallel, overlap, prefetch, topo\n", capsys.readouterr().err
     )
 
 
@@ -159,7 +159,7 @@ def test_pictures_are_drawn(saved, tmp_path):
 def test_pictures_show_what_was_simulated(saved):
     pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     plots = pytest.importorskip("simulator.plots")
-    simulation = simulation_of(load_plan(saved), "uniform-8", prefetch=1, overlap=True, record_messages=True)
+    simulation = simulation_of(load_plan(saved), "uniform-8", Settings(), record_messages=True)
     for draw in plots.PLOTS.values():
         axes = draw(simulation).axes[0]
         assert axes.get_title()

@@ -103,7 +103,8 @@ def test_command(plan_file, tmp_path, capsys):
 
 def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     tiny, written = tmp_path / "tiny.yaml", tmp_path / "r.json"
-    tiny.write_text(re.sub("memory_bytes: [^,}]*", "memory_bytes: 1e4", full_text("uniform-8")))
+    without_reserve = re.sub("reserved_bytes: [^,}]*, ", "", full_text("uniform-8"))
+    tiny.write_text(re.sub(" memory_bytes: [^,}]*", " memory_bytes: 1e4", without_reserve))
     with pytest.raises(SystemExit) as done:
         main([str(plan_file), "--topo", str(tiny), "--json", str(written)])
     captured = capsys.readouterr()
