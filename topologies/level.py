@@ -19,7 +19,7 @@ class Level:
     """One step's level.
 
     `bandwidth_bytes_per_s` is what all workers together move when every pair of the level sends equally, at once;
-    `latency_s` the longest route's.
+    `latency_s` the longest route's, and what one message of each pair occupies beyond its bytes.
     """
 
     ways: int
@@ -47,4 +47,7 @@ def _level(machine: Machine, ways: tuple[int, ...], step: int) -> Level:
     if not pairs:
         return Level(ways[step], math.inf, 0.0)
     seconds = max(amount / machine.resources[resource].capacity for resource, amount in load.items())
-    return Level(ways[step], len(pairs) / seconds, max(machine.route(*pair).latency_s for pair in pairs))
+    routes = [machine.route(*pair) for pair in pairs]
+    latency_s = max(route.latency_s for route in routes)
+    starting_s = seconds * max(route.half_bandwidth_bytes for route in routes)
+    return Level(ways[step], len(pairs) / seconds, latency_s + starting_s)

@@ -18,9 +18,9 @@ Use = tuple[int, float]  # a resource's index, and units of it used per unit of 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something shared: a direction of a link, a memory's bus, or a processor.
+    """Something shared: a direction of a link, a memory's bus, a processor, or a device's copy engines.
 
-    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor".
+    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor", else a number of "engines".
     """
 
     name: str
@@ -43,8 +43,8 @@ class Device:
     """One device: what it attains alone (its roofline), and the shared resources it draws on.
 
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
-    `reserved_bytes` of its memory are taken before anything runs; it drives `copy_engines` transfers at once (None: any
-    number).
+    `reserved_bytes` of its memory are taken before anything runs. Its `copy_engines` are a resource too, None where it
+    sends any number of messages at once; where it `streams_messages`, packing and unpacking go on while they flow.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Device:
     message_core_s_per_byte: float
     reserved_bytes: float = 0.0
     copy_engines: int | None = None
+    streams_messages: bool = False
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""
@@ -90,7 +91,6 @@ class Link:
     backward: int
     type: str = ""
     count: int = 1
-    message_overhead_s: float = 0.0
     half_bandwidth_bytes: float = 0.0
 
 
@@ -98,13 +98,12 @@ class Link:
 class Route:
     """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed.
 
-    Per message, `message_overhead_s` is the links' sum, `half_bandwidth_bytes` the largest of theirs.
+    A message uses them as if it were `half_bandwidth_bytes` longer, the largest of its links'.
     """
 
     uses: tuple[Use, ...]
     latency_s: float
     nodes: tuple[str, ...]
-    message_overhead_s: float = 0.0
     half_bandwidth_bytes: float = 0.0
 
 

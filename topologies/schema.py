@@ -57,8 +57,9 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs
     (context, libraries). `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where
     the processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
-    `copy_engines` is how many transfers it can drive at once, without it any number. `pci_ids` (vendor:device) and
-    `nvlinks` serve `topologies.imports`.
+    `copy_engines` is how many messages it can send at once at full speed, without it any number. A device that
+    `streams_messages` packs, sends, and at the other end unpacks or combines piece by piece, all at the same time;
+    else these come one after the other. `pci_ids` (vendor:device) and `nvlinks` serve `topologies.imports`.
     """
 
     name: Name
@@ -69,6 +70,7 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
     copy_engines: Count | None = None
+    streams_messages: bool = False
     cores: Positive = 1.0
     message_core_s_per_byte: NotNegative = 0.0
     forwards_traffic: bool = False
@@ -113,15 +115,14 @@ class SwitchEntry(_Record, frozen=True, kw_only=True):
 class LinkType(_Record, frozen=True, kw_only=True):
     """A kind of link: `bandwidth` holds for each direction, or is shared by both.
 
-    A message further takes `message_overhead_s`, during which it occupies nothing; one of `half_bandwidth_bytes` moves
-    at half of the bandwidth (0: all sizes at the same).
+    A message occupies it as if it were `half_bandwidth_bytes` longer: what starting a message costs in time of the link,
+    so that one of that size moves at half of the bandwidth (Hockney's n-half; 0: all sizes at the same).
     """
 
     name: Name
     bandwidth_bytes_per_s: Positive
     direction: Literal["each", "shared"]
     latency_s: Seconds
-    message_overhead_s: Seconds = 0.0
     half_bandwidth_bytes: NotNegative = 0.0
 
 
