@@ -20,7 +20,7 @@ Use = tuple[int, float]  # a resource's index, and units of it used per unit of 
 class Resource:
     """Something shared: a direction of a link, a memory's bus, a processor, or a device's copy engines.
 
-    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor", else a number of "engines".
+    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor", a number for "engines".
     """
 
     name: str

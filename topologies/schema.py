@@ -115,8 +115,8 @@ class SwitchEntry(_Record, frozen=True, kw_only=True):
 class LinkType(_Record, frozen=True, kw_only=True):
     """A kind of link: `bandwidth` holds for each direction, or is shared by both.
 
-    A message occupies it as if it were `half_bandwidth_bytes` longer: what starting a message costs in time of the link,
-    so that one of that size moves at half of the bandwidth (Hockney's n-half; 0: all sizes at the same).
+    A message occupies it as if it were `half_bandwidth_bytes` longer, which is what starting it costs in time of the
+    link: one of that size moves at half of the bandwidth (Hockney's n-half; 0: all sizes at the same).
     """
 
     name: Name
