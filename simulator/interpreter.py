@@ -100,6 +100,7 @@ class _Interpreter:
         self._workers = [_Worker(worker) for worker in program.workers]
         self._sends: defaultdict[Key, deque[int]] = defaultdict(deque)
         self._receives: defaultdict[Key, deque[int]] = defaultdict(deque)
+        self._combined = {task.transfer for task in program.workers[0].tasks if isinstance(task, Reduce)}
         k = len(program.workers)
         self._timeline = Timeline(
             starts_s=[[] for _ in range(k)],
@@ -213,10 +214,10 @@ class _Interpreter:
         if not self._switches.communicate:
             arrive()
             return
-        activity = self._costs.message(key[1], key[2])
+        activity = self._costs.message(key[1], key[2], combined=key[0] in self._combined)
         begin: Callable[[], None] = arrive
         if nbytes:
-            begin = partial(self._sharing.start, activity.number, nbytes, arrive)
+            begin = partial(self._sharing.start, activity.number, nbytes + activity.work, arrive)
         self._sharing.after(activity.delay_s, begin)
 
     def _arrive(self, key: Key, nbytes: int, start_s: float) -> None:
