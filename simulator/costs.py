@@ -2,18 +2,20 @@
 
 Kernels and copies progress in bytes at their device's memory bandwidth, messages in bytes. So a kernel that is bound by
 memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
-evenly. A kernel's cap is its roofline: the slower of computing and of memory traffic, by its category's efficiency.
+evenly. A kernel's cap is what it attains alone (`Device.kernel_s`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
 from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
-from topologies import Device, Machine
+from topologies import Device, Kernel, Machine, Product
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
 READ_AND_WRITE = 2
@@ -22,11 +24,12 @@ COMBINE = 3  # bytes touched per byte combined: the contribution is read, the re
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Work of a class of activities (its number), after a delay that uses nothing."""
+    """Work of a class of activities (its number), after a delay that uses nothing; its launches take the host."""
 
     number: int
     work: float
     delay_s: float = 0.0
+    host_s: float = 0.0
 
 
 class Costs:
@@ -38,11 +41,16 @@ class Costs:
         self._routes: dict[tuple[int, int, bool], Activity] = {}
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
-        """Price kernels run one after the other, each call a launch of its own."""
+        """Price kernels run one after the other, each call a launch of its own that does its share."""
         device = self._machine.devices[program.worker]
         launches = sum(len(kernel.calls) for kernel in task.kernels)
-        dtype = _dtype(program, task) if task.operations else next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (task.category, dtype, task.operations, task.touched_bytes), launches)
+        if not launches:
+            return Activity(-1, 0.0)
+        operations, nbytes = task.operations / launches, task.touched_bytes / launches
+        dtype = _dtype(program, task)
+        shapes: Sequence[Product | None] = task.products or (None,) * launches
+        calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
+        return self._activity(device, calls)
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
         """Price the copy of every outgoing message into staging; None where there is none.
@@ -56,7 +64,7 @@ class Costs:
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
 
-        Where messages are streamed only local pieces are left, and none where they were combined with the first message.
+        Where messages are streamed, local pieces are left, unless they were combined with the first message.
         """
         buffer = program.buffers[task.buffer]
         received = sum(message.nbytes for message in task.messages)
@@ -85,25 +93,24 @@ class Costs:
         """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
         if not moved_bytes:
             return None
-        device = self._machine.devices[worker]
-        dtype = next(iter(device.peak_flop_per_s))
-        return self._kernel(device, (COPY, dtype, 0.0, touched_bytes), 1)
+        return self._activity(self._machine.devices[worker], {Kernel(COPY, "", 0.0, touched_bytes): 1})
 
-    def _kernel(self, device: Device, kernel: tuple[str, str, float, int], launches: int) -> Activity:
-        category, _, _, touched_bytes = kernel
-        alone_s = device.roofline_s(*kernel)
-        delay_s = launches * device.launch_latency_s
+    def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
+        """Price so many calls of each kernel."""
+        launches = sum(calls.values())
+        waits = launches * device.launch_latency_s, launches * device.host_launch_s
+        alone_s = sum(count * device.kernel_s(kernel) for kernel, count in calls.items())
         if not alone_s:
-            return Activity(-1, 0.0, delay_s)
+            return Activity(-1, 0.0, *waits)
         bandwidth = device.memory_bandwidth_bytes_per_s
         work = alone_s * bandwidth
+        streamed = sum(count * kernel.nbytes / device.streaming_efficiency(kernel) for kernel, count in calls.items())
         uses = []
-        if touched_bytes:
-            share = touched_bytes / device.efficiency[category] / work
-            uses.append((self._machine.memories[device.memory].resource, share))
+        if streamed:
+            uses.append((self._machine.memories[device.memory].resource, streamed / work))
         if device.processor is not None:
             uses.append((device.processor, device.cores / bandwidth))
-        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, delay_s)
+        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, *waits)
 
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:

@@ -5,6 +5,8 @@ Semantics, per worker, strictly in list order:
 - `Compute` takes its kernels' time. `Send` packs, then starts its messages; `Fetch` and `Reduce` start receiving. A
   message flows once both ends have started it, after its route's latency. `Wait` lasts until all of this worker's
   messages of the transfer, in and out, are complete and then unpacks or combines.
+- A worker's host launches its kernels one after the other, those that copy included, ahead of the device, and waits for
+  nothing; a task's kernels start when the host has launched them all.
 - Without overlap, a transfer's messages start at the later of the worker's tasks that start it, and the worker stays
   there until they are complete. The order common to all workers keeps this free of deadlock.
 - Without communication, transfers keep their order but take no time: no packing, no latency, no flow, no unpacking.
@@ -80,10 +82,11 @@ def interpret(program: Program, machine: Machine, switches: Switches | None = No
 class _Worker:
     """What one worker knows of its transfers."""
 
-    __slots__ = ("held", "pending", "program", "starters", "unpacking", "waiting")
+    __slots__ = ("held", "launched_s", "pending", "program", "starters", "unpacking", "waiting")
 
     def __init__(self, program: WorkerProgram) -> None:
         self.program = program
+        self.launched_s = 0.0  # when its host will have launched all kernels so far
         self.pending: Counter[int] = Counter()  # transfer -> own messages not complete
         self.waiting: dict[int, Event] = {}  # transfer -> what its Wait is blocked on
         self.unpacking: dict[int, Fetch | Reduce] = {}
@@ -130,7 +133,7 @@ class _Interpreter:
     def _perform(self, worker: _Worker, task: Task) -> Steps:
         match task:
             case Compute():
-                return self._busy(self._costs.compute(worker.program, task))
+                return self._busy(worker, self._costs.compute(worker.program, task))
             case Wait():
                 return self._wait(worker, task)
             case Send():
@@ -140,7 +143,7 @@ class _Interpreter:
 
     def _send(self, worker: _Worker, task: Send) -> Steps:
         if self._switches.communicate:
-            yield from self._busy(self._costs.pack(worker.program, task))
+            yield from self._busy(worker, self._costs.pack(worker.program, task))
         yield from self._start(worker, task, partial(self._post, worker, task, self._sends, self._receives))
 
     def _receive(self, worker: _Worker, task: Fetch | Reduce) -> Steps:
@@ -165,22 +168,25 @@ class _Interpreter:
         yield from self._complete(worker, task.transfer)
         started = worker.unpacking.pop(task.transfer, None)
         if started is not None and self._switches.communicate:
-            yield from self._busy(self._costs.unpack(worker.program, started))
+            yield from self._busy(worker, self._costs.unpack(worker.program, started))
 
     def _complete(self, worker: _Worker, transfer: int) -> Steps:
         if worker.pending[transfer]:
             event = worker.waiting[transfer] = Event(self._environment)
             yield event
 
-    def _busy(self, activity: Activity | None) -> Steps:
-        if activity is None or not (activity.work or activity.delay_s):
+    def _busy(self, worker: _Worker, activity: Activity | None) -> Steps:
+        """Wait for the host to launch it, which it does ahead of the device and in order, and carry it out."""
+        if activity is None or not (activity.work or activity.delay_s or activity.host_s):
             return
+        worker.launched_s += activity.host_s
+        delay_s = max(0.0, worker.launched_s - self._environment.now) + activity.delay_s
         event = Event(self._environment)
         begin: Callable[[], object] = event.succeed
         if activity.work:
             begin = partial(self._sharing.start, activity.number, activity.work, event.succeed)
-        if activity.delay_s:
-            self._sharing.after(activity.delay_s, begin)
+        if delay_s:
+            self._sharing.after(delay_s, begin)
         else:
             begin()
         yield event

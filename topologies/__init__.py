@@ -2,6 +2,7 @@
 
 from topologies import tables
 from topologies.errors import TopologyError, TopologyWarning
+from topologies.kernels import Kernel, Product, Window
 from topologies.level import Level, levels
 from topologies.library import available
 from topologies.load import full_text, load_topology, parse_topology
@@ -10,14 +11,17 @@ from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resour
 __all__ = [
     "CATEGORIES",
     "Device",
+    "Kernel",
     "Level",
     "Link",
     "Machine",
     "Memory",
+    "Product",
     "Resource",
     "Route",
     "TopologyError",
     "TopologyWarning",
+    "Window",
     "available",
     "full_text",
     "levels",

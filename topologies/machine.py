@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from display import Shown
 from topologies.errors import TopologyError
+from topologies.kernels import Kernel, Rates, product_s
+from topologies.schema import Products
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
+
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
 
@@ -60,6 +64,9 @@ class Device:
     reserved_bytes: float = 0.0
     copy_engines: int | None = None
     streams_messages: bool = False
+    host_launch_s: float = 0.0
+    products: Products | None = None
+    knee_bytes: float = 0.0
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""
@@ -70,10 +77,30 @@ class Device:
         listed = ", ".join(sorted(self.peak_flop_per_s))
         raise TopologyError(f"device type {self.type}: expected peak_flop_per_s of {dtype}, found only {listed}")
 
-    def roofline_s(self, category: str, dtype: str, operations: float, nbytes: float) -> float:
-        """Seconds a kernel takes alone: the slower of computing and of memory traffic, by its category's efficiency."""
-        busy = max(operations / self.peak(dtype), nbytes / self.memory_bandwidth_bytes_per_s)
-        return busy / self.efficiency[category]
+    def kernel_s(self, kernel: Kernel, processor: float = 1.0, memory: float = 1.0) -> float:
+        """Return the seconds of a kernel alone, on a processor and a memory so many times as slow as the device's own.
+
+        A product of known shape computes and then streams its operands (`topologies.kernels`). Others take the slower
+        of the two, at their category's efficiency.
+        """
+        streaming = max(processor, memory) / self.memory_bandwidth_bytes_per_s
+        if kernel.product is not None and self.products is not None:
+            bytes_per_s = self.efficiency["elementwise"] / streaming
+            rates = Rates(
+                category_flop_per_s=self.peak(kernel.dtype) * self.efficiency[kernel.category] / processor,
+                matmul_flop_per_s=self.peak(kernel.dtype) * self.efficiency["matmul"] / processor,
+                bytes_per_s=bytes_per_s,
+                item_bytes=ITEM_BYTES.get(kernel.dtype, 4),
+            )
+            return product_s(self.products, kernel.product, rates) + kernel.nbytes / bytes_per_s
+        computing_s = kernel.operations * processor / self.peak(kernel.dtype) if kernel.operations else 0.0
+        touched = kernel.nbytes + self.knee_bytes if kernel.nbytes else 0.0
+        return max(computing_s, touched * streaming) / self.efficiency[kernel.category]
+
+    def streaming_efficiency(self, kernel: Kernel) -> float:
+        """Return the share of its memory's bandwidth that a kernel attains while it streams."""
+        shaped = kernel.product is not None and self.products is not None
+        return self.efficiency["elementwise" if shaped else kernel.category]
 
 
 @dataclass(frozen=True, slots=True)

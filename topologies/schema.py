@@ -25,13 +25,37 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Efficiency(_Record, frozen=True, kw_only=True):
-    """The share of the roofline that kernels of each operator category attain."""
+    """The share of the roofline that kernels of each category attain: all of them, or, with `Products`, large ones."""
 
     matmul: Share
     convolution: Share
     reduction: Share
     elementwise: Share
     other: Share
+
+
+class Winograd(_Record, frozen=True, kw_only=True):
+    """An algorithm for dense square windows: F(outputs x outputs, window x window), as one kernel if `fused`."""
+
+    window: Count
+    outputs: Count
+    fused: bool = False
+
+
+class Products(_Record, frozen=True, kw_only=True):
+    """How matrix products and convolutions depend on their size and shape (`topologies.kernels`).
+
+    `units` are the multiprocessors, `tiles` the results' tiles [rows, columns], the largest first. `tile_edge` is what
+    reading one element of a tile's edge costs, in multiply-adds of the tile's inside; `depth` what starting and ending
+    a tile costs, in terms of its sum; `transform` the share of streaming bandwidth that Winograd's transforms attain.
+    """
+
+    units: Count
+    tiles: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(min_length=1)]
+    tile_edge: NotNegative
+    depth: NotNegative
+    winograd: tuple[Winograd, ...] = ()
+    transform: Share = 1.0
 
 
 class Peak(_Record, frozen=True, kw_only=True):
@@ -54,6 +78,9 @@ class NVLinks(_Record, frozen=True, kw_only=True):
 class DeviceType(_Record, frozen=True, kw_only=True):
     """What one device of this type can do on its own.
 
+    `products` makes products and convolutions depend on their shape, `knee_bytes` other kernels on their size: they
+    attain half of their bandwidth where they touch so many. A kernel starts `launch_latency_s` after the one before it
+    has ended, and not before the host has launched it, which takes the host `host_launch_s`.
     `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs
     (context, libraries). `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where
     the processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
@@ -67,6 +94,9 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     memory_bandwidth_bytes_per_s: Positive
     efficiency: Efficiency
     launch_latency_s: Seconds
+    host_launch_s: Seconds = 0.0
+    products: Products | None = None
+    knee_bytes: NotNegative = 0.0
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
     copy_engines: Count | None = None

@@ -25,6 +25,7 @@ class Backbone(Images):
     """What can be chosen about the features of a wide ResNet."""
 
     batch_norm: bool = option(True, "Batch norm after each convolution.")
+    stride_first: bool = option(False, "Halve images with the first, 1x1 convolution of a block, as in 2015.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
 
     L is one of `UNITS`, W a number such that 64 W is whole; GraphError for others. From 64 pixels on the stem is a 7x7
     convolution of stride 2 and a 3x3 max pool of stride 2; smaller images get a 3x3 convolution of stride 1 and no
-    pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3 convolution of their first block. Batch norm
-    is on by default.
+    pool, as is usual for them. Stages 2 to 4 halve the image with the 3x3 convolution of their first block, or with the
+    1x1 convolution before it (He and others, CVPR 2016). Batch norm is on by default.
     """
     units = UNITS.get(int(depth))
     if units is None:
@@ -57,7 +58,7 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
         raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
     size = options.image
     images = b.input("images", (options.batch, options.channels, size, size))
-    net = _Network(b, options.batch_norm, sum(units))
+    net = _Network(b, options.batch_norm, options.stride_first, sum(units))
     x = net.stem(images, int(base))
     for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
         for unit in range(1, count + 1):
@@ -68,10 +69,11 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The parts of one network: its builder, whether convolutions are normalised, how many blocks there are."""
+    """The parts of one network: its builder, two of `Backbone`'s options, how many blocks there are."""
 
     b: GraphBuilder
     normalise: bool
+    stride_first: bool
     blocks: int
 
     def stem(self, images: str, channels: int) -> str:
@@ -84,8 +86,9 @@ class _Network:
     def block(self, x: str, name: str, width: int, stride: int) -> str:
         """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""
         wide = EXPANSION * width
-        y = self._relu(self._convolution(x, f"{name}.conv1", (width, 1, 1)), f"{name}.relu1")
-        y = self._relu(self._convolution(y, f"{name}.conv2", (width, 3, stride)), f"{name}.relu2")
+        first, second = (stride, 1) if self.stride_first else (1, stride)
+        y = self._relu(self._convolution(x, f"{name}.conv1", (width, 1, first)), f"{name}.relu1")
+        y = self._relu(self._convolution(y, f"{name}.conv2", (width, 3, second)), f"{name}.relu2")
         # Without batch norm the residual sums grow with depth unless each block contributes its share.
         gain = 1.0 if self.normalise else 1.0 / math.sqrt(self.blocks)
         y = self._convolution(y, f"{name}.conv3", (wide, 1, 1), gain)

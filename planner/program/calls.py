@@ -11,9 +11,11 @@ import tdl
 from planner.errors import PlanError
 from planner.layout import Runs, Signature, Strategy, needed, production
 from planner.layout.geometry import reached, split_runs
+from planner.layout.products import contraction
 from planner.layout.region import elements, length, offset
 from planner.layout.split import REMEMBERED
 from planner.program.tasks import Slices
+from topologies.kernels import Product
 
 Bounds = Mapping[str, tuple[int, int]]
 
@@ -31,12 +33,16 @@ class CallGeometry:
 
 @dataclass(frozen=True, slots=True)
 class NodeWork:
-    """A worker's calls of one node, with its operation count and the elements of each operand and output."""
+    """A worker's calls of one node, with its operation count and the elements of each operand and output.
+
+    `products` are the calls' shapes, where the node is a matrix product or a convolution.
+    """
 
     calls: tuple[CallGeometry, ...]
     operations: float
     input_elements: tuple[int, ...]
     output_elements: tuple[int, ...]
+    products: tuple[Product, ...] = ()
 
 
 @lru_cache(REMEMBERED)
@@ -71,7 +77,15 @@ class _NodeWorker:
         operations = self.description.operations(
             {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
         )
-        return NodeWork(calls, operations, tuple(map(elements, self.needs)), tuple(map(elements, self.made)))
+        counts = tuple(map(elements, self.needs)), tuple(map(elements, self.made))
+        return NodeWork(calls, operations, *counts, self._products(calls))
+
+    def _products(self, calls: Sequence[CallGeometry]) -> tuple[Product, ...]:
+        found = contraction(self.signature)
+        if found is None:
+            return ()
+        sizes = ({name: stop - start for name, (start, stop) in call.ranges.items()} for call in calls)
+        return tuple(map(found.product, sizes))
 
     def _together(self, name: str) -> tuple[int, int]:
         runs = self.runs.get(name, ((0, self.signature.extents[name]),))

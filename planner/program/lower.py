@@ -32,6 +32,7 @@ from planner.program.tasks import (
     WorkerProgram,
 )
 from planner.program.units import Unit
+from topologies.kernels import Product
 
 
 def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
@@ -109,10 +110,12 @@ class _Emitter:
         inner = {write.tensor for work in unit[:-1] for write in work.writes}
         result = self.drafting.written_to(unit[-1])
         kernels, operations, touched = [], 0.0, 0
+        products: list[Product] = []
         for work in unit:
             share = node_work(work.signature, work.strategy, self.drafting.plan.ways, self.worker)
             operations += share.operations
             touched += self._touched(work, share.input_elements, share.output_elements)
+            products += share.products
             reads = {
                 operand: result[0] if read.tensor in inner else self.drafting.read_from(read)
                 for read in work.reads
@@ -123,7 +126,7 @@ class _Emitter:
             calls = tuple(_call(call, inputs, result, later) for call in share.calls)
             attributes = {**work.node.attrs, "extents": work.signature.extents}
             kernels.append(Kernel(work.node.name, work.node.op, attributes, calls))
-        return Compute(tuple(kernels), unit[-1].signature.category, operations, touched)
+        return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
 
     def _touched(self, work: Work, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         tensors = self.drafting.graph.tensors

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from display import Shown
 from planner.graph.ir import Value
+from topologies.kernels import Product
 
 Slices = tuple[slice, ...]
 
@@ -147,13 +148,15 @@ class Kernel:
 class Compute:
     """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
 
-    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions.
+    `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions; so are
+    `products`, the shape of every call of a matrix product or convolution.
     """
 
     kernels: tuple[Kernel, ...]
     category: str  # "matmul", "convolution", "reduction", "elementwise", "other"
     operations: float
     touched_bytes: int
+    products: tuple[Product, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:

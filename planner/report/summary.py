@@ -31,7 +31,7 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan)]
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan.search, plan.ways)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -100,14 +100,13 @@ def _moved(plan: Plan) -> Rows:
         yield "data parallelism", f"not possible: {why}"
 
 
-def _found(plan: Plan) -> Rows:
-    found = plan.search
+def _found(found: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
     yield from _predicted(found)
     if found.memory is not None:
         taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
         yield "largest arena", f"{taken} of {limit} bytes allowed"
     if found.winner:
-        yield from _bound(found, plan.ways)
+        yield from _bound(found, ways)
         yield "found by", _winner(found)
     if found.seconds is not None:
         yield "search took", seconds(found.seconds)
@@ -137,8 +136,9 @@ def _bound(found: SearchRecord, ways: tuple[int, ...]) -> Rows:
         return
     far = "exact" if found.is_exact else f"gap {percent(found.gap)}"
     yield "lower bound", f"{_cost(found.lower_bound)}, {far} (by {found.bound_by})"
-    placed = f"placements {found.placements}, ways {product(ways)}, ties {', '.join(found.ties) or 'none'}"
-    yield f"  of all plans of {found.bound_by}", placed
+    of_ways = f"ways {product(ways)}, " if ways else ""
+    ties = ", ".join(found.ties) or "none"
+    yield f"  of all plans of {found.bound_by}", f"placements {found.placements}, {of_ways}ties {ties}"
 
 
 def _cost(cost: int | float) -> str:

@@ -21,7 +21,7 @@ from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
 from planner.search.run import plan_with_bound, search, space_of
-from planner.search.searchers import ALTERNATIVES, ONE_STEP, SEARCHERS
+from planner.search.searchers import ALTERNATIVES, SEARCHERS, UNIFORM
 
 MOST_WORKERS_FACTORED = 16
 """Up to so many workers every factorisation is tried; beyond, only the prime factors and none: there are too many."""
@@ -56,7 +56,7 @@ def _best_plan_over_factorisations(graph: Graph, workers: int, options: SearchOp
     plans, tried, failed = [], [], []
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(factorisations(workers)):
-        again = () if number else [name for name in ALTERNATIVES if name not in ONE_STEP]
+        again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
         try:
             plan = search(graph, replace(options, ways=ways), known, again if bytes_alone else ALTERNATIVES)
         except DoesNotFitError as error:

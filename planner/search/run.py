@@ -22,12 +22,12 @@ from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
 from planner.search.options import SearchOptions, placements_of, rivals_of, ties_of
-from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS
+from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
 from planner.search.space import Found, Outcome, Space
 
-FAR = 3
+FAR, FAR_IF_UNIFORM = 2, 1.05
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
-the models of the zoo, several steps save an alternative less than half."""
+the models of the zoo several steps save an alternative less than half, and nothing where every step does the same."""
 
 BOUND_SECONDS = 4.0
 """What the search for a bound may take, beyond what it takes to begin."""
@@ -95,23 +95,27 @@ def _found_in_space(space: Space, options: SearchOptions) -> Found:
 
 def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings) -> dict[str, Found]:
     """Return what the rivals find, each in its own space, those that are worth trying."""
-    found, own = {}, asked.space
+    found, own, of_one_step = {}, asked.space, Tables()
     for name, options in rivals.items():
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)
-        if name == options.searcher and name not in FREE and not _is_worth_trying(space, options, asked.outcome.cost):
-            continue
-        found[name] = _found_in_space(space, options)
+        if (
+            name != options.searcher
+            or name in FREE
+            or _is_worth_trying(space, options, asked.outcome.cost, of_one_step)
+        ):
+            found[name] = _found_in_space(space, options)
     return found
 
 
-def _is_worth_trying(space: Space, options: SearchOptions, cost: int) -> bool:
+def _is_worth_trying(space: Space, options: SearchOptions, cost: int, of_one_step: Tables) -> bool:
     """Whether an alternative takes little time and, in a single step, is not far worse than a plan of this cost."""
-    if options.searcher in DEAR and not space.is_small:
+    name = options.searcher
+    if name in DEAR and not space.is_small:
         return False
     if space.objective is not BYTES:
         return True
-    single = replace(space, ways=(prod(space.ways),), tables=Tables())
-    return SEARCHERS[options.searcher](single, options.limits).cost <= FAR * cost
+    single = replace(space, ways=(prod(space.ways),), tables=of_one_step)
+    return SEARCHERS[name](single, options.limits).cost <= (FAR_IF_UNIFORM if name in UNIFORM else FAR) * cost
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:

@@ -25,7 +25,7 @@ FREE = ("recursive", "joint")
 WITH_PARTIAL = ("recursive", "joint")
 """The searchers that let tensors be partial."""
 
-ONE_STEP = ("equalchop", "data-parallel")
+UNIFORM = ("equalchop", "data-parallel")
 """Alternatives that do the same at every step, so that a single step of all workers, searched exactly, covers them."""
 
 STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick")
@@ -34,7 +34,7 @@ STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick")
 DEAR = ("allrow", "spartan", "icml18")
 """Alternatives that choose from nearly as many plans as the joint search: they are tried in small graphs."""
 
-ALTERNATIVES = (*ONE_STEP, *STEP_BY_STEP, *DEAR)
+ALTERNATIVES = (*UNIFORM, *STEP_BY_STEP, *DEAR)
 """The searchers that choose from some of a space's plans."""
 
 MOST_STEPS = 4

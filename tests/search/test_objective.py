@@ -21,7 +21,7 @@ from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
 from tests.search.test_crossings import by_level
-from topologies import TopologyError, full_text, load_topology, parse_topology
+from topologies import Kernel, TopologyError, full_text, load_topology, parse_topology
 
 MODELS = {
     "mlp-2-12": {"batch": 6},
@@ -108,10 +108,13 @@ def recounted_ticks(plan, objective):
             )
             touched = sum(n * ITEM_BYTES[tensors[name].dtype] for name, n in sizes)
             dtypes = [tensors[name].dtype for name in work.node.outputs]
-            dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0]) if share.operations else "float32"
-            operations, nbytes = share.operations * worker.processor, touched * max(worker.processor, worker.memory)
-            alone = worker.device.roofline_s(work.signature.category, dtype, operations, nbytes)
-            slowest = max(slowest, alone + len(share.calls) * worker.device.launch_latency_s)
+            dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0])
+            calls, seconds, device = len(share.calls), 0.0, worker.device
+            for product in share.products or [None] * calls:
+                kernel = Kernel(work.signature.category, dtype, share.operations / calls, touched / calls, product)
+                alone = device.kernel_s(kernel, worker.processor, worker.memory)
+                seconds += max(alone + device.launch_latency_s, device.host_launch_s)
+            slowest = max(slowest, seconds)
         total += round(slowest / objective.tick_s)
     return int(total)
 
@@ -238,3 +241,15 @@ def test_bad_objectives(p2):
             search(graph, options)
     with pytest.raises(TopologyError, match="at least 16 devices"):
         search(graph, timed((2, 2, 2, 2), p2))
+
+
+@pytest.mark.parametrize(("host_s", "bound_by_host"), [("1.0e-3", True), ("1.0e-9", False)])
+def test_where_the_host_is_behind_throughout_time_is_its_launches(host_s, bound_by_host):
+    machine = own("p2.8xlarge", host_launch_s=host_s)
+    plan = search(graph_of("cnn-5-4"), timed((), machine))
+    program = lower(plan, prefetch=0)
+    launches = sum(len(k.calls) for task in program.workers[0].tasks for k in getattr(task, "kernels", ()))
+    simulated = interpret(program, machine).seconds
+    assert simulated >= launches * float(host_s)
+    assert (simulated < 2 * launches * float(host_s)) == bound_by_host
+    assert plan.search.cost == pytest.approx(simulated, rel=0.02)

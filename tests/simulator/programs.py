@@ -23,7 +23,13 @@ INSTANT = 1e24  # bytes per second: memory so fast that copies take no time
 
 
 def star(
-    devices: int = 2, *, link: float = 10, latency_s: float = 0, memory: float = INSTANT, launch_s: float = 0
+    devices: int = 2,
+    *,
+    link: float = 10,
+    latency_s: float = 0,
+    memory: float = INSTANT,
+    launch_s: float = 0,
+    host_s: float = 0,
 ) -> Machine:
     """Devices of 100 flop/s and 1000 bytes around a switch, `link` bytes/s each way."""
     text = f"""
@@ -37,6 +43,7 @@ device_types:
     memory_bandwidth_bytes_per_s: {memory}
     efficiency: {{matmul: 0.5, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
     launch_latency_s: {launch_s}
+    host_launch_s: {host_s}
 devices: [{", ".join(f"{{name: d{i}, type: d}}" for i in range(devices))}]
 switches: [{{name: s}}]
 links:

@@ -35,6 +35,36 @@ def test_tasks_run_in_order():
     assert timeline.compute_s == pytest.approx([4])
 
 
+def test_the_host_launches_ahead_of_the_device():
+    # launched at 1, 2, 3 and 4: the second waits for the device, the third and fourth for the host
+    tasks = [compute(300), compute(10), compute(10), compute(10)]
+    timeline = interpret(program(tasks), star(host_s=1))
+    assert timeline.starts_s == [pytest.approx([0, 4, 4.1, 4.2])]
+    assert timeline.stops_s == [pytest.approx([4, 4.1, 4.2, 4.3])]
+    short = interpret(program([compute(10), compute(10), compute(10)]), star(host_s=1))
+    assert short.stops_s == [pytest.approx([1.1, 2.1, 3.1])]
+
+
+def test_a_step_takes_the_later_of_the_device_and_the_host():
+    for seconds_each, host_s, expected in ((2, 1, 1 + 5 * 2), (0.5, 1, 5 * 1 + 0.5), (0.5, 0, 5 * 0.5)):
+        tasks = [compute(100 * seconds_each)] * 5
+        assert seconds(star(host_s=host_s), tasks) == pytest.approx(expected)
+
+
+def test_a_task_of_several_calls_starts_when_all_are_launched():
+    assert seconds(star(host_s=1), [compute(600, calls=3)]) == pytest.approx(3 + 6)
+    # the gap between kernels is the device's, beside the host's launches
+    assert seconds(star(host_s=1, launch_s=0.5), [compute(600, calls=3)]) == pytest.approx(3 + 1.5 + 6)
+
+
+def test_waiting_for_a_message_does_not_hold_up_the_host():
+    tasks = [send(0), fetch(0, {1: 20}), wait(0), compute(100)], [send(0, {0: 20}), fetch(0), wait(0), compute(100)]
+    # the message takes 2 s; packing is launched at 1, unpacking and computing have been by the time it is there
+    timeline = interpret(program(*tasks), star(host_s=1))
+    assert timeline.stops_s[0] == pytest.approx([0, 0, 3, 4])
+    assert timeline.stops_s[1] == pytest.approx([1, 1, 3, 4])
+
+
 @pytest.mark.parametrize(("latency_s", "end_s"), [(0, 5), (0.5, 6)])
 def test_a_message_sent_early_flows_once_it_is_wanted(latency_s, end_s):
     # worker 1 wants it at 3; 20 bytes at 10 bytes/s; two links' latency

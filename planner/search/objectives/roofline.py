@@ -1,9 +1,14 @@
-"""Seconds of computation as tables over strategies: the roofline of the worker that takes longest over a node."""
+"""Seconds of computation as tables over strategies: those of the worker that takes longest over a node.
+
+Kernels cost what they cost in the simulator (`Device.kernel_s`). A step takes as long as the device or the host that
+launches kernels, whichever is later; a sum of terms has no such choice, so every node takes the longer of the two:
+never less than the step's, and the same where one of them decides throughout.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -13,22 +18,24 @@ from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature
+from planner.layout.products import contraction
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
 from planner.search.costs.counts import common_counts, held_counts, steps_of
 from planner.search.costs.domains import Strategies
 from planner.search.costs.needs import Need, operand_need, output_reach
-from topologies import Device, Machine
+from topologies import Device, Kernel, Machine
 
 Seconds = NDArray[np.float64]
 READ_AND_WRITE = 2
+MANY_BYTES = 1 << 40
 
 PerWorker = NDArray[np.float64]
 """[state, worker]"""
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class NodeKernel:
     """What a node's time depends on beside its strategy: item sizes of operands and outputs, the dtype computed in."""
 
     signature: Signature
@@ -37,11 +44,11 @@ class Kernel:
     dtype: str
 
 
-def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, Kernel, int]]:
+def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int]]:
     """Yield (variable, kernel, how many of its nodes are alike); a sum that accumulates locally takes no time."""
     working = {v for factor in coarse.factors for v in factor.scope}
     tensors = coarse.graph.tensors
-    found: Counter[tuple[int, Kernel]] = Counter()
+    found: Counter[tuple[int, NodeKernel]] = Counter()
     for node in coarse.graph.nodes:
         v = coarse.variable_of["node", node.name]
         variable = coarse.variables[v]
@@ -49,7 +56,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, Kernel, int]]:
             inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
             dtype = next((dtype for dtype in outputs if dtype.startswith("float")), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
-            found[v, Kernel(variable.signature, items[0], items[1], dtype)] += 1
+            found[v, NodeKernel(variable.signature, items[0], items[1], dtype)] += 1
     return ((v, kernel, count) for (v, kernel), count in found.items())
 
 
@@ -68,16 +75,21 @@ class Worker:
 
     @property
     def copy_s_per_byte(self) -> float:
-        """Seconds of copying one byte from one place of its memory to another."""
-        touched = READ_AND_WRITE * max(self.processor, self.memory)
-        return self.device.roofline_s("elementwise", next(iter(self.device.peak_flop_per_s)), 0.0, touched)
+        """Seconds of copying one byte from one place of its memory to another, of many."""
+        copy = Kernel("elementwise", "", 0.0, READ_AND_WRITE * MANY_BYTES)
+        return self.device.kernel_s(copy, self.processor, self.memory) / MANY_BYTES
 
-    def seconds(self, kernel: Kernel, operations: float, nbytes: float, calls: float) -> float:
-        """Return the time of so many calls of a kernel that do this much between them."""
-        category = kernel.signature.category
-        dtype = kernel.dtype if operations else next(iter(self.device.peak_flop_per_s))
-        slower = operations * self.processor, nbytes * max(self.processor, self.memory)
-        return self.device.roofline_s(category, dtype, *slower) + calls * self.device.launch_latency_s
+    @property
+    def copy_start_s(self) -> float:
+        """Seconds that a copy takes however little it copies."""
+        knee_s = self.device.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
+        return max(self.device.launch_latency_s + knee_s, self.device.host_launch_s)
+
+    def seconds(self, kernel: Kernel, calls: float, share: float) -> float:
+        """Return the time of so many calls of a share of a kernel, the host's if that is longer."""
+        device = self.device
+        alone_s = share * device.kernel_s(kernel, self.processor, self.memory)
+        return calls * max(alone_s + device.launch_latency_s, device.host_launch_s)
 
 
 def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
@@ -98,32 +110,53 @@ def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
     return tuple(map(one, devices))
 
 
-def slowest_worker_seconds(kernel: Kernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
+def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
     """Return [state]: the longest time any worker takes over a node.
 
     Where the strategies are of the first few steps only, a part's work is shared out evenly over its workers.
     """
     groups = prod(strategies.ways)
     share = groups / len(workers)
-    operations, nbytes, calls = (
-        _operation_counts(kernel, strategies),
-        _bytes_touched(kernel, strategies),
-        _kernel_calls(kernel, strategies),
-    )
     firsts = workers[:: len(workers) // groups]
     kinds = {worker.kind: worker for worker in firsts}
-    of = [list(kinds).index(worker.kind) for worker in firsts]
-    rows = np.stack(np.broadcast_arrays(operations, nbytes, calls, np.array(of, dtype=np.float64)), axis=-1)
-    distinct, at = np.unique(rows.reshape(-1, 4), axis=0, return_inverse=True)
-    times = [
-        list(kinds.values())[int(kind)].seconds(kernel, done * share, touched * share, launched)
-        for done, touched, launched, kind in distinct.tolist()
+    kind_of = np.array([list(kinds).index(worker.kind) for worker in firsts])
+    columns = [
+        kind_of,
+        _kernel_calls(node, strategies),
+        _operation_counts(node, strategies),
+        _bytes_touched(node, strategies),
+        *_call_extents(node, strategies),
     ]
+    rows = np.stack(np.broadcast_arrays(*columns), axis=-1)
+    distinct, at = np.unique(rows.reshape(-1, len(columns)), axis=0, return_inverse=True)
+    times = [_seconds(node, list(kinds.values())[int(row[0])], row[1:], share) for row in distinct.tolist()]
     return np.asarray(np.array(times)[at.reshape(rows.shape[:-1])].max(axis=1))
 
 
-def _operation_counts(kernel: Kernel, strategies: Strategies) -> PerWorker:
-    description, extents = kernel.signature.description, kernel.signature.extents
+def _seconds(node: NodeKernel, worker: Worker, row: Sequence[float], share: float) -> float:
+    """Return a worker's time over its share of a part: so many calls, operations, bytes, and the extents of a call."""
+    calls, operations, nbytes, *extents = row
+    if not calls:
+        return 0.0
+    found = contraction(node.signature)
+    product = None if found is None else found.product(dict(zip(found.roles, map(int, extents), strict=True)))
+    kernel = Kernel(node.signature.category, node.dtype, operations / calls, nbytes / calls, product)
+    return worker.seconds(kernel, calls, share)
+
+
+def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
+    """Return [state, worker] for every variable of a product: the iterations of a call, the mean where calls differ."""
+    signature, found = node.signature, contraction(node.signature)
+    masks = {name: strategies.steps_choosing(name) for name in (found.roles if found else ())}
+    extents = {name: held_counts(signature.extents[name], strategies.ways)[mask] for name, mask in masks.items()}
+    for name in signature.description.contiguous.intersection(extents):
+        runs = _run_counts(signature.extents[name], strategies.ways)[masks[name]]
+        extents[name] = -(-extents[name] // np.maximum(runs, 1))
+    return [extent.astype(np.float64) for extent in extents.values()]
+
+
+def _operation_counts(node: NodeKernel, strategies: Strategies) -> PerWorker:
+    description, extents = node.signature.description, node.signature.extents
     iterations = {
         name: held_counts(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
     }
@@ -133,15 +166,15 @@ def _operation_counts(kernel: Kernel, strategies: Strategies) -> PerWorker:
     return total
 
 
-def _bytes_touched(kernel: Kernel, strategies: Strategies) -> PerWorker:
-    signature = kernel.signature
+def _bytes_touched(node: NodeKernel, strategies: Strategies) -> PerWorker:
+    signature = node.signature
     parts = [
         item * _elements_reached(operand_need(signature, operand), strategies)
-        for operand, item in enumerate(kernel.inputs)
+        for operand, item in enumerate(node.inputs)
     ]
     parts += [
         item * _elements_reached(output_reach(signature, output), strategies)
-        for output, item in enumerate(kernel.outputs)
+        for output, item in enumerate(node.outputs)
     ]
     return np.asarray(sum(parts), dtype=np.float64)
 
@@ -157,11 +190,11 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     return total
 
 
-def _kernel_calls(kernel: Kernel, strategies: Strategies) -> NDArray[np.int64]:
+def _kernel_calls(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: one call per contiguous run of the variables that need them."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
-    for name in kernel.signature.description.contiguous:
-        total *= _run_counts(kernel.signature.extents[name], strategies.ways)[strategies.steps_choosing(name)]
+    for name in node.signature.description.contiguous:
+        total *= _run_counts(node.signature.extents[name], strategies.ways)[strategies.steps_choosing(name)]
     return total
 
 

@@ -20,7 +20,7 @@ from planner.search.costs.cost import Cost
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_of
 from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Priced, factor_domains
-from planner.search.objectives.roofline import Kernel, Worker, kernels_of_nodes, slowest_worker_seconds, workers_of
+from planner.search.objectives.roofline import NodeKernel, Worker, kernels_of_nodes, slowest_worker_seconds, workers_of
 from topologies import Machine, levels
 
 COPIES = 2
@@ -101,7 +101,7 @@ class Time:
                 )[0]
                 yield Priced((v,), number, count)
 
-    def _computation_ticks(self, kernel: Kernel, strategies: Strategies) -> list[Table]:
+    def _computation_ticks(self, kernel: NodeKernel, strategies: Strategies) -> list[Table]:
         return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 
@@ -125,10 +125,11 @@ def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph,
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
     found, workers = levels(machine, ways), workers_of(machine, math.prod(ways))
-    packing_s = COPIES * sum(worker.copy_s_per_byte for worker in workers) / len(workers) ** 2
+    copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.streams_messages)
+    packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
-    launch_s = max(worker.device.launch_latency_s for worker in workers)
-    latency_s = [level.latency_s + COPIES * launch_s for level in found]
+    copy_start_s = max(worker.copy_start_s for worker in workers)
+    latency_s = [level.latency_s + COPIES * copy_start_s for level in found]
     tick_s = _upper_bound_seconds(coarse, byte_s, latency_s, workers) / most_ticks
     byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)
     latency_ticks = tuple(round(seconds / tick_s) for seconds in latency_s)
@@ -144,7 +145,7 @@ def _upper_bound_seconds(
         names = (*node.inputs, *node.outputs)
         total += len(names) * max(latency_s, default=0.0)
         total += len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
-    counts: Counter[Kernel] = Counter()
+    counts: Counter[NodeKernel] = Counter()
     for _, kernel, count in kernels_of_nodes(coarse):
         counts[kernel] += count
     for kernel, count in counts.items():

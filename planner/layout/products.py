@@ -1,0 +1,93 @@
+"""Which operators are matrix products, and of what shape: read off their descriptions, for the price of a kernel.
+
+Of two operands, variables that index only the first count rows (m), only the second columns (n), those summed over k,
+and all others a batch. Of two variables in one index, which makes a window, that of the lesser extent counts its taps,
+the other its pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+
+import tdl
+from planner.layout.signature import Signature
+from planner.layout.split import REMEMBERED
+from topologies.kernels import Product, Role, Window
+
+PRODUCTS = ("matmul", "convolution")
+ROLES: tuple[Role, ...] = ("batch", "m", "n", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """An operator as a product: the role of every variable, and (taps, pixels) of every dimension of its window.
+
+    `density` is the share of iterations that count, as strides leave gaps in a gradient; `dense` is `Window`'s.
+    """
+
+    roles: Mapping[str, Role]
+    windows: tuple[tuple[str, str], ...]
+    density: float
+    dense: bool
+
+    def product(self, extents: Mapping[str, int]) -> Product:
+        """Return the product over so many iterations of each variable."""
+        totals = {role: prod(extents[name] for name, own in self.roles.items() if own == role) for role in ROLES}
+        totals["k"] = ceil(totals["k"] * self.density)
+        return Product(totals["batch"], totals["m"], totals["n"], totals["k"], self._window(extents))
+
+    def _window(self, extents: Mapping[str, int]) -> Window | None:
+        if not self.windows:
+            return None
+        taps, pixels = zip(*self.windows, strict=True)
+        return Window(
+            taps=tuple(extents[name] for name in taps),
+            pixels=tuple(extents[name] for name in pixels),
+            taps_in=self.roles[taps[0]],
+            pixels_in=self.roles[pixels[0]],
+            dense=self.dense,
+        )
+
+
+@lru_cache(REMEMBERED)
+def contraction(signature: Signature) -> Contraction | None:
+    """Return how an operator is a product of two operands; None where it is none."""
+    description = signature.description
+    first, second, *more = [*_variables_read(description), None, None]
+    if signature.category not in PRODUCTS or first is None or second is None or more != [None, None]:
+        return None
+    summed = description.reduction_variables
+    roles = {name: _role(name in first, name in second, name in summed) for name in description.variables}
+    found = list(dict.fromkeys(_windows(description)))
+    windows = tuple(_taps_and_pixels(index, signature.extents) for index in found)
+    density = prod(1 / index.denominator for index in found)
+    dense = all(abs(factor) == 1 for index in found for _, factor in index.terms)
+    return Contraction(roles, windows, density, dense)
+
+
+def _variables_read(description: tdl.Description) -> list[set[str]]:
+    read: dict[int, set[str]] = {}
+    for access in description.accesses:
+        read.setdefault(access.operand, set()).update(name for index in access.index for name in index.variables)
+    return list(read.values())
+
+
+def _role(in_first: bool, in_second: bool, summed: bool) -> Role:
+    if summed:
+        return "k"
+    return "batch" if in_first == in_second else "m" if in_first else "n"
+
+
+def _windows(description: tdl.Description) -> Iterator[tdl.Affine]:
+    for access in description.accesses:
+        for index in access.index:
+            if isinstance(index, tdl.Affine) and len(index.variables) == 2:
+                yield index
+
+
+def _taps_and_pixels(index: tdl.Affine, extents: Mapping[str, int]) -> tuple[str, str]:
+    taps, pixels = sorted(index.variables, key=extents.__getitem__)
+    return taps, pixels

@@ -1,0 +1,1 @@
+"""TensorFlow's published throughputs on one GPU of 2017, predicted from tables of single kernels."""

@@ -1,0 +1,182 @@
+"""Products and convolutions by size and shape: worked by hand, and as properties."""
+
+from dataclasses import replace
+from math import ceil, prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.single_gpu.devices import described, device
+from topologies import Kernel, Product, TopologyError, Window, parse_topology
+from topologies.kernels import Rates, product_s, transformed
+from topologies.schema import Products, Winograd
+
+DEVICES = {name: device(described(name)) for name in ("gk210", "p100-sxm2-16gb")}
+ITEM_BYTES = 4
+
+HOW = Products(units=4, tiles=((8, 8), (4, 4)), tile_edge=0, depth=2)
+RATES = Rates(category_flop_per_s=4.0, matmul_flop_per_s=8.0, bytes_per_s=1e30, item_bytes=4)
+
+extents = st.integers(1, 700)
+
+
+def kernel(m, n, k, *, batch=1, window=None, category="matmul"):
+    touched = ITEM_BYTES * batch * (m * k + k * n + m * n)
+    return Kernel(category, "float32", 2.0 * batch * m * n * k, touched, Product(batch, m, n, k, window))
+
+
+def convolution(images, channels, filters, pixels, taps):
+    window = Window((taps, taps), pixels, "k", "m", dense=True)
+    return kernel(images * prod(pixels), filters, channels * taps**2, window=window, category="convolution")
+
+
+def flop_per_s(one, done):
+    return done.operations / one.kernel_s(done)
+
+
+@pytest.mark.parametrize(
+    ("product", "seconds"),
+    [
+        # one unit makes 1 flop/s; a tile of 8 x 8 is 128 flop per term of the sum, and 2 terms for starting and ending
+        (Product(1, 16, 16, 10), 128 * 12),  # four tiles of 8 x 8: one wave
+        (Product(4, 8, 8, 10), 128 * 12),  # as a batch
+        (Product(1, 24, 16, 10), 32 * 12 * 6),  # 24 tiles of 4 x 4 in six waves, rather than six of 8 x 8 in two
+        (Product(1, 9, 8, 10), 32 * 12 * 2),  # six tiles of 4 x 4 in two waves
+        (Product(1, 8, 8, 10), 32 * 12),  # four tiles of 4 x 4
+        (Product(1, 4, 4, 10), 32 * (3 + 2)),  # one tile of 4 x 4, its sum split over the four units
+    ],
+)
+def test_tiles_and_waves_by_hand(product, seconds):
+    assert product_s(HOW, product, RATES) == pytest.approx(seconds)
+
+
+def test_small_tiles_read_more_by_hand():
+    # edges of 8 cost 1 + 4 / 8 + 4 / 8 = 2, of 4 cost 3: tiles of 4 x 4 are half as quick again per operation
+    how = Products(units=4, tiles=((8, 8), (4, 4)), tile_edge=4, depth=0)
+    assert product_s(how, Product(1, 16, 16, 10), RATES) == pytest.approx(128 * 10)
+    assert product_s(how, Product(1, 8, 8, 1), RATES) == pytest.approx(32 * 3 / 2)
+
+
+def test_winograd_by_hand():
+    # F(2 x 2, 3 x 3): 16 products; of 6 x 6 pixels 3 x 3 pieces, of 9 taps none is left in the sum
+    window = Window((3, 3), (6, 6), "k", "m", dense=True)
+    product = Product(1, 2 * 36, 8, 5 * 9, window)
+    by = Winograd(window=3, outputs=2)
+    assert transformed(by, product) == Product(16, 2 * 9, 8, 5)
+    of_weight = Product(1, 8, 5 * 9, 2 * 36, replace(window, taps_in="n", pixels_in="k"))
+    assert transformed(by, of_weight) == Product(16, 8, 5, 18)
+    for how, rate, transforms in ((by, 8.0, 2), (Winograd(window=3, outputs=2, fused=True), 4.0, 0)):
+        products = Products(units=4, tiles=((2, 8),), tile_edge=0, depth=0, winograd=(how,), transform=0.5)
+        rates = replace(RATES, bytes_per_s=1e3)
+        expected = 16 * 9 / 4 * 32 * 5 / (rate / 4)
+        expected += transforms * 4 * 16 * (18 * 5 + 5 * 8 + 18 * 8) / (1e3 * 0.5)
+        assert product_s(products, product, rates) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window((3, 3), (6, 6), "k", "m", dense=False),
+        Window((3, 1), (6, 6), "k", "m", dense=True),
+        Window((5, 5), (6, 6), "k", "m", dense=True),
+    ],
+)
+def test_winograd_is_for_dense_square_windows_of_its_size(window):
+    how = Products(units=4, tiles=((2, 8),), tile_edge=0, depth=0, winograd=(Winograd(window=3, outputs=2),))
+    product = Product(1, 72, 8, 5 * prod(window.taps), window)
+    assert product_s(how, product, RATES) == product_s(how, replace(product, window=None), RATES)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@given(st.tuples(st.integers(1, 9), extents, extents, extents), st.integers(0, 3), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_time_of_products_never_falls_when_an_extent_grows(name, sizes, which, more):
+    batch, m, n, k = sizes
+    larger = [size + more * (at == which) for at, size in enumerate(sizes)]
+    before, after = kernel(m, n, k, batch=batch), kernel(*larger[1:], batch=larger[0])
+    assert DEVICES[name].kernel_s(before) <= DEVICES[name].kernel_s(after) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 300), st.integers(1, 300), st.integers(1, 40), st.integers(1, 40)),
+    st.integers(0, 4),
+    st.integers(1, 30),
+    st.sampled_from([1, 3, 5, 7]),
+)
+@settings(max_examples=60, deadline=None)
+def test_time_of_convolutions_never_falls_when_an_extent_grows(name, sizes, which, more, taps):
+    larger = [size + more * (at == which) for at, size in enumerate(sizes)]
+    before, after = (convolution(*s[:3], (s[3], s[4]), taps) for s in (sizes, larger))
+    assert DEVICES[name].kernel_s(before) <= DEVICES[name].kernel_s(after) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@given(st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4000)), st.integers(1, 4), st.integers(0, 4000))
+@settings(max_examples=60, deadline=None)
+def test_at_whole_tiles_and_waves_efficiency_never_falls_with_size(name, sizes, factor, deeper):
+    one, (rows, columns, k) = DEVICES[name], sizes
+    whole = 128 * one.products.units
+    small = kernel(whole * rows, 128 * columns, k)
+    large = kernel(whole * rows * factor, 128 * columns * factor, k + deeper)
+    assert flop_per_s(one, small) <= flop_per_s(one, large) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_small_products_are_slower_per_operation(name):
+    rates = [flop_per_s(DEVICES[name], kernel(n, n, n)) for n in (16, 64, 256, 1024, 4096)]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1] / 20
+    one = DEVICES[name]
+    assert rates[-1] <= one.efficiency["matmul"] * one.peak("float32")
+
+
+@given(st.floats(1, 1e12), st.floats(1, 1e6))
+def test_kernels_bound_by_memory_have_a_knee(nbytes, knee):
+    one = replace(DEVICES["gk210"], knee_bytes=knee)
+    streaming = one.memory_bandwidth_bytes_per_s * one.efficiency["other"]
+    assert one.kernel_s(Kernel("other", "float32", 0.0, nbytes)) == pytest.approx((nbytes + knee) / streaming)
+    assert one.kernel_s(Kernel("other", "float32", 0.0, 0.0)) == 0
+
+
+def test_a_shared_processor_and_memory_slow_a_product_down():
+    one, product = DEVICES["gk210"], kernel(512, 512, 512)
+    streaming = product.nbytes / (one.memory_bandwidth_bytes_per_s * 0.75)
+    computing = one.kernel_s(product) - streaming
+    assert one.kernel_s(product, memory=3.0) == pytest.approx(computing + 3 * streaming)
+    assert one.kernel_s(product, processor=2.0) == pytest.approx(2 * computing + 2 * streaming)
+
+
+def test_without_parameters_of_products_shape_does_not_matter():
+    plain = replace(DEVICES["gk210"], products=None)
+    for shape in ((64, 64, 64), (4096, 64, 1)):
+        done = kernel(*shape)
+        assert plain.kernel_s(done) == plain.kernel_s(replace(done, product=None))
+
+
+@pytest.mark.parametrize("bad", ["tiles: []", "tiles: [[0, 8]]", "transform: 1.5", "units: 0", "depth: -1"])
+def test_bad_parameters_are_refused(bad):
+    lines = {"units": "units: 4", "tiles": "tiles: [[8, 8]]", "tile_edge": "tile_edge: 1", "depth": "depth: 1"}
+    lines[bad.split(":")[0]] = bad
+    text = f"""
+format: topology/1
+name: one
+description: one device
+device_types:
+  - name: d
+    peak_flop_per_s: {{float32: 100}}
+    memory_bytes: 1000
+    memory_bandwidth_bytes_per_s: 10
+    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
+    launch_latency_s: 0
+    products: {{{", ".join(lines.values())}}}
+devices: [{{name: d0, type: d}}]
+"""
+    with pytest.raises(TopologyError, match=rf"device_types\[0\]\.products\.{bad.split(':')[0]}"):
+        parse_topology(text)
+
+
+def test_ceil_is_not_needed_for_the_sum_of_parts():
+    """Splitting a sum in more parts than it has terms gains nothing."""
+    assert product_s(HOW, Product(1, 4, 4, 1), RATES) == pytest.approx(32 * (ceil(1 / 4) + 2))
