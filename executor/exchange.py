@@ -35,13 +35,15 @@ def nothing() -> None:
     """Do nothing: the action of a task that has no work on this worker."""
 
 
-def staged(memory: Memory, staging: int, message: Message, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
+def staged(
+    memory: Memory, staging: int, buffer: int, message: Message, shapes: Iterable[tuple[int, ...]]
+) -> list[Array]:
     """Return views of a message's pieces where they lie packed in a staging buffer.
 
     Raises ValueError where the pieces do not fill the message's bytes exactly.
     """
     raw = memory.raw(memory.buffers[staging])
-    dtype = memory.views[message.buffer].dtype
+    dtype = memory.views[buffer].dtype
     at, found = message.staging_offset, []
     for shape in shapes:
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -50,22 +52,22 @@ def staged(memory: Memory, staging: int, message: Message, shapes: Iterable[tupl
     if at != message.staging_offset + message.nbytes or at > raw.nbytes:
         raise ValueError(
             f"message between workers {memory.worker} and {message.peer} of buffer "
-            f"{memory.buffers[message.buffer].name}: expected {message.nbytes} bytes within staging of {raw.nbytes}, "
+            f"{memory.buffers[buffer].name}: expected {message.nbytes} bytes within staging of {raw.nbytes}, "
             f"found pieces up to byte {at} from {message.staging_offset}"
         )
     return found
 
 
-def packing(memory: Memory, staging: int, message: Message) -> list[Pair]:
+def packing(memory: Memory, staging: int, buffer: int, message: Message) -> list[Pair]:
     """Return the copies that pack a message."""
-    sources = [memory.part(message.buffer, piece.source_slices) for piece in message.pieces]
-    return list(zip(staged(memory, staging, message, (s.shape for s in sources)), sources, strict=True))
+    sources = [memory.part(buffer, piece.source_slices) for piece in message.pieces]
+    return list(zip(staged(memory, staging, buffer, message, (s.shape for s in sources)), sources, strict=True))
 
 
-def unpacking(memory: Memory, staging: int, message: Message) -> list[Pair]:
+def unpacking(memory: Memory, staging: int, buffer: int, message: Message) -> list[Pair]:
     """Return the copies that unpack a message."""
-    targets = [memory.part(message.buffer, piece.target_slices) for piece in message.pieces]
-    return list(zip(targets, staged(memory, staging, message, (t.shape for t in targets)), strict=True))
+    targets = [memory.part(buffer, piece.target_slices) for piece in message.pieces]
+    return list(zip(targets, staged(memory, staging, buffer, message, (t.shape for t in targets)), strict=True))
 
 
 def local(memory: Memory, buffer: int, copies: Iterable[LocalCopy]) -> list[Pair]:
@@ -86,7 +88,7 @@ def copy_all(xp: ArrayModule, pairs: list[Pair]) -> None:
 def arrival(memory: Memory, task: Fetch | Reduce) -> Action:
     """Return the action that puts a transfer's received and local pieces into its buffer."""
     contributions: list[tuple[int, list[Pair]]] = [
-        (message.peer, unpacking(memory, task.staging, message))
+        (message.peer, unpacking(memory, task.staging, task.buffer, message))
         for message in task.messages
         if task.staging is not None and message.nbytes
     ]

@@ -80,7 +80,7 @@ class PointToPoint:
         if task.staging is None or not messages:
             return nothing
         xp, comm, packed, tag = self._memory.xp, self._comm, task.staging, task.transfer % self._tags
-        copies = [pair for message in messages for pair in packing(self._memory, packed, message)]
+        copies = [pair for message in messages for pair in packing(self._memory, packed, task.buffer, message)]
         hosted = self._hosted(packed, messages)
 
         def action() -> None:

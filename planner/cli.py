@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -26,7 +25,7 @@ from planner.planning import plan as searched
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan, load_plan
 from planner.report import summary
-from planner.report.console import command_errors, stdout
+from planner.report.console import collect_seldom, command_errors, stdout
 from planner.search import OBJECTIVES, PLACEMENTS, SEARCHERS, SearchOptions, Ties
 from planner.search.factorisations import MOST_WORKERS_FACTORED
 from planner.search.memory import parse_memory
@@ -37,9 +36,6 @@ DEFAULTS = SearchOptions()
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
-
-COLLECTED_EVERY = 200_000
-"""Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
 
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
@@ -120,7 +116,7 @@ def _of_the_model(command: click.Command) -> click.Command:
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    gc.set_threshold(COLLECTED_EVERY)
+    collect_seldom()
     read = diff or (source_files(model) if model else ())
     check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
     load_operators(options["operator_files"])

@@ -11,7 +11,7 @@ import display
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan_json import load_plan
-from planner.report.console import JobError, command_errors, stdout
+from planner.report.console import JobError, collect_seldom, command_errors, stdout
 from planner.report.schema import write_reports
 from simulator.report import report, simulation_of
 from simulator.tracing import trace
@@ -34,6 +34,7 @@ def main(plan_path: Path, topo: str, **options: Any) -> None:
 
     Exit status 1 where a device's memory does not hold what its workers need.
     """
+    collect_seldom()
     json_path, trace_path = options["json_path"], options["trace_path"]
     check_written((json_path, trace_path), (plan_path,))
     load_operators(options["operator_files"])

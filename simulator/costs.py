@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import ITEM_BYTES
-from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from topologies import Device, Kernel, Machine, Product
@@ -39,25 +39,29 @@ class Costs:
         self._machine = machine
         self._sharing = sharing
         self._routes: dict[tuple[int, int, bool], Activity] = {}
+        self._kernels: dict[object, Activity] = {}
+        self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
         """Price kernels run one after the other, each call a launch of its own that does its share."""
-        device = self._machine.devices[program.worker]
         launches = sum(len(kernel.calls) for kernel in task.kernels)
         if not launches:
             return Activity(-1, 0.0)
-        operations, nbytes = task.operations / launches, task.touched_bytes / launches
         dtype = _dtype(program, task)
-        shapes: Sequence[Product | None] = task.products or (None,) * launches
-        calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
-        return self._activity(device, calls)
+        key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
+        if key not in self._kernels:
+            operations, nbytes = task.operations / launches, task.touched_bytes / launches
+            shapes: Sequence[Product | None] = task.products or (None,) * launches
+            calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
+            self._kernels[key] = self._activity(self._machine.devices[program.worker], calls)
+        return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
         """Price the copy of every outgoing message into staging; None where there is none.
 
         A device that streams messages launches what sends them, and reads them where they lie.
         """
-        nbytes = sum(message.nbytes for message in task.messages)
+        nbytes = self._total(task.messages)
         streams = self._machine.devices[program.worker].streams_messages
         return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
 
@@ -67,7 +71,7 @@ class Costs:
         Where messages are streamed, local pieces are left, unless they were combined with the first message.
         """
         buffer = program.buffers[task.buffer]
-        received = sum(message.nbytes for message in task.messages)
+        received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
         if self._machine.devices[program.worker].streams_messages:
             copied = 0 if received and isinstance(task, Reduce) else local
@@ -93,7 +97,16 @@ class Costs:
         """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
         if not moved_bytes:
             return None
-        return self._activity(self._machine.devices[worker], {Kernel(COPY, "", 0.0, touched_bytes): 1})
+        key = (worker, touched_bytes)
+        if key not in self._kernels:
+            copy = Kernel(COPY, "", 0.0, touched_bytes)
+            self._kernels[key] = self._activity(self._machine.devices[worker], {copy: 1})
+        return self._kernels[key]
+
+    def _total(self, messages: tuple[Message, ...]) -> int:
+        if id(messages) not in self._totals:
+            self._totals[id(messages)] = sum(message.nbytes for message in messages)
+        return self._totals[id(messages)]
 
     def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
         """Price so many calls of each kernel."""
@@ -115,9 +128,15 @@ class Costs:
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
-    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if dtype.startswith("float")), dtypes[0] if dtypes else "float32")
+    first = None
+    for kernel in task.kernels:
+        for call in kernel.calls:
+            for buffer, _ in call.outputs:
+                dtype = program.buffers[buffer].dtype
+                if dtype.startswith("float"):
+                    return dtype
+                first = first or dtype
+    return first or "float32"
 
 
 def _elements(copy: LocalCopy) -> int:

@@ -3,14 +3,19 @@
 An activity uses each of a set of resources with a coefficient, in units per unit of its progress, and may have a cap of
 its own. Rates rise together from zero (progressive filling) until a resource is full or a cap is reached; who is
 stopped by it keeps that rate, the others rise on. Weights are in the choice of the unit of progress.
+
+Sets of classes are bits of an integer, so that stopping many costs as much as stopping one. What filling finds is the
+level at which each resource became full: a class's rate is the least of its cap and of the levels of what it uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 TIE = 1e-12  # relative difference below which two levels are one
+MOST_ENDED = 8  # classes; where more end at once, filling begins anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,54 +44,204 @@ def fair_rates(
     The rates are max-min fair: no resource is used beyond its capacity, and each activity is at its cap or uses a
     full resource on which nobody is faster.
     """
-    filling = _Filling(capacities, classes, counts)
-    while filling.unfixed:
-        filling.stop_next()
-    return tuple(filling.rates)
+    solver = Solver(capacities)
+    more: dict[int, int] = {}
+    for i, kind in enumerate(classes):
+        solver.add(kind)
+        for place in bits(counts[i] - 1):
+            more[place] = more.get(place, 0) | 1 << i
+    planes = [more.get(place, 0) for place in range(max(more, default=-1) + 1)]
+    levels = solver.levels((1 << len(classes)) - 1, planes)
+    return tuple(rate(kind, levels) for kind in classes)
 
 
-class _Filling:
-    """The state of progressive filling: what is left of each resource, and who still rises."""
+def rate(kind: ActivityClass, levels: Sequence[float]) -> float:
+    """Return a class's rate, given the level at which each resource is full."""
+    return min([math.inf if kind.cap is None else kind.cap, *(levels[resource] for resource, _ in kind.uses)])
 
-    def __init__(self, capacities: Sequence[float], classes: Sequence[ActivityClass], counts: Sequence[int]) -> None:
-        self.classes = classes
-        self.rates = [0.0] * len(classes)
-        self.unfixed = set(range(len(classes)))
-        self.level = 0.0
-        self.capped = sorted(((kind.cap, i) for i, kind in enumerate(classes) if kind.cap is not None), reverse=True)
-        self.rising: dict[int, dict[int, float]] = {}  # resource -> rising class -> units used per unit of the rate
-        for i, kind in enumerate(classes):
-            for resource, coefficient in kind.uses:
-                self.rising.setdefault(resource, {})[i] = coefficient * counts[i]
-        self.left = {resource: capacities[resource] for resource in self.rising}
 
-    def stop_next(self) -> None:
-        """Raise the common rate to the next cap or full resource, and stop whom it stops."""
-        full = {resource: self.left[resource] / sum(rising.values()) for resource, rising in self.rising.items()}
-        lowest = min(full.values(), default=float("inf"))
-        self.level = max(self.level, lowest)  # rounding must not let it fall
-        if self._stop_capped():
-            return
-        limit = lowest + abs(lowest) * TIE
-        for resource in [resource for resource, rate in full.items() if rate <= limit]:
-            for i in list(self.rising.get(resource, ())):
-                self._stop(i, self.level)
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Filling before a step: who rises, what is left of each resource, levels so far; and whom the step stops."""
 
-    def _stop_capped(self) -> bool:
-        """Stop every class whose cap is not above the level: below it, stopping one only leaves more to the others."""
-        stopped = False
-        while self.capped and self.capped[-1][0] <= self.level:
-            cap, i = self.capped.pop()
-            if i in self.unfixed:
-                self._stop(i, cap)
-                stopped = True
-        return stopped
+    rising: int
+    left: list[float]
+    levels: list[float]
+    level: float
+    stopped: int
 
-    def _stop(self, i: int, rate: float) -> None:
-        self.rates[i] = rate
-        self.unfixed.remove(i)
-        for resource, _ in self.classes[i].uses:
-            rising = self.rising[resource]
-            self.left[resource] -= rising.pop(i) * rate
-            if not rising:
-                del self.rising[resource]
+
+class Solver:
+    """Finds the levels of sets of classes.
+
+    Where nothing but some activities ended since the set before, filling goes on from the first step that stopped one
+    of them: what came earlier did not depend on them.
+    """
+
+    def __init__(self, capacities: Sequence[float]) -> None:
+        self._capacities = list(capacities)
+        self._classes: list[ActivityClass] = []
+        self.fastest: list[float] = []  # per class, the rate of an activity that is alone
+        self._plain: list[dict[float, int]] = [{} for _ in capacities]  # resource -> coefficient -> uncapped classes
+        self._fastest_plain = [0.0] * len(self._capacities)
+        self._capped = 0
+        self._running = 0
+        self._more: tuple[int, ...] = ()
+        self._groups: dict[int, list[tuple[float, int]]] = {}  # resource -> (units per unit of the rate, whose)
+        self._caps: list[tuple[float, int]] = []
+        self._steps: list[_Step] = []
+
+    def add(self, kind: ActivityClass) -> int:
+        """Add a class and return its number, which is its bit in sets."""
+        number = len(self._classes)
+        self._classes.append(kind)
+        fastest = rate(kind, [math.inf] * len(self._capacities))
+        fastest = min([fastest, *(self._capacities[resource] / units for resource, units in kind.uses)])
+        self.fastest.append(fastest)
+        if kind.cap is not None:
+            self._capped |= 1 << number
+            return number
+        for resource, units in kind.uses:
+            self._plain[resource][units] = self._plain[resource].get(units, 0) | 1 << number
+            self._fastest_plain[resource] = max(self._fastest_plain[resource], fastest)
+        return number
+
+    def levels(self, running: int, more: Sequence[int] = ()) -> list[float]:
+        """Return the level of each resource where a set of classes runs, infinite where it is not full.
+
+        A class has one activity, and 2**n more if it is in `more[n]`.
+        """
+        ended = self._ended(running, tuple(more))
+        self._running, self._more = running, tuple(more)
+        if ended and self._steps:
+            at = next((n for n, step in enumerate(self._steps) if step.stopped & ended), len(self._steps) - 1)
+            step = self._steps[at]
+            del self._steps[at:]
+            for resource in {resource for number in bits(ended) for resource, _ in self._classes[number].uses}:
+                if resource in self._groups:
+                    self._groups[resource] = self._users(resource)
+        else:
+            step = self._begin()
+        return self._fill(step)
+
+    def _ended(self, running: int, more: tuple[int, ...]) -> int:
+        """Return the classes of which activities ended, none if there are many, or if any activity started."""
+        if running & ~self._running or len(more) != len(self._more):
+            return 0
+        changed = running ^ self._running
+        for before, now in zip(self._more, more, strict=True):
+            changed |= before ^ now
+        if changed.bit_count() > MOST_ENDED or any(
+            _count(number, running, more) > _count(number, self._running, self._more) for number in bits(changed)
+        ):
+            return 0
+        return changed
+
+    def _begin(self) -> _Step:
+        """Note who uses what, of all that can become full, and which caps there are."""
+        self._steps.clear()
+        self._groups = {}
+        caps: dict[float, int] = {}
+        for number in bits(self._running & self._capped):
+            cap = self._classes[number].cap or math.inf
+            caps[cap] = caps.get(cap, 0) | 1 << number
+        self._caps = sorted(caps.items())
+        for resource, capacity in enumerate(self._capacities):
+            users = self._users(resource)
+            if self._most(resource, users) >= capacity * (1 - TIE):
+                self._groups[resource] = users
+        capacities = list(self._capacities)
+        return _Step(self._running, capacities, [math.inf] * len(capacities), 0.0, 0)
+
+    def _users(self, resource: int) -> list[tuple[float, int]]:
+        """Return who uses a resource, and how many units of it per unit of the rate."""
+        sets = [(1, self._running), *((2**place, who) for place, who in enumerate(self._more) if who)]
+        found = [
+            (units * count, who & among)
+            for count, among in sets
+            for units, who in self._plain[resource].items()
+            if who & among
+        ]
+        for number in bits(self._running & self._capped):
+            for used, units in self._classes[number].uses:
+                if used == resource:
+                    found.append((units * _count(number, self._running, self._more), 1 << number))
+        return found
+
+    def _most(self, resource: int, users: Sequence[tuple[float, int]]) -> float:
+        """Return a bound on what of a resource can be in use at once."""
+        return sum(
+            units * who.bit_count() * self.fastest[who.bit_length() - 1]
+            if who & self._capped
+            else units * who.bit_count() * self._fastest_plain[resource]
+            for units, who in users
+        )
+
+    def _fill(self, step: _Step) -> list[float]:
+        """Raise the common rate until everyone is stopped."""
+        rising, left, levels, level = step.rising & self._running, step.left.copy(), step.levels.copy(), step.level
+        full: dict[int, float] = {}
+        self._refill(full, left, rising)
+        while rising:
+            lowest = min(full.values(), default=math.inf)
+            level = max(level, lowest)  # rounding must not let it fall
+            stopped, stopped_at = self._reached(rising, level)
+            found = levels
+            if not stopped:
+                stopped_at, limit, found = level, lowest + abs(lowest) * TIE, levels.copy()
+                for resource, at in full.items():
+                    if at <= limit:
+                        found[resource] = level
+                        for _, who in self._groups[resource]:
+                            stopped |= who
+                stopped &= rising
+            self._steps.append(_Step(rising, left.copy(), levels, level, stopped))
+            levels, rising = found, rising & ~stopped
+            self._stop(full, left, rising, stopped, stopped_at)
+        return levels
+
+    def _reached(self, rising: int, level: float) -> tuple[int, float]:
+        """Return those at the lowest cap not above the level: below it, stopping one only leaves more to the others."""
+        for cap, who in self._caps:
+            if cap > level:
+                break
+            if who & rising:
+                return who & rising, cap
+        return 0, 0.0
+
+    def _refill(self, full: dict[int, float], left: list[float], rising: int) -> None:
+        for resource, groups in self._groups.items():
+            units = 0.0
+            for weight, who in groups:
+                units += weight * (who & rising).bit_count()
+            if units:
+                full[resource] = left[resource] / units
+
+    def _stop(self, full: dict[int, float], left: list[float], rising: int, stopped: int, rate: float) -> None:
+        """Charge everything for those who stop, and find anew at which rate of the others it is full."""
+        for resource in list(full):
+            used = 0.0
+            for weight, who in self._groups[resource]:
+                used += weight * (who & stopped).bit_count()
+            if used:
+                left[resource] -= used * rate
+                units = 0.0
+                for weight, who in self._groups[resource]:
+                    units += weight * (who & rising).bit_count()
+                if units:
+                    full[resource] = left[resource] / units
+                else:
+                    del full[resource]
+
+
+def _count(number: int, running: int, more: Sequence[int]) -> int:
+    """Return how many activities a class has."""
+    return (running >> number & 1) + sum((who >> number & 1) << place for place, who in enumerate(more))
+
+
+def bits(number: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set."""
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest

@@ -1,4 +1,4 @@
-"""The interpreter of a program in simulated time: one process per worker, callbacks and counters for messages.
+"""The interpreter of a program in simulated time: one process per worker, callbacks for transfers in bulk.
 
 Semantics, per worker, strictly in list order:
 
@@ -14,7 +14,7 @@ Semantics, per worker, strictly in list order:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,14 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
-from planner.program.tasks import Compute, Fetch, Message, Program, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
 from simulator.costs import Activity, Costs
 from simulator.sharing import Sharing
+from simulator.transfers import Sent, Transfer, transfers
 from topologies import Machine
 
 Steps = Generator[Event, object, None]
-Key = tuple[int, int, int]  # transfer, source worker, target worker
-Post = Callable[[], None]
 
 
 class DeadlockError(RuntimeError):
@@ -58,14 +57,34 @@ class MessageSpan:
     stop_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A worker blocked within one of its tasks until the last of its messages of a transfer was complete.
+
+    That message was `started_s`, when both its ends were, and had `latency_s` of latency.
+    """
+
+    task: int
+    begin_s: float
+    end_s: float
+    started_s: float
+    latency_s: float
+
+
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """When each worker began and ended each of its tasks, and what was moved."""
+    """When each worker began and ended each of its tasks, and what was moved.
+
+    `blocked` lists, per worker, when it waited for messages; `in_flight_s` is how long each worker had messages of its
+    own, in or out, on their way.
+    """
 
     starts_s: list[list[float]]
     stops_s: list[list[float]]
     bytes: NDArray[np.int64]
     compute_s: list[float]
+    blocked: list[list[Blocked]]
+    in_flight_s: list[float]
     seconds: float = 0.0
     messages: list[MessageSpan] = field(default_factory=list)
 
@@ -79,19 +98,31 @@ def interpret(program: Program, machine: Machine, switches: Switches | None = No
     return _Interpreter(program, machine, switches or Switches()).run()
 
 
-class _Worker:
-    """What one worker knows of its transfers."""
+class _InFlight:
+    """How long each worker has had messages on their way."""
 
-    __slots__ = ("held", "launched_s", "pending", "program", "starters", "unpacking", "waiting")
+    def __init__(self, workers: int) -> None:
+        self._messages = np.zeros(workers, dtype=np.int64)
+        self._since_s = np.zeros(workers)
+        self.seconds = np.zeros(workers)
 
-    def __init__(self, program: WorkerProgram) -> None:
-        self.program = program
-        self.launched_s = 0.0  # when its host will have launched all kernels so far
-        self.pending: Counter[int] = Counter()  # transfer -> own messages not complete
-        self.waiting: dict[int, Event] = {}  # transfer -> what its Wait is blocked on
-        self.unpacking: dict[int, Fetch | Reduce] = {}
-        self.starters = Counter(task.transfer for task in program.tasks if isinstance(task, Send | Fetch | Reduce))
-        self.held: defaultdict[int, list[Post]] = defaultdict(list)  # without overlap: posts of the earlier starters
+    def add(self, sent: Sent, now_s: float) -> None:
+        """Messages start."""
+        idle = self._messages == 0
+        self._messages += self._counted(sent)
+        self._since_s[idle & (self._messages > 0)] = now_s
+
+    def remove(self, sent: Sent, now_s: float) -> None:
+        """Messages are complete."""
+        busy = self._messages > 0
+        self._messages -= self._counted(sent)
+        ended = busy & (self._messages == 0)
+        self.seconds[ended] += now_s - self._since_s[ended]
+
+    def _counted(self, sent: Sent) -> NDArray[np.int64]:
+        k = len(self._messages)
+        found: NDArray[np.int64] = np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
+        return found
 
 
 class _Interpreter:
@@ -100,16 +131,23 @@ class _Interpreter:
         self._sharing = Sharing(self._environment, [resource.capacity for resource in machine.resources])
         self._costs = Costs(machine, self._sharing)
         self._switches = switches
-        self._workers = [_Worker(worker) for worker in program.workers]
-        self._sends: defaultdict[Key, deque[int]] = defaultdict(deque)
-        self._receives: defaultdict[Key, deque[int]] = defaultdict(deque)
-        self._combined = {task.transfer for task in program.workers[0].tasks if isinstance(task, Reduce)}
+        self._workers = program.workers
+        self._transfers = transfers(program)
+        self._posted: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        self._receiving: list[dict[int, Fetch | Reduce]] = [{} for _ in program.workers]
         k = len(program.workers)
+        self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
+        self._routes = np.full((2, k, k), -1, dtype=np.intp)  # classes of messages, that are copied and combined
+        self._latency_s = np.zeros((k, k))
+        self._work_beyond_bytes = np.zeros((k, k))
+        self._in_flight = _InFlight(k)
         self._timeline = Timeline(
             starts_s=[[] for _ in range(k)],
             stops_s=[[] for _ in range(k)],
             bytes=np.zeros((k, k), dtype=np.int64),
             compute_s=[0.0] * k,
+            blocked=[[] for _ in range(k)],
+            in_flight_s=[0.0] * k,
         )
 
     def run(self) -> Timeline:
@@ -117,70 +155,72 @@ class _Interpreter:
             self._environment.process(self._work(worker))
         self._environment.run()
         self._check_finished()
+        self._timeline.in_flight_s = self._in_flight.seconds.tolist()
         self._timeline.seconds = max((stops[-1] for stops in self._timeline.stops_s if stops), default=0.0)
         return self._timeline
 
-    def _work(self, worker: _Worker) -> Steps:
-        number = worker.program.worker
+    # --- a worker's tasks
+
+    def _work(self, worker: WorkerProgram) -> Steps:
+        number, environment = worker.worker, self._environment
         starts, stops = self._timeline.starts_s[number], self._timeline.stops_s[number]
-        for task in worker.program.tasks:
-            starts.append(self._environment.now)
-            yield from self._perform(worker, task)
-            stops.append(self._environment.now)
+        for task in worker.tasks:
+            starts.append(environment.now)
             if isinstance(task, Compute):
-                self._timeline.compute_s[number] += stops[-1] - starts[-1]
+                yield from self._busy(number, self._costs.compute(worker, task))
+                self._timeline.compute_s[number] += environment.now - starts[-1]
+            else:
+                yield from self._take_part(worker, task)
+            stops.append(environment.now)
 
-    def _perform(self, worker: _Worker, task: Task) -> Steps:
-        match task:
-            case Compute():
-                return self._busy(worker, self._costs.compute(worker.program, task))
-            case Wait():
-                return self._wait(worker, task)
-            case Send():
-                return self._send(worker, task)
-            case Fetch() | Reduce():
-                return self._receive(worker, task)
-
-    def _send(self, worker: _Worker, task: Send) -> Steps:
-        if self._switches.communicate:
-            yield from self._busy(worker, self._costs.pack(worker.program, task))
-        yield from self._start(worker, task, partial(self._post, worker, task, self._sends, self._receives))
-
-    def _receive(self, worker: _Worker, task: Fetch | Reduce) -> Steps:
-        worker.unpacking[task.transfer] = task
-        yield from self._start(worker, task, partial(self._post, worker, task, self._receives, self._sends))
-
-    def _start(self, worker: _Worker, task: Send | Fetch | Reduce, post: Post) -> Steps:
-        """Start this worker's half of a transfer; without overlap, only with its last half, and wait for the end."""
-        transfer = task.transfer
-        worker.pending[transfer] += len(task.messages)
-        if self._switches.overlap:
-            post()
+    def _take_part(self, worker: WorkerProgram, task: Send | Fetch | Reduce | Wait) -> Steps:
+        number = worker.worker
+        if isinstance(task, Wait):
+            yield from self._complete(number, self._transfers.get(task.transfer))
+            started = self._receiving[number].pop(task.transfer, None)
+            if started is not None and self._switches.communicate:
+                yield from self._busy(number, self._costs.unpack(worker, started))
             return
-        worker.held[transfer].append(post)
-        worker.starters[transfer] -= 1
-        if not worker.starters[transfer]:
-            for held in worker.held.pop(transfer):
-                held()
+        if isinstance(task, Send):
+            if self._switches.communicate:
+                yield from self._busy(number, self._costs.pack(worker, task))
+        else:
+            self._receiving[number][task.transfer] = task
+        yield from self._start(number, self._transfers[task.transfer], task)
+
+    def _start(self, worker: int, transfer: Transfer, task: Send | Fetch | Reduce) -> Steps:
+        """Start this worker's half of a transfer; without overlap, only with its last half, and wait for the end."""
+        if self._switches.overlap:
+            self._post(transfer.number, worker, outgoing=isinstance(task, Send))
+            return
+        transfer.starters[worker] -= 1
+        if not transfer.starters[worker]:
+            self._post(transfer.number, worker, outgoing=True)
+            self._post(transfer.number, worker, outgoing=False)
             yield from self._complete(worker, transfer)
 
-    def _wait(self, worker: _Worker, task: Wait) -> Steps:
-        yield from self._complete(worker, task.transfer)
-        started = worker.unpacking.pop(task.transfer, None)
-        if started is not None and self._switches.communicate:
-            yield from self._busy(worker, self._costs.unpack(worker.program, started))
+    def _complete(self, worker: int, transfer: Transfer | None) -> Steps:
+        if transfer is None or not transfer.pending[worker]:
+            return
+        begin_s = self._environment.now
+        event = transfer.waiting[worker] = Event(self._environment)
+        yield event
+        self._timeline.blocked[worker].append(
+            Blocked(
+                task=len(self._timeline.stops_s[worker]),
+                begin_s=begin_s,
+                end_s=self._environment.now,
+                started_s=float(transfer.last_start_s[worker]),
+                latency_s=float(transfer.last_latency_s[worker]),
+            )
+        )
 
-    def _complete(self, worker: _Worker, transfer: int) -> Steps:
-        if worker.pending[transfer]:
-            event = worker.waiting[transfer] = Event(self._environment)
-            yield event
-
-    def _busy(self, worker: _Worker, activity: Activity | None) -> Steps:
+    def _busy(self, worker: int, activity: Activity | None) -> Steps:
         """Wait for the host to launch it, which it does ahead of the device and in order, and carry it out."""
         if activity is None or not (activity.work or activity.delay_s or activity.host_s):
             return
-        worker.launched_s += activity.host_s
-        delay_s = max(0.0, worker.launched_s - self._environment.now) + activity.delay_s
+        self._launched_s[worker] += activity.host_s
+        delay_s = max(0.0, self._launched_s[worker] - self._environment.now) + activity.delay_s
         event = Event(self._environment)
         begin: Callable[[], object] = event.succeed
         if activity.work:
@@ -191,62 +231,76 @@ class _Interpreter:
             begin()
         yield event
 
-    def _post(
-        self,
-        worker: _Worker,
-        task: Send | Fetch | Reduce,
-        own: defaultdict[Key, deque[int]],
-        other: defaultdict[Key, deque[int]],
-    ) -> None:
-        """Start one end of every message of a task; those whose other end has started flow."""
-        number = worker.program.worker
-        outgoing = own is self._sends
-        for message in task.messages:
-            key = (task.transfer, number, message.peer) if outgoing else (task.transfer, message.peer, number)
-            started = other.get(key)
-            if started:
-                self._flow(key, message, started.popleft())
-            else:
-                own[key].append(message.nbytes)
+    # --- messages
 
-    def _flow(self, key: Key, message: Message, nbytes: int) -> None:
-        if nbytes != message.nbytes:
-            transfer, source, target = key
-            raise ValueError(
-                f"transfer {transfer}: expected one size of the message from worker {source} to {target} at both ends,"
-                f" found {message.nbytes} and {nbytes}"
-            )
-        arrive = partial(self._arrive, key, nbytes, self._environment.now)
+    def _post(self, transfer: int, worker: int, *, outgoing: bool) -> None:
+        """Start one end of a worker's messages; those that start at one moment are looked at together."""
+        if not self._posted:
+            self._sharing.after(0.0, self._match)
+        self._posted[transfer][not outgoing].append(worker)
+
+    def _match(self) -> None:
+        """Let those messages flow whose other end has started."""
+        posted = list(self._posted.items())
+        self._posted.clear()
+        for number, (senders, receivers) in posted:
+            transfer = self._transfers[number]
+            sent = transfer.start(senders, receivers)
+            if len(sent):
+                self._flow(transfer, sent)
+
+    def _flow(self, transfer: Transfer, sent: Sent) -> None:
+        now_s = self._environment.now
+        self._in_flight.add(sent, now_s)
         if not self._switches.communicate:
-            arrive()
+            self._arrive(transfer, sent, now_s, 0.0)
             return
-        activity = self._costs.message(key[1], key[2], combined=key[0] in self._combined)
-        begin: Callable[[], None] = arrive
-        if nbytes:
-            begin = partial(self._sharing.start, activity.number, nbytes + activity.work, arrive)
-        self._sharing.after(activity.delay_s, begin)
+        numbers, latency_s = self._priced(sent, transfer.combined)
+        for latency in np.unique(latency_s).tolist():
+            chosen = np.flatnonzero(latency_s == latency)
+            arrive = partial(self._arrive, transfer, start_s=now_s, latency_s=latency)
+            self._sharing.after(latency, partial(self._begin, sent[chosen], numbers[chosen], arrive))
 
-    def _arrive(self, key: Key, nbytes: int, start_s: float) -> None:
-        transfer, source, target = key
-        self._timeline.bytes[source, target] += nbytes
+    def _begin(self, sent: Sent, numbers: NDArray[np.intp], arrive: Callable[[Sent], None]) -> None:
+        empty = sent.nbytes == 0
+        if empty.any():
+            arrive(sent[empty])
+            sent, numbers = sent[~empty], numbers[~empty]
+        if len(sent):
+            work = sent.nbytes + self._work_beyond_bytes[sent.sources, sent.targets]
+            self._sharing.start_many(numbers, work, lambda slots: arrive(sent[slots]))
+
+    def _priced(self, sent: Sent, combined: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return messages' classes and latencies; routes are priced when they are first used."""
+        routes = self._routes[int(combined)]
+        numbers = routes[sent.sources, sent.targets]
+        if (numbers < 0).any():
+            for u, w in zip(sent.sources.tolist(), sent.targets.tolist(), strict=True):
+                activity = self._costs.message(u, w, combined=combined)
+                routes[u, w], self._latency_s[u, w] = activity.number, activity.delay_s
+                self._work_beyond_bytes[u, w] = activity.work
+            numbers = routes[sent.sources, sent.targets]
+        return numbers, self._latency_s[sent.sources, sent.targets]
+
+    def _arrive(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:
+        now_s = self._environment.now
+        self._timeline.bytes[sent.sources, sent.targets] += sent.nbytes
+        self._in_flight.remove(sent, now_s)
+        transfer.complete(sent, start_s, latency_s)
         if self._switches.record_messages:
-            self._timeline.messages.append(
-                MessageSpan(transfer, source, target, nbytes, start_s, self._environment.now)
-            )
-        for number in (source, target):
-            worker = self._workers[number]
-            worker.pending[transfer] -= 1
-            if not worker.pending[transfer] and transfer in worker.waiting:
-                worker.waiting.pop(transfer).succeed()
+            spans = zip(sent.sources.tolist(), sent.targets.tolist(), sent.nbytes.tolist(), strict=True)
+            self._timeline.messages += [MessageSpan(transfer.number, *span, start_s, now_s) for span in spans]
 
     def _check_finished(self) -> None:
         stuck = []
         for worker in self._workers:
-            number = worker.program.worker
-            position = len(self._timeline.stops_s[number])
-            if position < len(worker.program.tasks):
-                task = worker.program.tasks[position]
-                what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"
-                stuck.append(f"worker {number} in task {position}, {type(task).__name__}{what}")
+            position = len(self._timeline.stops_s[worker.worker])
+            if position < len(worker.tasks):
+                stuck.append(f"worker {worker.worker} in {_described(position, worker.tasks[position])}")
         if stuck:
             raise DeadlockError(f"workers wait for each other for ever: {'; '.join(stuck)}")
+
+
+def _described(position: int, task: Task) -> str:
+    what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"
+    return f"task {position}, {type(task).__name__}{what}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.program.tasks import Buffer, Program
 from planner.report.schema import BufferUse, DeviceMemory
@@ -15,8 +15,7 @@ LARGEST = 5  # buffers named at a peak
 PERSISTENT = "persistent"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Change:
+class Change(NamedTuple):
     """A buffer taken (or given back) at a moment; the order is the one in which changes happen.
 
     At one moment tasks follow each other by position, and a task takes its new buffers before it gives back old ones.

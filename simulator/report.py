@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import PlanError
-from planner.graph.facts import batch_size, weight_dtype
+from planner.graph.facts import batch_size, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
@@ -37,7 +37,9 @@ def simulation_of(
     """Lower and simulate a plan."""
     machine = load_topology(machine) if isinstance(machine, str) else machine
     machine.require_devices(plan.workers)
-    return simulated(lower(plan, prefetch), machine, overlap=overlap, record_messages=record_messages)
+    return simulated(
+        lower(plan, prefetch), machine, overlap=overlap, record_messages=record_messages, phases=phases(plan.graph)
+    )
 
 
 def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str, Setting]) -> Report:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from planner.program.tasks import Program
 from planner.report.schema import DeviceMemory, LinkUse
+from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import device_memories
+from simulator.quiet import seconds_without_communication
 from topologies import Machine
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """One simulated iteration of a program on a machine.
 
-    `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
+    `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept. `phases` gives
+    every node's phase, in the order of the graph.
     """
 
     program: Program
@@ -26,6 +31,7 @@ class Simulation:
     seconds_without_communication: float
     links: tuple[LinkUse, ...]
     memories: tuple[DeviceMemory, ...]
+    phases: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
@@ -33,26 +39,48 @@ class Simulation:
         return self.timeline.seconds
 
     @property
+    def exposed_s(self) -> float:
+        """What communication adds to the step."""
+        return self.seconds - self.seconds_without_communication
+
+    @cached_property
+    def breakdown(self) -> tuple[Spent, ...]:
+        """What every worker spends the step on."""
+        return breakdown(self.program, self.machine, self.timeline)
+
+    @cached_property
+    def bottlenecks(self) -> tuple[Bottleneck, ...]:
+        """What holds up each phase, in order; none where phases are not known."""
+        return bottlenecks(self.program, self.machine, self.timeline, self.phases)
+
+    @property
     def overfull(self) -> tuple[str, ...]:
         """The devices whose memory does not hold what is allocated in it."""
         return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
 
 
-def simulated(program: Program, machine: Machine, *, overlap: bool = True, record_messages: bool = False) -> Simulation:
+def simulated(
+    program: Program,
+    machine: Machine,
+    *,
+    overlap: bool = True,
+    record_messages: bool = False,
+    phases: Mapping[str, str] | None = None,
+) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
     program's workers wait for each other for ever.
     """
     timeline = interpret(program, machine, Switches(overlap=overlap, record_messages=record_messages))
-    quiet = interpret(program, machine, Switches(overlap=overlap, communicate=False))
     return Simulation(
         program=program,
         machine=machine,
         timeline=timeline,
-        seconds_without_communication=quiet.seconds,
+        seconds_without_communication=seconds_without_communication(program, machine, overlap=overlap),
         links=_links(machine, timeline),
         memories=device_memories(program, timeline, machine),
+        phases=phases or {},
     )
 
 

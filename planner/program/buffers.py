@@ -59,6 +59,10 @@ class Drafts:
         """Let a buffer take the bytes of one that is last read by the task that first writes it."""
         self.items[number].storage = self.items[dying].storage
 
+    def shapes(self, worker: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of a worker's buffers."""
+        return tuple(item.shapes[worker] for item in self.items)
+
     def place(self, worker: int, end: int) -> tuple[tuple[Buffer, ...], int]:
         """Return a worker's buffers with their offsets, and the arena's size in bytes."""
         offsets, size = self._arena(self._spans(worker, end))

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.layout import Exchange, Region, elements
 from planner.layout.region import Segment, boxes, intersect, subtract_all
 from planner.layout.split import REMEMBERED
@@ -29,13 +32,25 @@ class Share:
     copied: tuple[Pieces, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """An exchange in pieces: each worker's share, and the k x k elements in them from worker (row) to worker (column).
+
+    Equal exchanges share one.
+    """
+
+    shares: tuple[Share, ...]
+    moved: NDArray[np.int64]
+
+
 @lru_cache(REMEMBERED)
-def cut(exchange: Exchange) -> tuple[Share, ...]:
-    """Return every worker's share of an exchange."""
+def cut(exchange: Exchange) -> Cut:
+    """Cut an exchange into every worker's share of it."""
     workers = range(len(exchange.targets))
     receives: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
     sends: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
     own: list[Pieces] = [() for _ in workers]
+    moved = np.zeros((len(workers),) * 2, dtype=np.int64)
     for worker in workers:
         target = exchange.targets[worker]
         for source, regions in exchange.reads(worker):
@@ -45,10 +60,12 @@ def cut(exchange: Exchange) -> tuple[Share, ...]:
             else:
                 receives[worker].append((source, pieces))
                 sends[source].append((worker, pieces))
-    return tuple(
+                moved[source, worker] = total_elements(pieces)
+    shares = tuple(
         Share(tuple(receives[worker]), tuple(sends[worker]), own[worker], _copied(exchange, worker))
         for worker in workers
     )
+    return Cut(shares, moved)
 
 
 def total_elements(pieces: Pieces) -> int:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Exchange, Region, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import Read, Traffic, Work, Write
 from planner.program.buffers import Drafts
-from planner.program.cut import cut, total_elements
+from planner.program.cut import Cut, cut
 from planner.program.schedule import Event, Phase, Transfer, schedule
 from planner.program.units import Unit, compute_units, is_direct
 
@@ -21,13 +24,14 @@ TASKS_TO_START = 2  # a Send and a Fetch or Reduce
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """The buffers of one transfer; staging is absent where no worker sends (receives) anything."""
+    """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything."""
 
     source: int
     target: int
     copied: tuple[int, ...]
     outgoing: int | None
     incoming: int | None
+    cut: Cut
 
     def numbers(self) -> list[int]:
         """All of them."""
@@ -156,19 +160,19 @@ class Drafting:
             self._add_ends(transfer, source, target)
 
     def _add_ends(self, transfer: Transfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
-        shares = cut(transfer.exchange)
+        pieces = cut(transfer.exchange)
         item = ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
 
-        def staging(name: str, elements: Sequence[int]) -> int | None:
-            if not any(elements):
+        def staging(name: str, elements: NDArray[np.int64]) -> int | None:
+            if not elements.any():
                 return None
             return self.drafts.add(
-                f"{transfer.tensor} {name}", "staging", "uint8", [(count * item,) for count in elements]
+                f"{transfer.tensor} {name}", "staging", "uint8", [(count,) for count in (elements * item).tolist()]
             )
 
-        outgoing = staging("going out", [sum(total_elements(p) for _, p in share.sends) for share in shares])
-        incoming = staging("coming in", [sum(total_elements(p) for _, p in share.receives) for share in shares])
-        self.ends[transfer] = Ends(source, target, copied, outgoing, incoming)
+        outgoing = staging("going out", pieces.moved.sum(axis=1))
+        incoming = staging("coming in", pieces.moved.sum(axis=0))
+        self.ends[transfer] = Ends(source, target, copied, outgoing, incoming, pieces)
 
     def _carry_updates(self) -> None:
         """Where an updated tensor could not take its old self's place, copy it there at the end."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.graph.ir import ITEM_BYTES
+from planner.graph.ir import ITEM_BYTES, Value
+from planner.layout import Region
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import Traffic, Work
 from planner.program.calls import CallGeometry, node_work
-from planner.program.cut import Pieces, cut, total_elements
+from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.drafting import WAITS, Drafting
 from planner.program.schedule import Transfer
 from planner.program.tasks import (
+    Buffer,
     Call,
     Compute,
     Fetch,
@@ -34,23 +38,16 @@ from planner.program.tasks import (
 from planner.program.units import Unit
 from topologies.kernels import Product
 
+Mail = tuple[tuple[Message, ...], tuple[Message, ...]]
+"""What a worker sends and what it receives."""
+
 
 def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | None = None) -> Program:
     """Return the program of one training iteration of a plan, or of a plan.json, for every worker.
 
-    `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
-    the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
-    Raises a PlanError for what is no plan, and unless `prefetch` is a whole number from 0.
+    Arguments and errors are `Lowering`'s; and a PlanError for what is no plan.
     """
-    plan = plan_of(plan)
-    if type(prefetch) is not int or prefetch < 0:
-        raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
-    wanted = None if nodes is None else frozenset(nodes)
-    traffic = Traffic(plan, [node for node in plan.graph.nodes if wanted is None or node.name in wanted])
-    drafting = Drafting(plan, prefetch, traffic)
-    regions = {name: drafting.owned(name) for name in drafting.stored}
-    workers = tuple(_Emitter(drafting, worker).program() for worker in range(plan.workers))
-    return Program(plan.ways, workers, drafting.stored, regions, sent_bytes(drafting))
+    return Lowering(plan_of(plan), prefetch, nodes).program()
 
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
@@ -59,99 +56,162 @@ def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
     return drafting.drafts.arena_sizes(plan.workers, drafting.end)
 
 
-def sent_bytes(drafting: Drafting) -> NDArray[np.int64]:
-    """Return the k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
-    total = np.zeros((drafting.plan.workers,) * 2, dtype=np.int64)
-    for transfer in drafting.transfers:
-        item = ITEM_BYTES[drafting.graph.tensors[transfer.tensor].dtype]
-        for worker, share in enumerate(cut(transfer.exchange)):
-            for peer, pieces in share.sends:
-                total[worker, peer] += total_elements(pieces) * item
-    return total
+class Lowering:
+    """Writes the program of one training iteration, for one worker or for all.
 
+    `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
+    the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
+    What workers have in common is worked out once. Raises a PlanError unless `prefetch` is a whole
+    number from 0.
+    """
 
-class _Emitter:
-    """Writes one worker's tasks."""
+    def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
+        if type(prefetch) is not int or prefetch < 0:
+            raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
+        wanted = frozenset(nodes or ())
+        among = [node for node in plan.graph.nodes if node.name in wanted]
+        traffic = plan.traffic() if nodes is None else Traffic(plan, among)
+        self._plan = plan
+        self._drafting = Drafting(plan, prefetch, traffic)
+        self._mail: dict[tuple[int, int, int], Mail] = {}
+        self._places: dict[object, tuple[tuple[Buffer, ...], int]] = {}
 
-    def __init__(self, drafting: Drafting, worker: int) -> None:
-        self.drafting = drafting
-        self.worker = worker
-        self.buffers, self.arena_bytes = drafting.drafts.place(worker, drafting.end)
+    @property
+    def tensors(self) -> Mapping[str, int]:
+        """The buffer of every tensor that is held in memory; see `Program`."""
+        return self._drafting.stored
 
-    def program(self) -> WorkerProgram:
-        """Write all tasks in the common order."""
-        tasks = tuple(task for event in self.drafting.events for task in self._tasks(event.what, event.phase in WAITS))
-        return WorkerProgram(self.worker, tasks, self.buffers, self.arena_bytes)
+    @cached_property
+    def regions(self) -> Mapping[str, tuple[Region, ...]]:
+        """What every worker holds of every such tensor; see `Program`."""
+        return {name: self._drafting.owned(name) for name in self.tensors}
 
-    def _tasks(self, what: Transfer | Unit, is_wait: bool) -> Iterator[Task]:
-        if not isinstance(what, Transfer):
-            yield self._compute(what)
-        elif is_wait:
-            yield Wait(self.drafting.transfers[what])
-        else:
-            yield from self._start(what)
+    @cached_property
+    def bytes(self) -> NDArray[np.int64]:
+        """The k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
+        total = np.zeros((self._plan.workers,) * 2, dtype=np.int64)
+        for transfer, ends in self._drafting.ends.items():
+            total += ends.cut.moved * self._item_bytes(transfer.tensor)
+        return total
 
-    def _start(self, transfer: Transfer) -> Iterator[Task]:
-        ends, number = self.drafting.ends[transfer], self.drafting.transfers[transfer]
-        share = cut(transfer.exchange)[self.worker]
-        item = ITEM_BYTES[self.drafting.graph.tensors[transfer.tensor].dtype]
-        yield Send(number, ends.outgoing, _messages(share.sends, ends.source, item))
+    def program(self) -> Program:
+        """Write all workers' tasks."""
+        workers = tuple(map(self.worker, range(self._plan.workers)))
+        return Program(self._plan.ways, workers, self.tensors, self.regions, self.bytes)
+
+    def worker(self, worker: int) -> WorkerProgram:
+        """Write one worker's tasks in the common order."""
+        tasks: list[Task] = []
+        for event in self._drafting.events:
+            if not isinstance(event.what, Transfer):
+                tasks.append(self._compute(event.what, worker))
+            elif event.phase in WAITS:
+                tasks.append(Wait(self._drafting.transfers[event.what]))
+            else:
+                tasks += self._start(event.what, worker)
+        return WorkerProgram(worker, tuple(tasks), *self._place(worker))
+
+    def _place(self, worker: int) -> tuple[tuple[Buffer, ...], int]:
+        """Place a worker's buffers; workers whose buffers are of equal shapes share them."""
+        drafts = self._drafting.drafts
+        shapes = drafts.shapes(worker)
+        if shapes not in self._places:
+            self._places[shapes] = drafts.place(worker, self._drafting.end)
+        return self._places[shapes]
+
+    def _item_bytes(self, tensor: str) -> int:
+        return ITEM_BYTES[self._drafting.graph.tensors[tensor].dtype]
+
+    def _start(self, transfer: Transfer, worker: int) -> Iterator[Task]:
+        ends, number = self._drafting.ends[transfer], self._drafting.transfers[transfer]
+        share = ends.cut.shares[worker]
+        sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
+        yield Send(number, ends.source, ends.outgoing, sent)
         copies = zip((ends.source, *ends.copied), (share.own, *share.copied), strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
-        received = _messages(share.receives, ends.target, item)
         reducer = transfer.exchange.reducer
         if reducer is None:
             yield Fetch(number, ends.target, ends.incoming, received, local)
         else:
             yield Reduce(number, ends.target, ends.incoming, received, local, reducer)
 
-    def _compute(self, unit: Unit) -> Compute:
-        """Write a unit; inside a chain a node's result lies where the last one's goes."""
-        inner = {write.tensor for work in unit[:-1] for write in work.writes}
-        result = self.drafting.written_to(unit[-1])
+    def _messages(self, cut: Cut, worker: int, item_bytes: int) -> Mail:
+        key = (id(cut), worker, item_bytes)  # a transfer's ends keep what it was cut into alive
+        if key not in self._mail:
+            share = cut.shares[worker]
+            self._mail[key] = _messages(share.sends, item_bytes), _messages(share.receives, item_bytes)
+        return self._mail[key]
+
+    def _compute(self, unit: Unit, worker: int) -> Compute:
         kernels, operations, touched = [], 0.0, 0
         products: list[Product] = []
-        for work in unit:
-            share = node_work(work.signature, work.strategy, self.drafting.plan.ways, self.worker)
+        for step in self._steps[unit]:
+            work = step.work
+            share = node_work(work.signature, work.strategy, self._plan.ways, worker)
             operations += share.operations
-            touched += self._touched(work, share.input_elements, share.output_elements)
+            touched += sum(map(int.__mul__, share.input_elements, step.input_item_bytes))
+            touched += sum(map(int.__mul__, share.output_elements, step.output_item_bytes))
             products += share.products
+            calls = tuple(_call(call, step) for call in share.calls)
+            kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls))
+        return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
+
+    @cached_property
+    def _steps(self) -> Mapping[Unit, tuple[_Step, ...]]:
+        return {unit: tuple(self._unit_steps(unit)) for unit in self._drafting.units}
+
+    def _unit_steps(self, unit: Unit) -> Iterator[_Step]:
+        """Inside a chain a node's result lies where the last one's goes."""
+        inner = {write.tensor for work in unit[:-1] for write in work.writes}
+        result = tuple(self._drafting.written_to(unit[-1]))
+        for work in unit:
             reads = {
-                operand: result[0] if read.tensor in inner else self.drafting.read_from(read)
+                operand: result[0] if read.tensor in inner else self._drafting.read_from(read)
                 for read in work.reads
                 for operand in read.operands
             }
-            inputs = tuple(reads[operand] for operand in range(len(reads)))
-            later = work.accumulates is not None and not self._is_first_summand(work)
-            calls = tuple(_call(call, inputs, result, later) for call in share.calls)
-            attributes = {**work.node.attrs, "extents": work.signature.extents}
-            kernels.append(Kernel(work.node.name, work.node.op, attributes, calls))
-        return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
-
-    def _touched(self, work: Work, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        tensors = self.drafting.graph.tensors
-        read = sum(n * ITEM_BYTES[tensors[t].dtype] for n, t in zip(inputs, work.node.inputs, strict=True))
-        return read + sum(n * ITEM_BYTES[tensors[t].dtype] for n, t in zip(outputs, work.node.outputs, strict=True))
+            yield _Step(
+                work=work,
+                attributes={**work.node.attrs, "extents": work.signature.extents},
+                inputs=tuple(reads[operand] for operand in range(len(reads))),
+                outputs=result,
+                adds=work.accumulates is not None and not self._is_first_summand(work),
+                input_item_bytes=tuple(map(self._item_bytes, work.node.inputs)),
+                output_item_bytes=tuple(map(self._item_bytes, work.node.outputs)),
+            )
 
     def _is_first_summand(self, work: Work) -> bool:
-        return self.drafting.first_summand[work.accumulates or ""] == work.node.name
+        return self._drafting.first_summand[work.accumulates or ""] == work.node.name
 
 
-def _messages(shares: Sequence[tuple[int, Pieces]], buffer: int, item: int) -> tuple[Message, ...]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A node's place in its unit, alike on every worker: its buffers, and whether it adds to what is there."""
+
+    work: Work
+    attributes: Mapping[str, Value]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    adds: bool
+    input_item_bytes: tuple[int, ...]
+    output_item_bytes: tuple[int, ...]
+
+
+def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Message, ...]:
     """Write messages that lie one after the other in staging."""
     messages, at = [], 0
     for peer, pieces in shares:
-        nbytes = total_elements(pieces) * item
-        messages.append(Message(peer, buffer, pieces, nbytes, at))
+        nbytes = total_elements(pieces) * item_bytes
+        messages.append(Message(peer, pieces, nbytes, at))
         at += nbytes
     return tuple(messages)
 
 
-def _call(geometry: CallGeometry, inputs: Sequence[int], outputs: Sequence[int], adds: bool) -> Call:
+def _call(geometry: CallGeometry, step: _Step) -> Call:
     return Call(
-        tuple(zip(inputs, geometry.inputs, strict=True)),
-        tuple(zip(outputs, geometry.outputs, strict=True)),
+        tuple(zip(step.inputs, geometry.inputs, strict=True)),
+        tuple(zip(step.outputs, geometry.outputs, strict=True)),
         geometry.ranges,
         geometry.origins,
-        "Sum" if adds else geometry.combine,
+        "Sum" if step.adds else geometry.combine,
     )

@@ -56,12 +56,11 @@ class Message:
     """What one worker sends to another within one transfer: pieces packed one after the other in row-major order.
 
     `staging_offset` is where the packed bytes lie in this worker's staging buffer of the transfer. On the sending
-    side `buffer` holds the data and pieces' source slices apply; on the receiving side `buffer` is the target and
-    target slices apply. Both sides list equal pieces in equal order.
+    side pieces' source slices apply, to the task's buffer; on the receiving side target slices. Both sides list equal
+    pieces in equal order. Transfers that move alike share their messages, which name no buffer for this reason.
     """
 
     peer: int
-    buffer: int
     pieces: tuple[Piece, ...]
     nbytes: int
     staging_offset: int
@@ -77,9 +76,10 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pack every outgoing message of a transfer into `staging` and start sending; does not wait."""
+    """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait."""
 
     transfer: int
+    buffer: int
     staging: int | None
     messages: tuple[Message, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -26,6 +27,15 @@ BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
 USER_ERRORS = (TDLError, InputError, TopologyError, OSError)
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
+
+
+COLLECTED_EVERY = 200_000
+"""Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
+
+
+def collect_seldom() -> None:
+    """Look for garbage less often than Python does; for a process that is a command's own."""
+    gc.set_threshold(COLLECTED_EVERY)
 
 
 class JobError(RuntimeError):

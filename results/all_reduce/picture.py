@@ -25,16 +25,19 @@ def draw(data: Any, published: Any) -> str:
     parts = svg.legend(LEFT, {"measured": svg.BLUE, "predicted": svg.RED, "fitted on": svg.ORANGE})
     for number, (workers, predicted) in enumerate(data["microseconds"].items()):
         row, column = divmod(number, COLUMNS)
-        curves = {svg.BLUE: published["microseconds"][workers], svg.RED: predicted}
+        measured = dict(zip(published["mib"], published["microseconds"][workers], strict=True))
+        curves = {svg.BLUE: measured, svg.RED: dict(zip(measured, predicted, strict=True))}
         fitted = data["fitted_on_mib"] if int(workers) in data["fitted_on_gpus"] else None
-        parts += _panel(LEFT + COLUMN * column, TOP + ROW * row, f"{workers} GPUs", published["mib"], curves, fitted)
+        parts += _panel((LEFT + COLUMN * column, TOP + ROW * row), f"{workers} GPUs", curves, fitted)
     title = "All-reduce of float32 on 2 to 8 A100s of one node: microseconds over MiB, both logarithmic"
     return svg.drawing(LEFT + COLUMN * COLUMNS, TOP + 2 * ROW, title, parts)
 
 
 def _panel(
-    left: float, top: float, title: str, sizes: Sequence[int], curves: Mapping[str, Sequence[float]], fitted: int | None
+    corner: tuple[float, float], title: str, curves: Mapping[str, Mapping[int, float]], fitted: int | None
 ) -> list[str]:
+    left, top = corner
+
     def x(mib: float) -> float:
         return left + WIDTH * part(SIZES, mib)
 
@@ -46,9 +49,9 @@ def _panel(
         parts.append(svg.line(left, y(tick), left + WIDTH, y(tick)))
         parts.append(svg.text(left - 5, y(tick) + 4, f"{tick:,}", 'text-anchor="end"'))
     for colour, curve in curves.items():
-        points = " ".join(f"{x(mib):.1f},{y(one):.1f}" for mib, one in zip(sizes, curve, strict=True))
+        points = " ".join(f"{x(mib):.1f},{y(one):.1f}" for mib, one in curve.items())
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
     if fitted is not None:
-        at = y(curves[svg.BLUE][sizes.index(fitted)])
+        at = y(curves[svg.BLUE][fitted])
         parts.append(f'<circle cx="{x(fitted):.1f}" cy="{at:.1f}" r="4" fill="none" stroke="{svg.ORANGE}"/>')
     return [*parts, svg.text(left + 6, top + 14, title, 'font-weight="bold"')]

@@ -7,7 +7,7 @@ writes data.json, curves.svg and the tables in README.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -53,14 +53,14 @@ def measured_data() -> dict[str, Any]:
     }
 
 
-def ratios(data: Any, chosen: Callable[[int], bool]) -> dict[str, list[float]]:
-    """Return predicted over measured by GPUs, at the sizes (in MiB) chosen, without the points that were fitted on."""
+def ratios(data: Any, least: int, most: int) -> dict[str, list[float]]:
+    """Return predicted over measured by GPUs, at sizes from `least` to `most` MiB, without the points fitted on."""
     published = read_published(HERE)
 
     def of(gpus: str) -> Iterator[float]:
         curves = zip(published["mib"], data["microseconds"][gpus], published["microseconds"][gpus], strict=True)
         fitted = data["fitted_on_mib"] if int(gpus) in data["fitted_on_gpus"] else None
-        return (found / one for mib, found, one in curves if chosen(mib) and mib != fitted)
+        return (found / one for mib, found, one in curves if least <= mib <= most and mib != fitted)
 
     return {gpus: list(of(gpus)) for gpus in published["microseconds"]}
 
@@ -69,7 +69,7 @@ def shown_table(data: Any) -> str:
     """Render predicted over measured at a few sizes."""
     rows = []
     for size in SHOWN:
-        cells = ratios(data, lambda mib, size=size: mib == size).values()
+        cells = ratios(data, size, size).values()
         rows.append([f"{size} MiB", *(f"{one[0]:.2f}" if one else "fitted on" for one in cells)])
     return table(["size", *(f"{gpus} GPUs" for gpus in data["microseconds"])], rows)
 
@@ -78,7 +78,7 @@ def scores_table(data: Any) -> str:
     """Render mean and largest errors by ranges of sizes."""
     rows = []
     for name, (least, most) in RANGES.items():
-        found = ratios(data, lambda mib, least=least, most=most: least <= mib <= most)
+        found = ratios(data, least, most)
         errors = [one - 1 for curve in found.values() for one in curve]
         worst = {gpus: max((one - 1 for one in curve), key=abs) for gpus, curve in found.items() if curve}
         where = max(worst, key=lambda gpus: abs(worst[gpus]))
@@ -88,11 +88,11 @@ def scores_table(data: Any) -> str:
 
 def says(data: Any) -> str:
     """Say what was fitted, and whether the machine's description has it."""
-    link = library.link_types()[data["link"]]
+    bytes_per_s = simulated.machine().bandwidth_bytes_per_s(0, 1)
+    fitted, stated = data["fitted_half_bandwidth_bytes"], data["half_bandwidth_bytes"]
     return (
-        f"Fitted: {data['fitted_half_bandwidth_bytes'] / 1e6:.2f} MB on the two points marked; "
-        f"`{data['link']}` has {data['half_bandwidth_bytes'] / 1e6:.2f} MB. With {12 * link.bandwidth_bytes_per_s / 1e9:g} GB/s "
-        f"from a GPU to the switch that is {data['half_bandwidth_bytes'] / 12 / link.bandwidth_bytes_per_s * 1e6:.1f} "
+        f"Fitted: {fitted / 1e6:.2f} MB on the two points marked; `{data['link']}` has {stated / 1e6:.2f} MB. "
+        f"With {bytes_per_s / 1e9:g} GB/s from a GPU to the switch that is {stated / bytes_per_s * 1e6:.1f} "
         "microseconds a message."
     )
 

@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from planner.cli import COLLECTED_EVERY
 from planner.models import build
+from planner.report.console import COLLECTED_EVERY
 from planner.search import SearchOptions, Ties, search, space_of
 
 WAYS = (2, 2, 2)

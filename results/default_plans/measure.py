@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import planner
-from planner.cli import COLLECTED_EVERY
+from planner.report.console import COLLECTED_EVERY
 from planner.search import SEARCHERS, Limits, SearchOptions, search
 from planner.search.alternatives import IMPLIED
 from results.experiment import OverTimeError, cpu_limit

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from planner.cli import COLLECTED_EVERY
 from planner.models import build
+from planner.report.console import COLLECTED_EVERY
 from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term

@@ -11,8 +11,8 @@ import json
 import sys
 import time
 
-from planner.cli import COLLECTED_EVERY
 from planner.models import build
+from planner.report.console import COLLECTED_EVERY
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors

@@ -11,8 +11,8 @@ import resource
 import sys
 import time
 
-from planner.cli import COLLECTED_EVERY
 from planner.models import build
+from planner.report.console import COLLECTED_EVERY
 from planner.search import SearchOptions, Ties, search
 
 

@@ -62,7 +62,7 @@ class Loopback:
             for worker, task in enumerate(tasks):
                 if isinstance(task, Send):
                     for message in task.messages:
-                        source = self.array(worker, message.buffer)
+                        source = self.array(worker, task.buffer)
                         parts = [source[(*piece.source_slices, ...)].ravel() for piece in message.pieces]
                         packed[task.transfer, worker, message.peer] = np.concatenate(parts)
                 elif isinstance(task, Fetch | Reduce):

@@ -9,7 +9,7 @@ import pytest
 from planner.layout import PARTIAL, TERMS
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_json
-from planner.program.lower import lower
+from planner.program.lower import Lowering, lower
 from tests.cross.cases import MODELS, WAYS, graph
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
@@ -66,3 +66,12 @@ def test_buffers_alive_together_never_overlap():
             in_place = one.offset == other.offset and (one.last == other.first or other.last == one.first)
             assert not (together and overlap) or in_place, (one, other)
         assert max(b.offset + b.nbytes for b in buffers) <= worker.arena_bytes
+
+
+def test_one_worker_is_lowered_as_among_all():
+    plan = random_plan(double("wresnet"), (3, 2), random.Random(7))
+    program = lower(plan, 2)
+    for worker in range(plan.workers):
+        alone = Lowering(plan, 2)
+        assert alone.worker(worker) == program.workers[worker]
+        assert (alone.tensors, alone.regions) == (program.tensors, program.regions)

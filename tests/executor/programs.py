@@ -70,20 +70,20 @@ def exchange(worker, reducer):
     peers = [peer for peer in range(WORKERS) if peer != worker]
     share = EACH * 8
 
-    def messages(buffer, pieces):
-        return tuple(Message(peer, buffer, (pieces(peer),), share, n * share) for n, peer in enumerate(peers))
+    def messages(pieces):
+        return tuple(Message(peer, (pieces(peer),), share, n * share) for n, peer in enumerate(peers))
 
     tasks = (
-        Send(0, 3, messages(0, lambda peer: piece(own, at(worker)))),
-        Fetch(0, 1, 4, messages(1, lambda peer: piece(own, at(peer))), (LocalCopy(0, (piece(own, at(worker)),)),)),
+        Send(0, 0, 3, messages(lambda peer: piece(own, at(worker)))),
+        Fetch(0, 1, 4, messages(lambda peer: piece(own, at(peer))), (LocalCopy(0, (piece(own, at(worker)),)),)),
         Wait(0),
         compute("scale", [(1, (everything,))], [(2, (everything,))], {"factor": worker + 1}),
-        Send(1, 3, messages(2, lambda peer: piece(at(peer), own))),
+        Send(1, 2, 3, messages(lambda peer: piece(at(peer), own))),
         Reduce(
             1,
             5,
             4,
-            messages(5, lambda peer: piece(at(worker), own)),
+            messages(lambda peer: piece(at(worker), own)),
             (LocalCopy(2, (piece(at(worker), own),)),),
             reducer,
         ),

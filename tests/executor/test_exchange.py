@@ -28,13 +28,13 @@ def test_pieces_lie_packed_one_after_the_other_and_come_out_again():
         Piece(corner(2, 3), (slice(2, 4), slice(3, 6)), 6),
         Piece((slice(3, 4), slice(0, 6, 2)), (slice(0, 1), slice(0, 3)), 3),
     )
-    out = Message(1, 0, pieces, 36, 8)
-    for target, source in packing(here, 1, out):
+    out = Message(1, pieces, 36, 8)
+    for target, source in packing(here, 1, 0, out):
         target[...] = source
     packed = here.views[1][8:44].view(np.float32)
     assert packed.tolist() == [0, 1, 2, 6, 7, 8, 18, 20, 22]
     here.views[2].fill(-1)
-    for target, source in unpacking(here, 1, Message(1, 2, pieces, 36, 8)):
+    for target, source in unpacking(here, 1, 2, Message(1, pieces, 36, 8)):
         target[...] = source
     assert here.views[2][2:, 3:].tolist() == [[0, 1, 2], [6, 7, 8]]
     assert here.views[2][0].tolist() == [18, 20, 22, -1, -1, -1]
@@ -42,9 +42,9 @@ def test_pieces_lie_packed_one_after_the_other_and_come_out_again():
 
 @pytest.mark.parametrize("nbytes", [20, 28])
 def test_a_message_that_its_pieces_do_not_fill(nbytes):
-    message = Message(1, 0, (Piece(corner(2, 3), corner(2, 3), 6),), nbytes, 0)
+    message = Message(1, (Piece(corner(2, 3), corner(2, 3), 6),), nbytes, 0)
     with pytest.raises(ValueError, match=rf"workers 0 and 1 of buffer a: expected {nbytes} bytes .*byte 24"):
-        packing(memory(), 1, message)
+        packing(memory(), 1, 0, message)
 
 
 def test_staging_of_host_memory_is_the_arena_itself():

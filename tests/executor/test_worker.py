@@ -104,7 +104,7 @@ def test_scalars_are_written_through(xp):
 def test_a_fetch_copies_local_pieces_at_its_wait(xp):
     local = (LocalCopy(0, (piece(slice(0, 2), slice(1, 3)),)), LocalCopy(1, (piece(slice(1, 2), slice(0, 1)),)))
     late = compute("scale", [(0, ALL)], [(0, ALL)], {"factor": 2})
-    tasks = [Send(0, None, ()), Fetch(0, 2, None, (), local), late, Wait(0)]
+    tasks = [Send(0, 0, None, ()), Fetch(0, 2, None, (), local), late, Wait(0)]
     made = worker(program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR)), xp)
     set_to(made, 0, [1, 2])
     set_to(made, 1, [8, 9])

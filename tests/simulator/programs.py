@@ -1,5 +1,7 @@
 """Programs and machines written by hand, with figures that make the arithmetic easy."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.program.tasks import (
@@ -53,6 +55,17 @@ links:
     return parse_topology(text)
 
 
+def changed(machine: Machine, *, streams: bool = False, half_bandwidth_bytes: float = 0) -> Machine:
+    """A machine whose devices stream messages, and whose messages cost their routes so many bytes more."""
+    return replace(
+        machine,
+        devices=tuple(replace(device, streams_messages=streams) for device in machine.devices),
+        routes={
+            ends: replace(route, half_bandwidth_bytes=half_bandwidth_bytes) for ends, route in machine.routes.items()
+        },
+    )
+
+
 def shared_processor(ranks: int, cores: float, *, memory: float = INSTANT) -> Machine:
     """Ranks of one core each (100 flop/s, 10 bytes/s of memory alone) on one processor and one memory."""
     names = [f"r{i}" for i in range(ranks)]
@@ -83,11 +96,11 @@ def compute(operations: float, touched_bytes: int = 0, *, category: str = "other
 
 
 def messages(sizes: dict[int, int]) -> tuple[Message, ...]:
-    return tuple(Message(peer, 0, (), nbytes, 0) for peer, nbytes in sizes.items())
+    return tuple(Message(peer, (), nbytes, 0) for peer, nbytes in sizes.items())
 
 
 def send(transfer: int, sizes: dict[int, int] | None = None) -> Send:
-    return Send(transfer, None, messages(sizes or {}))
+    return Send(transfer, 0, None, messages(sizes or {}))
 
 
 def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Fetch:

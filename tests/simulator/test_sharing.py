@@ -1,12 +1,16 @@
-"""Activities in simulated time: staggered starts by hand, and a naive simulation as a twin."""
+"""Activities in simulated time: staggered starts by hand, and exact fractions as a twin."""
 
+import random
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from simulator.fairness import ActivityClass, fair_rates
+from simulator.fairness import ActivityClass, Solver
 from simulator.sharing import Sharing
+from tests.simulator import fluid
 
 LINK = ActivityClass(((0, 1.0),))
 
@@ -77,56 +81,74 @@ def test_calls_after_the_same_delay_keep_their_order():
 def test_rates_of_a_situation_are_worked_out_once(monkeypatch):
     solved = []
 
-    def counting(*situation):
-        solved.append(situation)
-        return fair_rates(*situation)
+    class Counting(Solver):
+        def levels(self, *situation):
+            solved.append(situation)
+            return super().levels(*situation)
 
-    monkeypatch.setattr("simulator.sharing.fair_rates", counting)
+    monkeypatch.setattr("simulator.sharing.Solver", Counting)
     both = ActivityClass(((0, 1.0), (1, 1.0)))
     rounds = [(10 * i, kind, 10 * n) for i in range(50) for n, kind in ((1, LINK), (2, both))]
     ends_of([10, 10], rounds)
     assert len(solved) == 3  # both run, the second alone, none
 
 
-def naive(capacities, activities):
-    """Step from event to event with every activity on its own and rates computed anew each time."""
-    left = {}
-    ends = [None] * len(activities)
-    now = 0.0
-    waiting = sorted(range(len(activities)), key=lambda i: activities[i][0])
-    while left or waiting:
-        order = sorted(left)
-        rates = fair_rates(capacities, [activities[i][1] for i in order], [1] * len(order))
-        finish = min((now + left[i] / rate for i, rate in zip(order, rates, strict=True)), default=float("inf"))
-        begin = activities[waiting[0]][0] if waiting else float("inf")
-        then = min(finish, begin)
-        for i, rate in zip(order, rates, strict=True):
-            left[i] -= rate * (then - now)
-        now = then
-        for i in order:
-            if left[i] <= 1e-9 * activities[i][2]:
-                ends[i] = now
-                del left[i]
-        while waiting and activities[waiting[0]][0] <= now:
-            i = waiting.pop(0)
-            left[i] = activities[i][2]
-    return ends
-
-
 @st.composite
 def arrivals(draw):
-    capacities = draw(st.lists(st.floats(1, 10), min_size=1, max_size=3))
-    uses = st.dictionaries(st.integers(0, len(capacities) - 1), st.floats(0.5, 4), min_size=1)
-    kinds = draw(st.lists(st.tuples(uses, st.none() | st.floats(0.5, 5)), min_size=1, max_size=3))
+    def quarters(least, most):
+        return st.integers(4 * least, 4 * most).map(lambda n: n / 4)
+
+    capacities = draw(st.lists(quarters(1, 10), min_size=1, max_size=3))
+    uses = st.dictionaries(st.integers(0, len(capacities) - 1), quarters(1, 4), min_size=1)
+    kinds = draw(st.lists(st.tuples(uses, st.none() | quarters(1, 5)), min_size=1, max_size=3))
     classes = [ActivityClass(tuple(sorted(u.items())), cap) for u, cap in kinds]
-    one = st.tuples(st.integers(0, 12).map(lambda n: n / 4), st.sampled_from(classes), st.floats(0.5, 20))
+    one = st.tuples(quarters(0, 3), st.sampled_from(classes), quarters(1, 20))
     return capacities, draw(st.lists(one, min_size=1, max_size=8))
+
+
+def exactly(case):
+    capacities, activities = case
+    return fluid.ends(capacities, [(start, (dict(kind.uses), kind.cap), work) for start, kind, work in activities])
 
 
 @settings(deadline=None)
 @given(arrivals())
-def test_equal_to_the_naive_simulation(case):
-    assert ends_of(*case) == pytest.approx(naive(*case), rel=1e-6)
+def test_equal_to_exact_fractions(case):
+    assert ends_of(*case) == pytest.approx(exactly(case), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equal_to_exact_fractions_on_trees(seed):
+    """Many at once, of few classes and of many sizes, so that several of one class run and filling goes on midway."""
+    chance = random.Random(seed)
+    capacities = [chance.randint(5, 20) for _ in range(10)]
+    kinds = [
+        ActivityClass(
+            tuple((r, chance.choice([1.0, 1.0, 0.5, 3.0])) for r in sorted(chance.sample(range(10), 3))),
+            chance.choice([None, None, 2.5]),
+        )
+        for _ in range(7)
+    ]
+    activities = [(chance.choice([0, 0, 1.5, 4]), chance.choice(kinds), chance.randint(1, 60)) for _ in range(24)]
+    assert ends_of(capacities, activities) == pytest.approx(exactly((capacities, activities)), rel=1e-9)
+
+
+def test_many_started_at_once_are_as_many_started_one_by_one():
+    environment = Environment()
+    sharing = Sharing(environment, [10, 10])
+    numbers = np.array([sharing.number(ActivityClass(((r, 1.0),))) for r in (0, 1)])
+    ended = []
+
+    def start(work):
+        sharing.start_many(
+            numbers, np.array(work, float), lambda slots: ended.append((environment.now, slots.tolist()))
+        )
+
+    start([20, 40])
+    start([20, 20])
+    environment.run()
+    # link 0: both end at 4; link 1: the second at 4, then 20 are left at 10 per second
+    assert ended == [(4, [0]), (4, [0, 1]), (6, [1])]
 
 
 @settings(deadline=None)
@@ -137,3 +159,8 @@ def test_never_faster_than_the_busiest_resource(case):
     for resource, capacity in enumerate(capacities):
         units = sum(work * dict(kind.uses).get(resource, 0) for _, kind, work in activities)
         assert end >= units / capacity * (1 - 1e-9)
+
+
+def test_one_starts_in_the_instant_in_which_another_ends():
+    # by hand: A's 10 at 10 per second; B starts at 1 before it is known that A ended then
+    assert ends_of([10], [(1, LINK, 10), (0, LINK, 10)]) == pytest.approx([2, 1])

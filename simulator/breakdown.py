@@ -1,0 +1,177 @@
+"""Where each worker's time goes, and what holds up each phase of the iteration.
+
+A worker's step is the sum of what it spends on
+
+- `compute`: its kernels, launches included;
+- `copies` and `launches`: packing and unpacking, and launching these;
+- `wire`, `latency` and `waiting`: being blocked until the last of its messages of a transfer is complete. Until both
+  ends of that message have started it, the worker waits for others; then come its latency and its bytes. From its last
+  task on a worker waits for others, too.
+
+All but compute is exposed communication. Hidden is the time in which a worker has messages on their way and is not
+blocked by wire or latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
+from simulator.interpreter import Blocked, Timeline
+from topologies import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Seconds by what they are spent on."""
+
+    compute: float = 0.0
+    copies: float = 0.0
+    launches: float = 0.0
+    wire: float = 0.0
+    latency: float = 0.0
+    waiting: float = 0.0
+
+    def __add__(self, other: Seconds) -> Seconds:
+        """Return the sums."""
+        return Seconds(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of communication that the worker does not compute in."""
+        return self.copies + self.launches + self.wire + self.latency + self.waiting
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.exposed
+
+    @property
+    def largest(self) -> str:
+        """What most of it is spent on; of equals, the first."""
+        return max((one.name for one in fields(self)), key=lambda name: float(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one worker spent its step on, and how long it communicated without being held up."""
+
+    worker: int
+    seconds: Seconds
+    hidden_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What a phase waits for: of the worker that ends it last, what most of its seconds are spent on.
+
+    `name` is the device for "compute", "copies" and "launches", the link most used in the phase for "wire", else empty.
+    """
+
+    phase: str
+    worker: int
+    begin_s: float
+    end_s: float
+    seconds: Seconds
+    kind: str
+    name: str
+
+
+def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[Spent, ...]:
+    """Return what every worker spent the step on."""
+    found = []
+    for worker in program.workers:
+        number, stops = worker.worker, timeline.stops_s[worker.worker]
+        spent = _sum(_tasks(worker, machine, timeline, range(len(worker.tasks))))
+        spent += Seconds(waiting=timeline.seconds - (stops[-1] if stops else 0.0))
+        found.append(Spent(number, spent, timeline.in_flight_s[number] - spent.wire - spent.latency))
+    return tuple(found)
+
+
+def bottlenecks(
+    program: Program, machine: Machine, timeline: Timeline, phases: Mapping[str, str]
+) -> tuple[Bottleneck, ...]:
+    """Return the bottleneck of each phase; `phases` gives every node's, in the order of the graph.
+
+    A phase lasts from the end of the one before it to the end of the last task that belongs to it. What is not computed
+    belongs to the phase of the next thing computed, at the end to the last phase.
+    """
+    order = list(dict.fromkeys(phases.values()))
+    positions = [_positions(worker, phases, order) for worker in program.workers]
+    found: list[Bottleneck] = []
+    for number, phase in enumerate(order):
+        ends = [
+            timeline.stops_s[worker.worker][at[number].stop - 1] if at[number] else 0.0
+            for worker, at in zip(program.workers, positions, strict=True)
+        ]
+        last = max(range(len(ends)), key=ends.__getitem__, default=0)
+        if not ends or not positions[last][number]:
+            continue
+        spent = _sum(_tasks(program.workers[last], machine, timeline, positions[last][number]))
+        begin_s = found[-1].end_s if found else 0.0
+        name = machine.devices[last].name if spent.largest in ("compute", "copies", "launches") else ""
+        if spent.largest == "wire":
+            name = _busiest_link(program, machine, [at[number] for at in positions])
+        found.append(Bottleneck(phase, last, begin_s, ends[last], spent, spent.largest, name))
+    return tuple(found)
+
+
+def _sum(parts: Iterator[Seconds]) -> Seconds:
+    total = [0.0] * len(fields(Seconds))
+    for part in parts:
+        for at, one in enumerate(fields(Seconds)):
+            total[at] += getattr(part, one.name)
+    return Seconds(*total)
+
+
+def _tasks(worker: WorkerProgram, machine: Machine, timeline: Timeline, positions: range) -> Iterator[Seconds]:
+    number = worker.worker
+    starts, stops = timeline.starts_s[number], timeline.stops_s[number]
+    blocked = {one.task: one for one in timeline.blocked[number]}
+    launch_s = machine.devices[number].launch_latency_s
+    for at in positions:
+        duration_s = stops[at] - starts[at]
+        if isinstance(worker.tasks[at], Compute):
+            yield Seconds(compute=duration_s)
+            continue
+        if at in blocked:
+            yield _blocked(blocked[at])
+            duration_s -= blocked[at].end_s - blocked[at].begin_s
+        launches = min(launch_s, duration_s)
+        yield Seconds(copies=duration_s - launches, launches=launches)
+
+
+def _blocked(one: Blocked) -> Seconds:
+    """Split the time in which a worker was blocked, by what its last message was doing."""
+    started_s = min(max(one.started_s, one.begin_s), one.end_s)
+    flows_s = min(max(one.started_s + one.latency_s, started_s), one.end_s)
+    return Seconds(waiting=started_s - one.begin_s, latency=flows_s - started_s, wire=one.end_s - flows_s)
+
+
+def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence[str]) -> list[range]:
+    """Return which tasks belong to each phase."""
+    last_of = [-1] * len(order)
+    for at, task in enumerate(worker.tasks):
+        if isinstance(task, Compute):
+            last_of[order.index(phases[task.nodes[-1]])] = at
+    found, begin = [], 0
+    for number, last in enumerate(last_of):
+        end = len(worker.tasks) if number == len(order) - 1 else max(begin, last + 1)
+        found.append(range(begin, end))
+        begin = end
+    return found
+
+
+def _busiest_link(program: Program, machine: Machine, positions: Sequence[range]) -> str:
+    """Return the link that the messages received in these tasks keep busy for longest."""
+    busy_s = [0.0] * len(machine.resources)
+    for worker, at in zip(program.workers, positions, strict=True):
+        for task in worker.tasks[at.start : at.stop]:
+            for message in task.messages if isinstance(task, Fetch | Reduce) else ():
+                route = machine.route(message.peer, worker.worker)
+                for resource, units in route.uses:
+                    work = message.nbytes + route.half_bandwidth_bytes
+                    busy_s[resource] += work * units / machine.resources[resource].capacity
+    links = [at for at, resource in enumerate(machine.resources) if resource.kind == "link"]
+    return machine.resources[max(links, key=busy_s.__getitem__)].name if links else ""

@@ -1,0 +1,171 @@
+"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete.
+
+Messages of one transfer that start at one moment are one thing, from their start to their end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from simpy import Event
+
+from planner.program.tasks import Fetch, Message, Program, Reduce, Send
+
+NO_MESSAGE = -1
+
+Numbers = NDArray[np.intp]
+Sizes = NDArray[np.int64]
+Posts = list[tuple[Message, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """Messages of one transfer that started together: senders, receivers and sizes, side by side."""
+
+    sources: Numbers
+    targets: Numbers
+    nbytes: Sizes
+
+    def __getitem__(self, chosen: Numbers | NDArray[np.bool_]) -> Sent:
+        """Return some of them."""
+        return Sent(self.sources[chosen], self.targets[chosen], self.nbytes[chosen])
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.sources)
+
+
+class Shape:
+    """The messages of a transfer; transfers that move alike share one.
+
+    `nbytes[u, w]` is the size of the message from worker u to worker w, and whether it `exists` at both ends; `count`
+    is how many messages each worker has, in and out. What exists at one end only is waited for in vain.
+    """
+
+    def __init__(self, sent: Sizes, received: Sizes) -> None:
+        self.nbytes = sent
+        self.exists = (sent != NO_MESSAGE) & (received != NO_MESSAGE)
+        stated = (sent != NO_MESSAGE).astype(np.int64), (received != NO_MESSAGE).astype(np.int64)
+        self.count = stated[0].sum(axis=1) + stated[1].sum(axis=0)
+
+    @cached_property
+    def partners(self) -> list[tuple[list[int], list[int]]]:
+        """Whom each worker sends to, and from whom it receives."""
+        return [
+            (np.flatnonzero(row).tolist(), np.flatnonzero(column).tolist())
+            for row, column in zip(self.exists, self.exists.T, strict=True)
+        ]
+
+
+class Transfer:
+    """One transfer while it is under way; what arrives is `combined` with what is there, or copied.
+
+    `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
+    of the message that each worker completed last; `waiting` are the events that workers wait for.
+    """
+
+    __slots__ = (
+        "combined",
+        "last_latency_s",
+        "last_start_s",
+        "number",
+        "pending",
+        "posted",
+        "shape",
+        "starters",
+        "waiting",
+        "wanted",
+    )
+
+    def __init__(self, number: int, shape: Shape, starters: Sequence[int], combined: bool) -> None:
+        k = len(shape.count)
+        self.number = number
+        self.combined = combined
+        self.shape = shape
+        self.pending = shape.count.copy()
+        self.posted = np.zeros(k, dtype=np.bool_)
+        self.wanted = np.zeros(k, dtype=np.bool_)
+        self.starters = list(starters)
+        self.last_start_s = np.zeros(k)
+        self.last_latency_s = np.zeros(k)
+        self.waiting: dict[int, Event] = {}
+
+    def start(self, senders: Sequence[int], receivers: Sequence[int]) -> Sent:
+        """Note the halves that workers start now, and return the messages whose other half has started, too."""
+        before = self.posted[:, None] & self.wanted
+        self.posted[senders] = True
+        self.wanted[receivers] = True
+        sources, targets = np.nonzero(self.shape.exists & self.posted[:, None] & self.wanted & ~before)
+        return Sent(sources, targets, self.shape.nbytes[sources, targets])
+
+    def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
+        """Note that messages are complete, and wake those who have none left."""
+        k = len(self.pending)
+        self.pending -= np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
+        for workers in (sent.sources, sent.targets):
+            self.last_start_s[workers] = start_s
+            self.last_latency_s[workers] = latency_s
+        for worker in [worker for worker in self.waiting if not self.pending[worker]]:
+            self.waiting.pop(worker).succeed()
+
+
+def transfers(program: Program) -> dict[int, Transfer]:
+    """Return a program's transfers by number.
+
+    Raises ValueError where the two ends of a message disagree on its size.
+    """
+    k = len(program.workers)
+    sends: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
+    receives: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
+    starters: defaultdict[int, list[int]] = defaultdict(lambda: [0] * k)
+    combined = {task.transfer for worker in program.workers for task in worker.tasks if isinstance(task, Reduce)}
+    for worker in program.workers:
+        for task in worker.tasks:
+            if isinstance(task, Send):
+                sends[task.transfer][worker.worker] += task.messages
+                starters[task.transfer][worker.worker] += 1
+            elif isinstance(task, Fetch | Reduce):
+                receives[task.transfer][worker.worker] += task.messages
+                starters[task.transfer][worker.worker] += 1
+    shapes = _Shapes(k)
+    return {
+        number: Transfer(number, shapes.agreed(number, sends[number], receives[number]), counts, number in combined)
+        for number, counts in starters.items()
+    }
+
+
+class _Shapes:
+    """The distinct shapes of transfers, known by the identities of their messages."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._known: dict[tuple[int, ...], Shape] = {}
+        self._kept: list[Posts] = []
+
+    def agreed(self, transfer: int, sends: Posts, receives: Posts) -> Shape:
+        """Return the shape on which both ends agree."""
+        key = (*map(id, sends), *map(id, receives))
+        if key not in self._known:
+            out, into = self._matrix(sends), self._matrix(receives).T
+            differ = (out != into) & (out != NO_MESSAGE) & (into != NO_MESSAGE)
+            if differ.any():
+                u, w = np.argwhere(differ)[0].tolist()
+                raise ValueError(
+                    f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
+                    f" found {out[u, w]} and {into[u, w]}"
+                )
+            self._known[key] = Shape(out, into)
+            self._kept += [sends, receives]  # so that no other messages are given their identities
+        return self._known[key]
+
+    def _matrix(self, posts: Posts) -> Sizes:
+        found = np.full((self._workers,) * 2, NO_MESSAGE, dtype=np.int64)
+        for worker, messages in enumerate(posts):
+            for message in messages:
+                found[worker, message.peer] = message.nbytes
+        return found

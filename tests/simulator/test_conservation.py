@@ -1,0 +1,170 @@
+"""What must hold of any program on any machine: bytes, capacities, scaling, and where the time goes."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import Switches, interpret, simulated
+from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, shared_processor, star, wait
+from tests.simulator.test_interpreter import programs
+
+MACHINE = {"link": 7, "memory": 50, "latency_s": 0.01, "launch_s": 0.02}
+
+
+def slow_hub(devices=4):
+    return star(devices, **MACHINE)
+
+
+def streaming_hub(devices=4):
+    """The same, whose messages are packed and combined while they flow, and cost what 5 bytes more would."""
+    return changed(slow_hub(devices), streams=True, half_bandwidth_bytes=5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one, machine):
+    timeline = interpret(one, machine, Switches(record_messages=True))
+    crossed = Counter()
+    for message in timeline.messages:
+        for resource, _ in machine.route(message.source, message.target).uses:
+            crossed[machine.resources[resource].name] += message.nbytes
+    links = simulated(one, machine).links
+    assert {link.name: link.nbytes for link in links} == {link.name: crossed[link.name] for link in links}
+    moments = sorted({s for m in timeline.messages for s in (m.start_s, m.stop_s)})
+    for moment in moments:  # what must cross a link between two moments fits between them
+        load = defaultdict(float)
+        for message in timeline.messages:
+            if message.start_s >= moment:
+                for resource, units in machine.route(message.source, message.target).uses:
+                    load[resource] += units * message.nbytes
+        for resource, units in load.items():
+            room = machine.resources[resource].capacity * (timeline.seconds - moment)
+            assert units <= room * (1 + 1e-9) + 1e-9
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machine):
+    devices = tuple(
+        replace(
+            device,
+            peak_flop_per_s={name: 2 * peak for name, peak in device.peak_flop_per_s.items()},
+            memory_bandwidth_bytes_per_s=2 * device.memory_bandwidth_bytes_per_s,
+            launch_latency_s=device.launch_latency_s / 2,
+        )
+        for device in machine.devices
+    )
+    faster = replace(
+        machine,
+        devices=devices,
+        resources=tuple(replace(one, capacity=2 * one.capacity) for one in machine.resources),
+        routes={ends: replace(route, latency_s=route.latency_s / 2) for ends, route in machine.routes.items()},
+    )
+    for overlap in (True, False):
+        slow, fast = (simulated(one, where, overlap=overlap) for where in (machine, faster))
+        assert fast.seconds == pytest.approx(slow.seconds / 2, rel=1e-9)
+        assert fast.seconds_without_communication == pytest.approx(slow.seconds_without_communication / 2, rel=1e-9)
+
+
+def computing_only(one):
+    """The program with kernels that touch no memory, so that memory can be made so fast that copies are free."""
+    workers = [
+        replace(worker, tasks=tuple(replace(t, touched_bytes=0) if hasattr(t, "category") else t for t in worker.tasks))
+        for worker in one.workers
+    ]
+    return replace(one, workers=tuple(workers))
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs(), st.booleans())
+def test_free_communication_is_the_time_without_communication(one, streams):
+    one = computing_only(one)
+    free = changed(star(4, link=INSTANT, memory=INSTANT), streams=streams, half_bandwidth_bytes=5)
+    for overlap in (True, False):
+        without = simulated(one, star(4, link=7, memory=50, latency_s=0.01), overlap=overlap)
+        assert without.seconds_without_communication == pytest.approx(
+            interpret(one, free, Switches(overlap=overlap)).seconds, rel=1e-9
+        )
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs())
+def test_the_time_without_communication_is_the_interpreters(one):
+    """It is found without simulating, where no two workers' kernels share anything."""
+    for machine in (slow_hub(), shared_processor(4, 2)):
+        for overlap in (True, False):
+            found = simulated(one, machine, overlap=overlap).seconds_without_communication
+            silent = interpret(one, machine, Switches(overlap=overlap, communicate=False))
+            assert found == pytest.approx(silent.seconds, rel=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one, machine):
+    for overlap in (True, False):
+        simulation = simulated(one, machine, overlap=overlap)
+        for spent, seconds in zip(simulation.breakdown, simulation.timeline.compute_s, strict=True):
+            assert spent.seconds.total == pytest.approx(simulation.seconds, rel=1e-12)
+            assert spent.seconds.compute == pytest.approx(seconds, rel=1e-12)
+            assert spent.seconds.exposed <= simulation.seconds * (1 + 1e-12)
+            assert min(vars_of(spent.seconds)) >= -1e-12
+            assert spent.hidden_s >= -1e-12
+
+
+def vars_of(seconds):
+    return [getattr(seconds, name) for name in ("compute", "copies", "launches", "wire", "latency", "waiting")]
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs())
+def test_no_chain_of_tasks_takes_longer_than_the_step(one):
+    """A worker's tasks follow each other, and a message waits for both its ends; a chain of these is no longer."""
+    timeline = interpret(one, slow_hub(), Switches(record_messages=True))
+    for worker, starts, stops in zip(one.workers, timeline.starts_s, timeline.stops_s, strict=True):
+        assert all(stop <= start + 1e-12 for stop, start in zip(stops, starts[1:], strict=False))
+        at = {}
+        for task, start_s, stop_s in zip(worker.tasks, starts, stops, strict=True):
+            at[type(task).__name__, getattr(task, "transfer", None)] = start_s, stop_s
+        for message in timeline.messages:
+            if worker.worker in (message.source, message.target):
+                half = "Send" if worker.worker == message.source else "Fetch"
+                assert message.start_s >= at[half, message.transfer][1] - 1e-12
+                assert message.stop_s <= at["Wait", message.transfer][1] + 1e-12
+                assert message.stop_s <= timeline.seconds
+
+
+def test_what_a_worker_waits_for_by_hand():
+    # worker 0 computes 0.02 + 1 s, packs 20 bytes (0.02 launch, 40 / 50 copy = 0.8), its message is complete at the end
+    # worker 1 waits from 0: for others until 1.84, then two links' latency 0.02, then 20 bytes at 7 per second
+    sender, receiver = [compute(100), send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}), wait(0), compute(100)]
+    simulation = simulated(program(sender, receiver), slow_hub(2))
+    first, second = (spent.seconds for spent in simulation.breakdown)
+    flow = 20 / 7
+    assert (second.waiting, second.latency, second.wire) == pytest.approx((1.84, 0.02, flow))
+    assert (second.compute, second.copies, second.launches) == pytest.approx((1.02, 0.8, 0.02))
+    assert (first.compute, first.copies, first.launches, first.latency, first.wire) == pytest.approx(
+        (1.02, 0.8, 0.02, 0.02, flow)
+    )
+    assert first.waiting == pytest.approx(0.8 + 0.02 + 1.02)  # for the other's end
+    assert simulation.breakdown[1].hidden_s == pytest.approx(0)
+
+
+def test_what_holds_up_each_phase():
+    def named(task, name):
+        return replace(task, kernels=(replace(task.kernels[0], node=name),))
+
+    tasks = [
+        [named(compute(500), "f"), send(0, {1: 70}), wait(0), named(compute(100), "b")],
+        [named(compute(100), "f"), fetch(0, {0: 70}), wait(0), named(compute(200), "b"), named(compute(50), "u")],
+    ]
+    phases = {"f": "forward", "b": "backward", "u": "update"}
+    simulation = simulated(program(*tasks), star(2, link=7), phases=phases)
+    forward, backward, update = simulation.bottlenecks
+    assert (forward.phase, forward.worker, forward.kind, forward.name) == ("forward", 0, "compute", "d0")
+    assert (backward.kind, backward.worker) == ("wire", 1)
+    assert backward.name in {"d0->s", "s->d1"}
+    assert backward.end_s == pytest.approx(5 + 10 + 2)
+    assert (update.kind, update.name, update.end_s) == ("compute", "d1", pytest.approx(17.5))
