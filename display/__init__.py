@@ -27,7 +27,8 @@ def tables(shown: object) -> Sequence[Table]:
     """Return the tables that show an object; TypeError for one that has none and is no record."""
     if not is_dataclass(shown):
         raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
-    rows = ((field.name, str(getattr(shown, field.name))) for field in fields(shown) if field.repr)
+    values = ((field.name, getattr(shown, field.name)) for field in fields(shown) if field.repr)
+    rows = ((name, repr(value) if isinstance(value, Shown) else str(value)) for name, value in values)
     return (facts(type(shown).__name__, rows),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -41,6 +42,16 @@ def array_module(name: str = "auto") -> ModuleType:
             "backend 'cupy': CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES, or use --backend numpy"
         )
     return np
+
+
+def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:
+    """Raise BackendError, naming the first dtype that an array module cannot compute with."""
+    for dtype in sorted(set(dtypes)):
+        try:
+            values = xp.zeros(1, dtype)
+            xp.add(values, values, out=values)
+        except (TypeError, ValueError) as error:
+            raise BackendError(f"backend {xp.__name__!r} has no dtype {dtype}: use --backend numpy") from error
 
 
 def asnumpy(array: Any) -> np.ndarray[Any, Any]:

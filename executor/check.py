@@ -16,8 +16,11 @@ from planner.layout import PARTIAL
 from planner.plans.plan import single_worker
 from planner.report.schema import CheckResult, finite
 
-TOLERANCES: Mapping[str, float] = {"float32": 1e-5, "float64": 1e-12}
-"""Differences that are always allowed, relative to the tensor's largest value."""
+TOLERANCES: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
+"""Differences that are always allowed in a graph whose least precise dtype this is, relative to the largest value."""
+
+ROUNDING: Mapping[str, float] = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+"""The distance of 1 and the next number."""
 
 MARGIN = 16
 """How many times the difference that one sample of rounding errors makes another sample's may be, while it is small."""
@@ -75,12 +78,18 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
         expected = _expected(trainer, data, steps)
     trainer.cluster.meet()
     differences: dict[str, Difference] = {}
+    least = TOLERANCES[least_precise(trainer.graph)]
     for name, whole in _trained_by_all(trainer, data):
         if name in expected and whole is not None:
             value, by_rounding = expected.pop(name)
-            least = TOLERANCES[trainer.graph.tensors[name].dtype]
             differences[name] = Difference(relative_difference(whole, value), tolerance(by_rounding, least))
     return _result(differences) if trainer.cluster.rank == 0 else None
+
+
+def least_precise(graph: Graph) -> str:
+    """Return the dtype among a graph's with the largest rounding errors."""
+    found = {tensor.dtype for tensor in graph.tensors.values()}
+    return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
 
 
 def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, HostArray | None]]:
@@ -130,7 +139,7 @@ def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
     """Move every weight by up to the distance of two numbers of its size."""
     for tensor in trainer.graph.tensors.values():
         if tensor.role == "weight" and tensor.init is not None:
-            errors = np.finfo(tensor.dtype).eps * generator.uniform(-1, 1, tensor.shape)
+            errors = ROUNDING[least_precise(trainer.graph)] * generator.uniform(-1, 1, tensor.shape)
             trainer.view(tensor.name)[...] *= trainer.xp.asarray((1 + errors).astype(tensor.dtype))
 
 

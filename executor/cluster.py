@@ -82,16 +82,21 @@ class Cluster:
                 holders.setdefault(region, worker)
         if self.rank != 0:
             if holders.get(regions[self.rank]) == self.rank:
-                doze([self.diagnostics.Isend([np.ascontiguousarray(tile), MPI.BYTE], 0)])
+                doze([self.diagnostics.Isend([_raw(np.ascontiguousarray(tile)), MPI.BYTE], 0)])
             return None
         whole = np.empty(tensor.shape, tensor.dtype)
         for region, worker in holders.items():
             received = tile
             if worker != 0:
                 received = np.empty(local_shape(region), tensor.dtype)
-                doze([self.diagnostics.Irecv([received, MPI.BYTE], worker)])
+                doze([self.diagnostics.Irecv([_raw(received), MPI.BYTE], worker)])
             whole[np.ix_(*map(indices, region))] = received
         return whole
+
+
+def _raw(array: HostArray) -> NDArray[np.uint8]:
+    """View an array's bytes; MPI does not know every dtype."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def cluster(comm: MPI.Intracomm) -> Cluster:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 import display
-from executor.backend import BACKENDS, BackendError, array_module
+from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
 from executor.job import Findings, Job, Request, classification
@@ -70,7 +70,7 @@ class Execution:
         """Check everything, then train plan after plan; return the exit status (collective)."""
         xp = agreed(self.ranks, self._array_module)
         plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
-        data_sets = agreed(self.ranks, lambda: list(map(self._data, self.paths, plans)))
+        data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
         request = self._request(xp)
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         settings = self._settings(xp, threads)
@@ -113,10 +113,11 @@ class Execution:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
 
-    def _data(self, path: Path, plan: Plan) -> DataSet:
+    def _data(self, xp: ModuleType, path: Path, plan: Plan) -> DataSet:
         try:
+            require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
             data = DATA_SETS[self.options["data"]](plan.graph, plan.seed)
-        except DataError as error:
+        except (BackendError, DataError) as error:
             raise click.UsageError(f"{path}: {error}") from error
         if self.options["evaluate"] and not isinstance(data, Digits):
             raise click.UsageError(

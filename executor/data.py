@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.values import Array, ArrayModule, Tile, fill, hashed, indices, stream
+from executor.values import Array, ArrayModule, Tile, fill, first_stream, hashed, indices, rows, stream
+from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph, Init, Tensor
 from planner.layout import Runs
 
@@ -56,21 +57,22 @@ class Random:
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        name = tile.tensor.name
-        made = Tile(replace(tile.tensor, init=self._inits[name]), tile.region)
-        fill(xp, out, made, stream(self._seed, name, step))
+        made = Tile(replace(tile.tensor, init=self._inits[tile.tensor.name]), tile.region)
+        fill(xp, out, made, first_stream(made.tensor, self._seed, step))
 
 
 def _random_init(graph: Graph, tensor: Tensor) -> Init:
+    """Return how a tensor is filled, for every micro-batch with its rows of the whole batch."""
+    given = tensor.init or Init("data")
     if tensor.dtype != "int32":
-        return Init("uniform", scale=UNIT_VARIANCE)
+        return replace(given, kind="uniform", scale=UNIT_VARIANCE)
     logits = graph.metrics.get("logits")
-    below = tensor.init.below if tensor.init is not None else 0
+    below = given.below
     if not below and logits is not None:
         below = graph.tensors[logits].shape[-1]
     if not below:
         raise DataError(f"input {tensor.name}: expected its initial value to tell the number of classes, found 0")
-    return Init("integers", below=below)
+    return replace(given, kind="integers", below=below)
 
 
 def permutation(number: np.uint64, count: int) -> NDArray[np.int64]:
@@ -86,9 +88,9 @@ class Images:
     pixels: NDArray[np.float64]
     labels: NDArray[np.int32]
 
-    def only(self, rows: NDArray[np.int64]) -> Images:
+    def only(self, samples: NDArray[np.int64]) -> Images:
         """Return the images of these numbers."""
-        return Images(self.pixels[rows], self.labels[rows])
+        return Images(self.pixels[samples], self.labels[samples])
 
 
 def load_digits(seed: int) -> tuple[Images, Images]:
@@ -115,7 +117,8 @@ class Digits:
     def __init__(self, graph: Graph, seed: int) -> None:
         images = _fitting_images(graph)
         self._seed = seed
-        self.batch = images.shape[0]
+        self._samples = images.shape[0]
+        self.batch = self._samples * micro_batches(graph)
         self._training, self._held_out = load_digits(seed)
         self._orders: dict[int, NDArray[np.int64]] = {}
 
@@ -126,14 +129,14 @@ class Digits:
 
     @property
     def held_out(self) -> HeldOut:
-        """The held-out images, in batches of the same size."""
-        return HeldOut(self._held_out, self.batch)
+        """The held-out images, in batches of the same size; in micro-batches' where there are any."""
+        return HeldOut(self._held_out, self._samples)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        places = indices(tile.region[0]) + step * self.batch
-        rows = np.array([self._sample(int(place)) for place in places], np.int64)
-        _write(xp, out, tile, self._training.only(rows))
+        places = rows(tile) + step * self.batch
+        samples = np.array([self._sample(int(place)) for place in places], np.int64)
+        _write(xp, out, tile, self._training.only(samples))
 
     def _sample(self, place: int) -> int:
         """Return the image at a place in the endless sequence of epochs."""
@@ -165,8 +168,8 @@ class HeldOut:
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        rows = np.minimum(indices(tile.region[0]) + step * self.batch, self.count - 1)
-        _write(xp, out, tile, self.images.only(rows))
+        samples = np.minimum(rows(tile) + step * self.batch, self.count - 1)
+        _write(xp, out, tile, self.images.only(samples))
 
     def labels(self, step: int) -> NDArray[np.int32]:
         """Return the labels of a batch's real images, without those that fill it up."""
@@ -197,8 +200,8 @@ def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
 
 
 def _fitting_images(graph: Graph) -> Tensor:
-    """Return the images input, once it and the labels are known to fit."""
-    found = data_tensors(graph)
+    """Return the images input, the first micro-batch's, once it and the labels are known to fit."""
+    found = [tensor for tensor in data_tensors(graph) if tensor.init is not None and not tensor.init.row]
     labels = [tensor for tensor in found if tensor.dtype == "int32"]
     images = [tensor for tensor in found if tensor.dtype != "int32"]
     if len(labels) != 1 or len(images) != 1:

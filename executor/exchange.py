@@ -8,6 +8,7 @@ import numpy as np
 
 from executor.arena import Memory
 from executor.values import Array, ArrayModule
+from planner.graph.ir import FLOATING
 from planner.program.tasks import Fetch, LocalCopy, Message, Reduce
 from tdl import REDUCERS
 
@@ -25,7 +26,7 @@ def combiner(xp: ArrayModule, reducer: str) -> Callable[..., Array]:
 def identity(reducer: str, dtype: np.dtype[np.generic]) -> float:
     """Return the value of a dtype that changes nothing; of an integer the nearest to an infinite one."""
     value = REDUCERS[reducer].identity
-    if dtype.kind == "f":
+    if dtype.name in FLOATING:
         return value
     limits = np.iinfo(dtype.name)
     return int(min(max(value, limits.min), limits.max))

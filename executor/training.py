@@ -15,7 +15,7 @@ from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
 from executor.transport import TRANSPORTS, Transport
-from executor.values import Tile, fill, stream
+from executor.values import Tile, fill, first_stream
 from executor.worker import Worker
 from planner.graph.ir import Graph
 from planner.layout import Region
@@ -107,7 +107,8 @@ class Trainer:
         """Give weights, states and constant inputs their first values."""
         for name, tensor in self.graph.tensors.items():
             if tensor.init is not None and tensor.init.kind != "data":
-                fill(self.xp, self.view(name), self._tile(self.part.training, name), stream(self.part.plan.seed, name))
+                number = first_stream(tensor, self.part.plan.seed)
+                fill(self.xp, self.view(name), self._tile(self.part.training, name), number)
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:

@@ -43,6 +43,18 @@ def stream(seed: int, name: str, iteration: int = 0) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
+def first_stream(tensor: Tensor, seed: int, iteration: int = 0) -> np.uint64:
+    """Return the stream number of a tensor's first values; a micro-batch's are those of the whole batch."""
+    source = "" if tensor.init is None else tensor.init.source
+    return stream(seed, source or tensor.name, iteration)
+
+
+def rows(tile: Tile) -> NDArray[np.int64]:
+    """Return the indices of a tile's rows in the batch, the whole batch where the tensor is of a micro-batch."""
+    init = tile.tensor.init
+    return indices(tile.region[0]) + (0 if init is None else init.row)
+
+
 def indices(runs: Runs) -> NDArray[np.int64]:
     """Return the global indices of one dimension's runs, in local order."""
     return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in runs)])
@@ -95,7 +107,7 @@ def positions(xp: ArrayModule, shape: tuple[int, ...], axes: list[Array]) -> Arr
 
 def _uniform(bits: Array, dtype: str, init: Init) -> Array:
     # The top 24 (53) bits make u in [0, 1) exactly; 2u - 1 is exact too, so only the scaling rounds.
-    kind, used = (np.float32, 24) if dtype == "float32" else (np.float64, 53)
+    kind, used = (np.float64, 53) if dtype == "float64" else (np.float32, 24)
     unit = (bits >> np.uint64(64 - used)).astype(kind)
     unit *= kind(2.0 ** (1 - used))
     unit -= kind(1)
@@ -127,7 +139,8 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
         raise ValueError(f"tensor {tensor.name}: expected an initial value of kind {known}, found {init}")
     if init.kind == "integers" and not 0 < init.below < 2**31:
         raise ValueError(f"tensor {tensor.name}: expected integers below 1 .. 2**31 - 1, found {init.below}")
-    axes = [xp.asarray(indices(runs).astype(np.uint64)) for runs in tile.region]
+    along = [rows(tile), *map(indices, tile.region[1:])] if tile.region else []
+    axes = [xp.asarray(found.astype(np.uint64)) for found in along]
     for box in blocks(local_shape(tile.region)):
         places = positions(xp, tensor.shape, [axis[part] for axis, part in zip(axes, box, strict=True)])
         values = RANDOM[init.kind](hashed(places, number), tensor.dtype, init)

@@ -11,7 +11,7 @@ import numpy as np
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import Action, combiner
-from executor.kernels import KERNELS, KernelCall
+from executor.kernels import KERNELS, KernelCall, run
 from executor.transport import Transport
 from executor.values import Array
 from planner.program.arena import align
@@ -91,7 +91,7 @@ class Worker:
         """Return the action of one kernel call; one that combines computes into scratch first."""
         if kernel.op not in KERNELS:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
-        run = KERNELS[kernel.op]
+        compute = KERNELS[kernel.op]
         part = self.memory.part
         targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
         results = targets if call.combine is None else self._scratch_like(targets)
@@ -104,11 +104,11 @@ class Worker:
             origins=call.origins,
         )
         if call.combine is None:
-            return lambda: run(prepared)
+            return lambda: run(compute, prepared)
         combine = combiner(self.memory.xp, call.combine)
 
         def action() -> None:
-            run(prepared)
+            run(compute, prepared)
             for target, result in zip(targets, results, strict=True):
                 combine(target, result, out=target)
 

@@ -9,7 +9,7 @@ from planner.errors import GraphError, PlanError
 from planner.explanations.difference import Difference, diff
 from planner.explanations.explanation import Explanation, explain
 from planner.extensions import load_operators
-from planner.graph import Graph, GraphBuilder, Optimizer, training_graph
+from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
 from planner.model_source import model
 from planner.planning import plan
 from planner.plans.plan import Plan
@@ -29,6 +29,7 @@ __all__ = [
     "Optimizer",
     "Plan",
     "PlanError",
+    "Recipe",
     "Report",
     "SearchOptions",
     "SearchRecord",

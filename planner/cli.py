@@ -29,6 +29,9 @@ from planner.report.console import collect_seldom, command_errors, stdout
 from planner.search import OBJECTIVES, PLACEMENTS, SEARCHERS, SearchOptions, Ties
 from planner.search.factorisations import MOST_WORKERS_FACTORED
 from planner.search.memory import parse_memory
+from planner.search.run import FAR
+from planner.search.searchers import DEAR, MOST_STEPS, STEP_BY_STEP
+from planner.search.space import SMALL_STATES
 
 RULES = tuple(field.name for field in fields(Ties))
 RULES_HELP = f"all, none, or rules among {', '.join(RULES)}"
@@ -40,8 +43,12 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
 MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json, or
-path/to/file.py:function, a function without arguments that returns a Graph. A saved plan.json is shown as it is,
-without searching. An option of models is for those families that have it."""
+path/to/file.py:function, a function that returns a Graph. A saved plan.json is shown as it is, without searching. An
+option of models is for those families that have it, and for functions with a parameter of its name.
+
+Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
+{", ".join(STEP_BY_STEP)} in the finest factorisation, unless in a single step they move over {FAR} times as much;
+{", ".join(DEAR)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
 
 WORKERS_HELP = (
     f"Number of workers. Up to {MOST_WORKERS_FACTORED}, all factorisations are tried; beyond, prime factors and none."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import Parameter, signature
 from pathlib import Path
 
 from planner.errors import GraphError
@@ -11,7 +13,7 @@ from planner.extensions import guarded, load_file
 from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
-from planner.models import build
+from planner.models.zoo import build, built_as_asked
 
 _FUNCTION = r"(.+\.py):(\w+)"
 
@@ -28,33 +30,47 @@ def model(source: str, **options: object) -> Graph:
     """Return the checked training graph that `source` names.
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
-    (batch=128); only zoo models take any. Raises GraphError naming the file or model and what is wrong, OSError where a
-    file cannot be read.
+    (batch=128), or parameters of the function; a graph.json takes none. Raises GraphError naming the file or model and
+    what is wrong, OSError where a file cannot be read.
     """
     if not isinstance(source, str):
         raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")
     match = re.fullmatch(_FUNCTION, source)
     if not source_files(source):
         return replace(build(source, **options), name=source)
-    if options:
-        given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-        raise GraphError(f"{source}: a graph of one's own has no model options, found {given}")
     if match is not None:
-        return replace(_from_function(Path(match[1]), match[2]), name=source)
+        return replace(_from_function(Path(match[1]), match[2], options), name=source)
+    if options:
+        raise GraphError(f"{source}: a saved graph has no model options, found {_dashed(options)}")
     if source.endswith(".py"):
         raise GraphError(f"{source}: expected {source}:FUNCTION, found no function's name")
     return replace(load_graph(Path(source)), name=source)
 
 
-def _from_function(path: Path, name: str) -> Graph:
+def _dashed(options: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in options)
+
+
+def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Graph:
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
-    graph = guarded(path, f"{name}()", function)
+    if unknown := sorted(options.keys() - _parameters(function)):
+        raise GraphError(
+            f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
+            f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
+        )
+    graph = guarded(path, f"{name}()", lambda: function(**options))
     if not isinstance(graph, Graph):
         raise GraphError(f"{path}:{name}: expected a function that returns a Graph, got {type(graph).__name__}")
     try:
         check(graph)
     except GraphError as error:
         raise GraphError(f"{path}:{name}: {error}") from error
-    return graph
+    return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
+
+
+def _parameters(function: Callable[..., object]) -> set[str]:
+    """Return the names that a function takes by keyword."""
+    found = signature(function).parameters.values()
+    return {one.name for one in found if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.graph.ir import ITEM_BYTES
+from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
@@ -133,7 +133,7 @@ def _dtype(program: WorkerProgram, task: Compute) -> str:
         for call in kernel.calls:
             for buffer, _ in call.outputs:
                 dtype = program.buffers[buffer].dtype
-                if dtype.startswith("float"):
+                if dtype in FLOATING:
                     return dtype
                 first = first or dtype
     return first or "float32"

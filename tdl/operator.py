@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from math import prod
 from typing import Any, overload
 
+import ml_dtypes  # noqa: F401 (makes bfloat16 a dtype of NumPy)
 import numpy as np
 
 from tdl import analysis
@@ -29,7 +30,8 @@ class Description:
     """All that is known of an operator for operands of given ranks and given attributes, whatever their shapes.
 
     `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
-    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations.
+    cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype`
+    is what the attribute of that name says of the outputs.
     """
 
     operator: str
@@ -44,6 +46,7 @@ class Description:
     contiguous: frozenset[str]
     extent_rules: ExtentRules = field(repr=False)
     work: Work = field(repr=False)
+    dtype: str | None = None
 
     def __str__(self) -> str:
         values = [str(output.value) for output in self.outputs]
@@ -73,9 +76,9 @@ class Description:
         )
 
     def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Dtype of every output: int32 where it counts or points, else that of the first floating operand."""
+        """Dtype of every output: int32 where it counts or points, else `dtype`, or that of the first floating one."""
         integers = frozenset(at for at, dtype in enumerate(dtypes) if "float" not in dtype)
-        floating = next((dtype for dtype in dtypes if "float" in dtype), "float64")
+        floating = self.dtype or next((dtype for dtype in dtypes if "float" in dtype), "float64")
         kinds = (element_kind(output.value, integers) for output in self.outputs)
         return tuple(floating if kind == "float" else "int32" for kind in kinds)
 
@@ -112,7 +115,9 @@ class Description:
         return tuple(result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True))
 
 
-def describe_traced(operator: str, operands: Sequence[Operand], traced: Traced) -> Description:
+def describe_traced(
+    operator: str, operands: Sequence[Operand], traced: Traced, dtype: str | None = None
+) -> Description:
     """Derive all that follows from a traced description."""
     found = analysis.accesses(traced)
     strategies, refusals = analysis.strategies(traced, found)
@@ -129,6 +134,7 @@ def describe_traced(operator: str, operands: Sequence[Operand], traced: Traced) 
         analysis.contiguous(traced, found),
         extent_rules(traced, tuple((operand.name, operand.rank) for operand in operands)),
         work(traced),
+        dtype,
     )
 
 
@@ -175,7 +181,7 @@ class Operator:
     def _describe(self, ranks: tuple[int, ...], attributes: Attributes) -> Description:
         self._check(ranks, attributes)
         operands = self.placeholders(ranks)
-        return describe_traced(self.name, operands, self._trace(operands, attributes))
+        return describe_traced(self.name, operands, self._trace(operands, attributes), attributes.get("dtype"))
 
     def placeholders(self, ranks: Sequence[int]) -> tuple[Operand, ...]:
         """Return symbolic operands of these ranks, on which the description is traced."""

@@ -18,6 +18,7 @@ SLOW = (
     "executor/test_execute.py",
     "executor/test_transport.py",
     "models/test_partitioned.py",
+    "models/test_training.py",
     "project/test_packages.py",
     "project/test_readme_blocks.py",
     "search/test_certificate.py",

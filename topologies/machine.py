@@ -134,7 +134,7 @@ class Route:
     half_bandwidth_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Machine(Shown):
     """Devices, memories, links, all their resources, and a route between any two devices.
 

@@ -16,7 +16,7 @@ from executor.kernels import (
     shape,
     softmax,
 )
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, run
 
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS,
@@ -36,4 +36,4 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name."""
 
-__all__ = ["KERNELS", "Array", "Kernel", "KernelCall"]
+__all__ = ["KERNELS", "Array", "Kernel", "KernelCall", "run"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
+
+import numpy as np
 
 from planner.graph.ir import Value
 
@@ -80,6 +82,27 @@ class KernelCall:
 
 
 Kernel = Callable[[KernelCall], None]
+
+NARROW = ("float16", "bfloat16")
+
+
+def run(kernel: Kernel, call: KernelCall) -> None:
+    """Run a kernel; of 16-bit operands it is given copies in single precision, and what it computes is rounded once."""
+    arrays = (*call.inputs, *call.outputs)
+    if not any(_is_narrow(array) for array in arrays):
+        kernel(call)
+        return
+    wide = np.result_type(np.float32, *(array.dtype for array in arrays if array.dtype.kind == "f"))
+    inputs = tuple(array.astype(wide) if _is_narrow(array) else array for array in call.inputs)
+    outputs = tuple(call.xp.empty(out.shape, wide) if _is_narrow(out) else out for out in call.outputs)
+    kernel(replace(call, inputs=inputs, outputs=outputs))
+    for out, result in zip(call.outputs, outputs, strict=True):
+        if result is not out:
+            out[...] = result.astype(out.dtype)
+
+
+def _is_narrow(array: Array) -> bool:
+    return array.dtype.name in NARROW
 
 
 def kept_where(mask: Array, values: Array) -> Array:

@@ -88,6 +88,11 @@ def scale(call: KernelCall) -> None:
     call.xp.multiply(call.inputs[0], call.number("factor"), out=call.outputs[0])
 
 
+def cast(call: KernelCall) -> None:
+    """Convert to the dtype of the output."""
+    call.xp.copyto(call.outputs[0], call.inputs[0], casting="same_kind")
+
+
 KERNELS: dict[str, Kernel] = {
     "relu": relu,
     "sigmoid": sigmoid,
@@ -104,4 +109,5 @@ KERNELS: dict[str, Kernel] = {
     "div": _binary("divide"),
     "add_n": add_n,
     "scale": scale,
+    "cast": cast,
 }

@@ -19,7 +19,7 @@ import tdl
 from executor.verification.cases import Array, Case, Draw
 from executor.verification.check import Application, Check
 from planner.graph.build import ONES, GraphBuilder
-from planner.graph.ir import Init, Node, Value
+from planner.graph.ir import FLOATING, Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
 
 STEP = 1e-5
@@ -81,7 +81,7 @@ def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
     if rule is None:
         return
     problem = _Problem(application, rule, draw)
-    outputs = [number for number, array in enumerate(application.expected) if array.dtype.kind == "f"]
+    outputs = [number for number, array in enumerate(application.expected) if array.dtype.name in FLOATING]
     yield from _Slopes(problem, tuple(outputs)).checks("")
     if len(outputs) > 1:
         one = outputs[draw.size(0, len(outputs) - 1)]
@@ -100,7 +100,9 @@ class _Problem:
         self.operands = _untied(case.operands, self.random)
         floats = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f"]
         self.free = [number for number in floats if number not in self.derived]
-        self.node = Node("result", name, tuple(f"operand{n}" for n in range(len(self.operands))), (), case.attributes)
+        # Central differences need double precision, whatever an operator's attribute says of its outputs.
+        attributes = {key: "float64" if key == "dtype" else value for key, value in case.attributes.items()}
+        self.node = Node("result", name, tuple(f"operand{n}" for n in range(len(self.operands))), (), attributes)
 
     def forward(self) -> GraphBuilder:
         """Build the operator's node, the last, with those that derive its operands."""

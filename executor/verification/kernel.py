@@ -12,7 +12,7 @@ import numpy as np
 
 import tdl
 from executor.backend import asnumpy
-from executor.kernels import KernelCall
+from executor.kernels import KernelCall, run
 from executor.verification.cases import Array, Case, Draw
 from executor.verification.check import ROUGH, Application, Check, compared
 from executor.verification.parts import Subject, call_kernel
@@ -92,7 +92,7 @@ def _run_in_place(subject: Subject, way: tuple[int, ...]) -> tuple[Array, ...]:
     inputs = _copies(subject)
     outputs = tuple(inputs[number] for number in way)
     ranges = {variable: (0, extent) for variable, extent in subject.extents.items()}
-    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, _origins(subject)))
+    run(subject.kernel, KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, _origins(subject)))
     return tuple(asnumpy(output) for output in outputs)
 
 

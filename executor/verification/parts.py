@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from executor.backend import asnumpy
-from executor.kernels import Kernel, KernelCall
+from executor.kernels import Kernel, KernelCall, run
 from executor.kernels.call import OutputError
 from executor.verification.cases import Array, Case, Draw
 from planner.graph.ir import Value
@@ -171,7 +171,7 @@ def call_kernel(
         # Of the others only the length means anything; a start that no tensor reaches shows who uses it.
         start = spans[0][0] if variable in subject.description.contiguous else 1_000_000
         ranges[variable] = (start, start + length)
-    subject.kernel(KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
+    run(subject.kernel, KernelCall(subject.xp, inputs, outputs, subject.attributes(), ranges, origins))
     written = tuple(asnumpy(output) for output in outputs)
     for number, output in enumerate(written):
         _require_written(number, output)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from executor.backend import asnumpy
-from executor.kernels import KernelCall
+from executor.kernels import KernelCall, run
 from executor.values import indices
 from executor.verification.cases import Array, Draw
 from executor.verification.check import Application, Check, compared
@@ -108,7 +108,7 @@ def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Se
     if call.combine is not None:
         results = tuple(blank(subject.xp, target.shape, target.dtype) for target in targets)
     inputs = tuple(array[(..., *cut)] for array, cut in zip(held, call.inputs, strict=True))
-    subject.kernel(KernelCall(subject.xp, inputs, results, subject.attributes(), call.ranges, call.origins))
+    run(subject.kernel, KernelCall(subject.xp, inputs, results, subject.attributes(), call.ranges, call.origins))
     if call.combine is not None:
         for target, result in zip(targets, results, strict=True):
             merged = REDUCERS[call.combine].numpy(asnumpy(target), asnumpy(result))

@@ -12,7 +12,7 @@ from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic, Work
-from planner.search.costs.domains import choices_at
+from planner.search.costs.domains import choices_at_step
 
 MOST_STRATEGIES = 512
 """Up to so many strategies all are tried; of more, those that differ in one step and those that are one throughout."""
@@ -122,5 +122,5 @@ def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[s
     own = plan.strategies[unit.nodes[0].name][step]
     if own == TERMS or any(plan.layouts[name][step] == PARTIAL for name in unit.outputs):
         return (own,)
-    found = choices_at(signature, plan.ways, step, replicate=True)
+    found = choices_at_step(signature, plan.ways, step, replicate=True)
     return found if own in found else (*found, own)

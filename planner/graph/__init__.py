@@ -6,7 +6,7 @@ from planner.graph.checking import check
 from planner.graph.graph_json import from_data, load_graph, to_data
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 from planner.graph.optimizers import OPTIMIZERS, Optimizer
-from planner.graph.training import training_graph
+from planner.graph.training import Recipe, training_graph
 
 __all__ = [
     "OPTIMIZERS",
@@ -15,6 +15,7 @@ __all__ = [
     "Init",
     "Node",
     "Optimizer",
+    "Recipe",
     "Tensor",
     "Value",
     "check",

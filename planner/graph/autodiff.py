@@ -11,8 +11,8 @@ from planner.graph.ir import Node
 from planner.graph.rules import RULES, Backward, Gradient, apply_rule, materialise
 
 
-def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str]) -> dict[str, str]:
-    """Append the backward nodes for d `loss` / d t for every tensor t in `wrt`; return the gradients' names.
+def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
+    """Append the backward nodes for `seed` * d `loss` / d t for every tensor t in `wrt`; return the gradients' names.
 
     A tensor used several times gets its gradient from one `add_n` over all contributions. The gradient of t is named
     "t.grad" where a node of its own makes it (an addition passes its gradient on to both operands). A backward node
@@ -23,20 +23,20 @@ def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str]) -> dict[str,
     """
     if builder.shape(loss) != ():
         raise GraphError(f"loss {loss!r} must be a scalar, found shape {builder.shape(loss)}")
-    return _Reverse(builder, loss, tuple(wrt)).run()
+    return _Reverse(builder, loss, tuple(wrt), seed).run()
 
 
 class _Reverse:
     """One reverse sweep over the builder's nodes."""
 
-    def __init__(self, builder: GraphBuilder, loss: str, wrt: tuple[str, ...]) -> None:
+    def __init__(self, builder: GraphBuilder, loss: str, wrt: tuple[str, ...], seed: float) -> None:
         self.builder = builder
         self.wrt = wrt
         self.forward = tuple(builder.nodes)
         self.producers = {output: node for node in self.forward for output in node.outputs}
         self.needed = self._dependents(wrt)
         self.contributions: defaultdict[str, list[Gradient]] = defaultdict(list)
-        self.contributions[loss].append(1.0)
+        self.contributions[loss].append(seed)
         self.totals: dict[str, Gradient] = {}
         self.names: dict[str, str] = {}
 
@@ -44,7 +44,7 @@ class _Reverse:
         first_readers = self._first_readers()
         for number in range(len(self.forward) - 1, -1, -1):
             node = self.forward[number]
-            if not self.needed.isdisjoint(node.outputs):
+            if self._leads_on(node):
                 self._differentiate(node)
             for tensor in first_readers.get(number, ()):
                 self._total(tensor)
@@ -59,6 +59,10 @@ class _Reverse:
                 needed.update(node.outputs)
         return needed
 
+    def _leads_on(self, node: Node) -> bool:
+        """Whether a gradient is wanted of what a node reads."""
+        return not self.needed.isdisjoint(node.inputs)
+
     def _first_readers(self) -> dict[int, list[str]]:
         """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
         first: dict[str, int] = {}
@@ -67,7 +71,7 @@ class _Reverse:
                 first.setdefault(tensor, number)
         complete: dict[int, list[str]] = {}
         for tensor in self.wrt:
-            if tensor in first and tensor not in self.producers:
+            if tensor in first and not (tensor in self.producers and self._leads_on(self.producers[tensor])):
                 complete.setdefault(first[tensor], []).append(tensor)
         return complete
 
@@ -103,7 +107,7 @@ class _Reverse:
         constants = [gradient for gradient in contributions if isinstance(gradient, float)]
         if len(constants) == len(contributions):
             return sum(constants)
-        inputs = tuple(materialise(self.builder, gradient) for gradient in contributions)
+        inputs = tuple(materialise(self.builder, gradient, tensor) for gradient in contributions)
         producer = self.producers.get(tensor)
         forward, unroll = (producer.name, producer.unroll) if producer else (None, None)
         node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll)
@@ -113,7 +117,7 @@ class _Reverse:
         total = self._total(tensor)
         if total is None:
             raise GraphError(f"the loss does not depend on tensor {tensor!r}")
-        return materialise(self.builder, total)
+        return materialise(self.builder, total, tensor)
 
 
 def _gradient_name(tensor: str) -> str:

@@ -15,6 +15,9 @@ DATA = Init("data")
 ZEROS = Init("zeros")
 ONES = Init("ones")
 
+MIXED = {"mixed": "bfloat16", "mixed-float16": "float16"}
+"""From a name of mixed precision to what activations have; weights and optimizer state are then float32."""
+
 MOST_NODES = 200_000
 """How many nodes are built: planning time and memory grow with them, and this many take minutes and gigabytes."""
 
@@ -22,13 +25,16 @@ MOST_NODES = 200_000
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
-    `dtype` is what inputs, weights and states get unless they say otherwise. A node with one output gives that
-    tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Every method raises
-    GraphError for a name already taken and for operands that do not fit the operator.
+    `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
+    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). A node with one
+    output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given.
+    Every method raises GraphError for a name already taken and for operands that do not fit the operator.
     """
 
     def __init__(self, dtype: str = "float32") -> None:
-        self.dtype = dtype
+        self.dtype = MIXED.get(dtype, dtype)
+        self.weight_dtype = "float32" if dtype in MIXED else dtype
+        self.copies: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         self.nodes: list[Node] = []
         self._node_names: set[str] = set()
@@ -43,12 +49,23 @@ class GraphBuilder:
         return self.input(name, (batch,), Init("data", below=classes), "int32")
 
     def weight(self, name: str, shape: Sequence[int], init: Init) -> str:
-        """Add a tensor that training changes; return its name."""
-        return self._declare(Tensor(name, tuple(shape), self.dtype, "weight", init))
+        """Add a tensor that training changes; return the name by which nodes read it."""
+        self._declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
+        if self.weight_dtype == self.dtype:
+            return name
+        node = Node(f"{name}.{self.dtype}", "cast", (name,), (), {"dtype": self.dtype})
+        (self.copies[name],) = self.emit(node, "weight")
+        return self.copies[name]
 
     def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
         """Add a tensor that the optimizer keeps between iterations; return its name."""
-        return self._declare(Tensor(name, tuple(shape), self.dtype, "state", init))
+        return self._declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
+
+    def cast(self, x: str, dtype: str, name: str) -> str:
+        """Add a node that converts to another dtype; return its output, or x where that has the dtype."""
+        if self._kind(x)[1] == dtype:
+            return x
+        return self.apply("cast", x, name=name, dtype=dtype)
 
     def apply(self, op: str, /, *inputs: str, name: str, **attrs: Value) -> str:
         """Add a node with one output; return the output's name, which is the node's."""
@@ -67,9 +84,7 @@ class GraphBuilder:
         if node.name in self._node_names:
             raise GraphError(f"{where}: there is a node of that name already")
         if len(self.nodes) == MOST_NODES:
-            raise GraphError(
-                f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth or unroll fits"
-            )
+            raise too_many_nodes(where)
         try:
             kinds = infer(node.op, [self._kind(tensor) for tensor in node.inputs], node.attrs)
         except GraphError as error:
@@ -92,6 +107,11 @@ class GraphBuilder:
             yield
         finally:
             self._timestep = outer
+
+    def rebuild(self, tensors: Mapping[str, Tensor], nodes: Sequence[Node]) -> None:
+        """Replace everything that was built."""
+        self.tensors, self.nodes = dict(tensors), list(nodes)
+        self._node_names = {node.name for node in nodes}
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give produced tensors other names, everywhere at once; GraphError if one is taken."""
@@ -135,6 +155,14 @@ class GraphBuilder:
 
     def _unroll(self, name: str) -> tuple[str, int] | None:
         return None if self._timestep is None else (name, self._timestep)
+
+
+def too_many_nodes(where: str) -> GraphError:
+    """Return the error that a graph outgrows MOST_NODES."""
+    return GraphError(
+        f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth, unroll or number of micro-batches "
+        "fits"
+    )
 
 
 def _output_names(node: str, count: int) -> tuple[str, ...]:

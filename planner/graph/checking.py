@@ -62,6 +62,11 @@ def _check_init(where: str, tensor: Tensor, init: Init) -> None:
             f"{where}: an integers init needs dtype int32 and `below` of at least 1, found "
             f"{tensor.dtype} and {init.below}"
         )
+    if (init.row or init.source) and (init.row < 0 or not init.source or tensor.role != "input" or not tensor.shape):
+        raise GraphError(
+            f"{where}: rows from a row of a source on are for inputs with dimensions, found row {init.row} of "
+            f"{init.source!r}, role {tensor.role} and shape {tensor.shape}"
+        )
     if init.kind == "data" and tensor.role != "input":
         raise GraphError(f"{where}: only inputs come from the data set, found role {tensor.role}")
 

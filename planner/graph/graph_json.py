@@ -32,6 +32,8 @@ class _Init(_Record):
     kind: str
     scale: float = 0.0
     below: int = 0
+    source: str = ""
+    row: int = 0
 
 
 class _Tensor(_Record):
@@ -133,13 +135,13 @@ def _lower(message: str) -> str:
 
 def _tensor_data(tensor: Tensor) -> dict[str, Any]:
     init = tensor.init
-    record = None if init is None else _Init(init.kind, init.scale, init.below)
+    record = None if init is None else _Init(init.kind, init.scale, init.below, init.source, init.row)
     data: dict[str, Any] = msgspec.to_builtins(_Tensor(tensor.shape, tensor.dtype, tensor.role, record))
     return data | {"shape": list(tensor.shape)}
 
 
 def _tensor(name: str, record: _Tensor) -> Tensor:
-    init = None if record.init is None else Init(record.init.kind, record.init.scale, record.init.below)
+    init = None if record.init is None else Init(**msgspec.structs.asdict(record.init))
     return Tensor(name, record.shape, record.dtype, record.role, init)
 
 

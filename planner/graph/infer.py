@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.ir import Value
+from planner.graph.ir import FLOATING, Value
 
 Shape = tuple[int, ...]
 Kind = tuple[Shape, str]
@@ -87,6 +87,9 @@ def _check_ranges(attrs: Mapping[str, Value]) -> None:
     count = attrs.get("count", 1)
     if isinstance(count, bool) or not isinstance(count, int | float) or count <= 0:
         raise GraphError(f"attribute count must be a number above 0, found {count!r}")
+    dtype = attrs.get("dtype", FLOATING[0])
+    if dtype not in FLOATING:
+        raise GraphError(f"attribute dtype must be one of {', '.join(FLOATING)}, found {dtype!r}")
 
 
 def check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from display import Shown
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 
 ROLES = ("input", "weight", "state", "activation", "gradient", "loss")
-ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
+FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,15 @@ class Init:
     """How a tensor that no node produces gets its first values.
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
-    below, from the global hash) or "data" (from the data set; for labels, `below` is the number of classes).
+    below, from the global hash) or "data" (from the data set; for labels, `below` is the number of classes). The input
+    of a micro-batch holds rows of the whole batch's: those from `row` on of the tensor called `source`.
     """
 
     kind: str
     scale: float = 0.0
     below: int = 0
+    source: str = ""
+    row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,11 @@ class Tensor:
 class Node:
     """One operator applied to tensors.
 
-    `forward` names the forward node that a backward node came from; `unroll` is (cell node, timestep) for a node of
-    an unrolled recurrent cell, and a backward node has its forward node's. Both are hints for coarsening. `attrs`
-    holds plain values; the attribute `extents` gives the extents of index variables that shapes do not determine.
+    `forward` names the forward node that a backward node came from, or that is computed again; `unroll` is (cell node,
+    timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's; other nodes that
+    occur several times, as in every micro-batch, have it too, with their own name. Both are hints for coarsening.
+    `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do not
+    determine.
     """
 
     name: str

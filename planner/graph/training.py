@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.autodiff import gradients
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, Node
+from planner.graph.micro_batches import unroll_micro_batches
 from planner.graph.optimizers import Optimizer, update_weights
+from planner.graph.recompute import recompute_activations
+
+RECOMPUTE = ("none", "segments")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How an iteration goes through the batch.
+
+    The forward graph is that of one of `micro_batches`, whose gradients are added up before one update. `recompute`
+    says whether the backward pass computes activations again that were not kept (see `recompute.py`). The loss's
+    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it. Raises GraphError.
+    """
+
+    micro_batches: int = 1
+    recompute: str = "none"
+    loss_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if type(self.micro_batches) is not int or self.micro_batches < 1:
+            raise GraphError(f"micro_batches must be a positive integer, found {self.micro_batches!r}")
+        if self.recompute not in RECOMPUTE:
+            raise GraphError(f"recompute must be one of {', '.join(RECOMPUTE)}, found {self.recompute!r}")
+        if not (type(self.loss_scale) in (int, float) and 0 < self.loss_scale < math.inf):
+            raise GraphError(f"loss_scale must be a finite number above 0, found {self.loss_scale!r}")
+
+    def samples(self, batch: int) -> int:
+        """Return how many samples of a batch each micro-batch has, which is what the forward graph is built for."""
+        if batch % self.micro_batches:
+            raise GraphError(f"micro_batches must divide the batch of {batch}, found {self.micro_batches}")
+        return batch // self.micro_batches
+
+
+DEFAULT = Recipe()
 
 
 def training_graph(
-    builder: GraphBuilder, metrics: Mapping[str, str], optimizer: Optimizer, also: Iterable[str] = ()
+    builder: GraphBuilder,
+    metrics: Mapping[str, str],
+    optimizer: Optimizer,
+    also: Iterable[str] = (),
+    recipe: Recipe = DEFAULT,
 ) -> Graph:
     """Append backward pass and updates to a forward graph, and return the checked whole.
 
@@ -23,7 +65,27 @@ def training_graph(
     if loss is None:
         raise GraphError(f"the metrics must name the loss, found {', '.join(metrics) or 'none'}")
     builder.set_role(loss, "loss")
-    weights = [tensor.name for tensor in builder.tensors.values() if tensor.role == "weight"]
-    found = gradients(builder, loss, (*weights, *also))
-    updates = update_weights(builder, {weight: found[weight] for weight in weights}, optimizer)
-    return builder.finish(updates, metrics)
+    weights = [
+        tensor.name for tensor in builder.tensors.values() if tensor.role == "weight" and tensor.init is not None
+    ]
+    read = {weight: builder.copies.get(weight, weight) for weight in weights}
+    forward = len(builder.nodes)
+    found = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)
+    if recipe.recompute != "none":
+        recompute_activations(builder, forward)
+    totals = {weight: found[copy] for weight, copy in read.items()}
+    if recipe.micro_batches > 1:
+        totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
+    scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}
+    return builder.finish(update_weights(builder, scaled, optimizer), metrics)
+
+
+def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -> str:
+    """Return a gradient in its weight's dtype, divided by the loss's scale."""
+    dtype = builder.tensors[weight].dtype
+    if builder.tensors[gradient].dtype != dtype:
+        (gradient,) = builder.emit(Node(f"{weight}.grad", "cast", (gradient,), (), {"dtype": dtype}), "gradient")
+    if scale == 1.0:
+        return gradient
+    node = Node(f"{weight}.grad.unscaled", "scale", (gradient,), (), {"factor": 1.0 / scale})
+    return builder.emit(node, "gradient")[0]

@@ -29,7 +29,7 @@ def build(options: Scaled) -> Graph:
     """
     b = GraphBuilder(options.dtype)
     size = options.image
-    x = b.input("images", (options.batch, options.channels, size, size))
+    x = b.input("images", (options.samples, options.channels, size, size))
     for layer, (channels, *window) in enumerate(CONVOLUTIONS, start=1):
         kernel, stride, padding = window
         x = padded_convolution(b, x, f"conv{layer}", (scaled(channels, options.width), kernel, stride, padding))
@@ -37,7 +37,7 @@ def build(options: Scaled) -> Graph:
         if layer in POOLED:
             x = max_pool(b, x, f"pool{layer}", 3)
     metrics = classify(b, classifier(b, flatten(b, x, "flat"), scaled(HIDDEN, options.width), options))
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
 
 
 def classifier(b: GraphBuilder, x: str, hidden: int, options: Scaled) -> str:

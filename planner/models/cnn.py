@@ -29,11 +29,11 @@ def build(layers: str, channels: str, options: Options) -> Graph:
     """
     b = GraphBuilder(options.dtype)
     size, count = options.image, width(channels)
-    x = b.input("images", (options.batch, options.channels or count, size, size))
+    x = b.input("images", (options.samples, options.channels or count, size, size))
     for layer in range(1, int(layers) + 1):
         x = convolution(b, x, f"conv{layer}", (count, 3, 1))
         if options.batch_norm:
             x = batch_norm(b, x, f"bn{layer}")
         x = b.apply("relu", x, name=f"relu{layer}")
     metrics = pooled_classifier(b, x, options.classes)
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)

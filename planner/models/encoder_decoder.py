@@ -33,8 +33,8 @@ def build(layers: str, width: str, options: Options) -> Graph:
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)
     encoder, decoder = (Blocks(b, heads, sums * count, options.qkv_bias) for sums in (2, 3))
-    source = tokens(b, "source", (options.batch, options.source_sequence or options.sequence), options.vocabulary)
-    target = tokens(b, "target", (options.batch, options.sequence), options.vocabulary)
+    source = tokens(b, "source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
+    target = tokens(b, "target", (options.samples, options.sequence), options.vocabulary)
     names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")
     weights = {name: table(b, name, options.vocabulary, units) for name in dict.fromkeys(names)}
     x = embed(b, source, weights[names[0]], "encoder.embedding")
@@ -49,4 +49,4 @@ def build(layers: str, width: str, options: Options) -> Graph:
         x = decoder.mlp(x, f"decoder.l{layer}.mlp")
     x = layer_norm(b, x, "decoder.norm")
     metrics = classify_tokens(b, x, weights[names[1]] if options.tied else None, options.vocabulary)
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)

@@ -35,4 +35,6 @@ def build(classes: str, options: Options) -> Graph:
     depth, widening = match.groups()
     pooled = global_pool(b, wresnet.features(b, depth, widening, options), "pool")
     embedding = linear(b, pooled, options.embedding, "embedding")
-    return training_graph(b, classify(b, linear(b, embedding, int(classes), "fc")), options.optimizer_settings)
+    return training_graph(
+        b, classify(b, linear(b, embedding, int(classes), "fc")), options.optimizer_settings, recipe=options.recipe
+    )

@@ -103,7 +103,11 @@ def softmax(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
-    """Softmax cross entropy of logits [n, c] against int32 labels [n], summed over the batch and divided by `count`."""
+    """Softmax cross entropy of logits [n, c] against int32 labels [n], summed over the batch and divided by `count`.
+
+    It is computed in the weights' dtype, in single precision where precision is mixed.
+    """
+    logits = b.cast(logits, b.weight_dtype, f"{name}.logits")
     maximum = b.apply("amax", logits, name=f"{name}.maximum", dims=(1,))
     total = b.apply("sum_exp", logits, maximum, name=f"{name}.total")
     return b.apply("cross_entropy", logits, maximum, total, labels, name=name, count=count)

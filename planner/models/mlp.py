@@ -23,7 +23,7 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
     """Return the training graph of an MLP: inputs [batch, H], and as many classes as hidden units."""
     b = GraphBuilder(options.dtype)
     count, units = int(layers), width(hidden)
-    images = b.input("images", (options.batch, units))
+    images = b.input("images", (options.samples, units))
     x = images
     for layer in range(1, count + 1):
         last = layer == count
@@ -31,4 +31,4 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
         if not last:
             x = b.apply("relu", x, name=f"relu{layer}")
     also = (images,) if options.first_input_gradient else ()
-    return training_graph(b, classify(b, x), options.optimizer_settings, also)
+    return training_graph(b, classify(b, x), options.optimizer_settings, also, options.recipe)

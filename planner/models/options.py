@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from planner.errors import GraphError
+from planner.graph.build import MIXED
+from planner.graph.ir import FLOATING
 from planner.graph.optimizers import CONSTANTS, OPTIMIZERS, Optimizer
+from planner.graph.training import RECOMPUTE, Recipe
 
-CHOICES = {"dtype": ("float32", "float64"), "optimizer": tuple(OPTIMIZERS)}
+CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
 """The options whose value is one of several names."""
 
 
@@ -26,7 +29,7 @@ class Training:
     """
 
     batch: int = option(32, "Samples per iteration, over all workers.")
-    dtype: str = option("float32", "Of weights and activations.")
+    dtype: str = option("float32", "Of weights and activations; mixed: bfloat16, with weights and states in float32.")
     optimizer: str = option("momentum", "What updates the weights; none: forward and backward only.")
     lr: float = option(0.01, "Learning rate.")
     momentum: float = option(0.9, "Of the optimizer momentum.")
@@ -35,11 +38,26 @@ class Training:
     eps: float = option(1e-8, "Of adam, adamw, rmsprop and adagrad.")
     alpha: float = option(0.99, "Of rmsprop.")
     decay: float = option(0.01, "Of the weights, by adamw.")
+    micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
+    recompute: str = option("none", "Activations that the backward pass computes again: those within segments.")
+    loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
 
     def __post_init__(self) -> None:
         for one in fields(self):
             kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
             _check(one.name, kind.removesuffix(" | None"), getattr(self, one.name), one.default)
+
+        self.recipe.samples(self.batch)
+
+    @property
+    def samples(self) -> int:
+        """Samples of one micro-batch."""
+        return self.recipe.samples(self.batch)
+
+    @property
+    def recipe(self) -> Recipe:
+        """How an iteration goes through the batch."""
+        return Recipe(self.micro_batches, self.recompute, self.loss_scale)
 
     @property
     def optimizer_settings(self) -> Optimizer:

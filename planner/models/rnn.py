@@ -40,15 +40,15 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
     losses, metrics = [], {}
     for step in range(options.unroll):
         with b.timestep(step):
-            x = b.input(f"x.{step}", (options.batch, options.input_width))
-            labels = b.labels(f"labels.{step}", options.batch, classes)
+            x = b.input(f"x.{step}", (options.samples, options.input_width))
+            labels = b.labels(f"labels.{step}", options.samples, classes)
             for cell in cells:
                 x = cell.advance(x)
             logits = b.apply("mm", x, weight, name="logits")
-            losses.append(softmax_cross_entropy(b, logits, labels, "cross_entropy", options.batch * options.unroll))
+            losses.append(softmax_cross_entropy(b, logits, labels, "cross_entropy", options.samples * options.unroll))
             metrics = {"logits": logits, "labels": labels}
     loss = b.apply("add_n", *losses, name="loss")
-    return training_graph(b, {"loss": loss, **metrics}, options.optimizer_settings)
+    return training_graph(b, {"loss": loss, **metrics}, options.optimizer_settings, recipe=options.recipe)
 
 
 class _Cell:
@@ -89,5 +89,5 @@ def _declare_cells(b: GraphBuilder, layers: int, hidden: int, options: Options) 
     cells = []
     for layer in range(1, layers + 1):
         inputs = options.input_width if layer == 1 else hidden
-        cells.append(_Cell(b, f"lstm{layer}", (options.batch, inputs, hidden)))
+        cells.append(_Cell(b, f"lstm{layer}", (options.samples, inputs, hidden)))
     return cells

@@ -19,7 +19,7 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     blocks = Blocks(b, heads_of(units, options), 2 * count, options.qkv_bias)
-    words = tokens(b, "tokens", (options.batch, options.sequence), options.vocabulary)
+    words = tokens(b, "tokens", (options.samples, options.sequence), options.vocabulary)
     weight = table(b, "embedding", options.vocabulary, units)
     x = embed(b, words, weight, "embedding")
     for layer in range(count):
@@ -27,4 +27,4 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
         x = blocks.mlp(x, f"l{layer}.mlp")
     x = layer_norm(b, x, "norm")
     metrics = classify_tokens(b, x, weight if options.tied else None, options.vocabulary)
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)

@@ -21,11 +21,11 @@ def build(options: Scaled) -> Graph:
     """
     b = GraphBuilder(options.dtype)
     size = options.image
-    x = b.input("images", (options.batch, options.channels, size, size))
+    x = b.input("images", (options.samples, options.channels, size, size))
     for stage, (channels, count) in enumerate(STAGES, start=1):
         for layer in range(1, count + 1):
             x = convolution(b, x, f"conv{stage}_{layer}", (scaled(channels, options.width), 3, 1))
             x = b.apply("relu", x, name=f"relu{stage}_{layer}")
         x = max_pool(b, x, f"pool{stage}", 2)
     metrics = classify(b, classifier(b, flatten(b, x, "flat"), scaled(HIDDEN, options.width), options))
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)

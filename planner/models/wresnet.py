@@ -39,7 +39,7 @@ def build(depth: str, widening: str, options: Options) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
-    return training_graph(b, metrics, options.optimizer_settings)
+    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
 
 
 def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:
@@ -57,7 +57,7 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
     if base.denominator != 1 or base < 1:
         raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
     size = options.image
-    images = b.input("images", (options.batch, options.channels, size, size))
+    images = b.input("images", (options.samples, options.channels, size, size))
     net = _Network(b, options.batch_norm, options.stride_first, sum(units))
     x = net.stem(images, int(base))
     for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):

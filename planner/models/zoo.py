@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from planner.errors import GraphError
+from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
@@ -55,11 +56,22 @@ def build(name: str, **options: object) -> Graph:
     """
     for spelling, family in FAMILIES.items():
         if match := re.fullmatch(family.pattern, name, re.ASCII):
-            return family.build(*match.groups(), _options(spelling, family, options))
+            return built_as_asked(name, family.build(*match.groups(), _options(spelling, family, options)), options)
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
             raise GraphError(f"{name}: expected in {spelling} whole numbers from 1 to {MOST}, no zeros before them")
     known = ", ".join(_spelled(spelling, family.example) for spelling, family in FAMILIES.items())
     raise GraphError(f"unknown model {name!r}, the zoo has {known}")
+
+
+def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
+    """Return the graph; GraphError where it has other micro-batches than the options say."""
+    asked, found = options.get("micro_batches", 1), micro_batches(graph)
+    if asked != found:
+        raise GraphError(
+            f"{name}: expected a graph of {asked} micro-batches, found {found}: a function that builds one passes "
+            "training_graph a Recipe"
+        )
+    return graph
 
 
 def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Training:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from planner.errors import PlanError
+from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, eligible, signatures
+from planner.layout.split import first_eligible
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
 
@@ -16,6 +18,12 @@ MOST_BYTES = 1 << 60
 
 ROUNDING = 1e-6
 """What reported figures may be off by, as a share: gaps are written to six digits."""
+
+PLACEMENTS = ("", "S", "S,R", "S,R,P")
+"""What may have been searched; nothing in a plan made by hand."""
+
+HOPS = 2
+"""On how many hops at most a result goes from where it is computed to where it is stored."""
 
 MOST_WORKERS = 1024
 """How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
@@ -43,31 +51,92 @@ def check_plan(plan: Plan) -> None:
 def check_search(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where what is said of the plan's search contradicts the plan."""
     found = plan.search
+    _check_placements(plan)
+    _check_data_parallel_bytes(plan)
     if found.winner and found.bytes.get(found.winner) != plan.total_bytes:
         told = f"{found.bytes[found.winner]} bytes" if found.winner in found.bytes else "none"
         raise PlanError(f"$.search.bytes: expected the {plan.total_bytes} bytes of {found.winner!r}, found {told}")
     if found.predicted is not None and found.winner not in found.predicted.candidates_s:
         raise PlanError(f"$.search.predicted.candidates_s: expected seconds of {found.winner!r}, found none")
+    _check_factorisations(plan)
+    if (found.lower_bound is None) != (not found.bound_by):
+        told = "none" if found.lower_bound is None else str(found.lower_bound)
+        raise PlanError(
+            f"$.search.bound_by: expected a lower bound and whose it is, found {told} by {found.bound_by!r}"
+        )
     if found.lower_bound is None:
         return
+    if found.bound_by not in (found.searcher, found.winner, "joint"):
+        raise PlanError(
+            f"$.search.bound_by: expected {found.searcher or found.winner} or joint, found {found.bound_by!r}"
+        )
     if not found.winner:
         raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
     if found.lower_bound > found.cost * (1 + ROUNDING):
         raise PlanError(f"$.search.lower_bound: expected at most the plan's {found.cost}, found {found.lower_bound}")
 
 
+def _check_placements(plan: Plan) -> None:
+    """Raise a PlanError where a tensor lies as the placements that were searched do not allow."""
+    allowed = plan.search.placements
+    if allowed not in PLACEMENTS:
+        raise PlanError(
+            f"$.search.placements: expected one of {'; '.join(filter(None, PLACEMENTS))}, found {allowed!r}"
+        )
+    for name, layout in plan.layouts.items() if allowed else ():
+        for step, placement in enumerate(layout):
+            forced = first_eligible(plan.graph.tensors[name].shape, plan.ways, step) is None
+            if str(placement).rstrip("0123456789+") not in (
+                [*allowed.split(","), "R"] if forced else allowed.split(",")
+            ):
+                raise PlanError(
+                    f"$.steps[{step}].tensors.{name}: expected {allowed}, as in $.search, found {placement}"
+                )
+
+
+def _check_data_parallel_bytes(plan: Plan) -> None:
+    """Raise a PlanError where data parallelism is said to move what it cannot: it needs a sample for every worker."""
+    if (found := plan.search.data_parallel_bytes) is None:
+        return
+    samples, most = batch_size(plan.graph) or 0, HOPS * most_moved_bytes(plan.graph, plan.workers) if plan.ways else 0
+    if samples < plan.workers or found > most:
+        told = f"none, with {samples} samples," if samples < plan.workers else f"at most {most}"
+        raise PlanError(f"$.search.data_parallel_bytes: expected {told} for {plan.workers} workers, found {found}")
+
+
+def _check_factorisations(plan: Plan) -> None:
+    """Raise a PlanError where the plan is not the best of the factorisations that are said to have been tried."""
+    found, where = plan.search, "$.search.factorisations"
+    for number, tried in enumerate(found.factorisations):
+        if math.prod(tried.ways) != plan.workers:
+            raise PlanError(f"{where}[{number}].ways: expected {plan.workers} workers, found {list(tried.ways)}")
+        if not found.winner:
+            raise PlanError("$.search.winner: expected the candidate that costs the least, found none")
+        if tried.cost * (1 + ROUNDING) < found.cost:
+            raise PlanError(
+                f"{where}[{number}].cost: expected no less than the plan's {found.cost}, found {tried.cost}"
+            )
+    own = [tried.cost for tried in found.factorisations if tried.ways == plan.ways]
+    if found.factorisations and not (own and math.isclose(own[0], found.cost, rel_tol=ROUNDING)):
+        raise PlanError(f"{where}: expected {found.cost} for the plan's ways {list(plan.ways)}, found {own or 'none'}")
+
+
 def check_countable(graph: Graph, ways: Sequence[int]) -> None:
     """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
     workers = math.prod(ways)
     check_workers(workers)
-    sizes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
-    once = sum(sizes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
-    if workers * once > MOST_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
+    if (most := most_moved_bytes(graph, workers)) > MOST_BYTES:
+        largest = max(graph.tensors, key=lambda name: graph.tensors[name].nbytes)
         raise PlanError(
             f"expected a graph whose {workers} workers cannot move more than {MOST_BYTES} bytes, found "
-            f"{workers * once} that they could; its largest tensor is {largest!r} with {sizes[largest]}"
+            f"{most} that they could; its largest tensor is {largest!r} with {graph.tensors[largest].nbytes}"
         )
+
+
+def most_moved_bytes(graph: Graph, workers: int) -> int:
+    """Return what would move if every worker read and stored everything."""
+    names = (name for node in graph.nodes for name in (*node.inputs, *node.outputs))
+    return workers * sum(graph.tensors[name].nbytes for name in names)
 
 
 def check_workers(workers: int) -> None:

@@ -14,10 +14,20 @@ from numpy.typing import NDArray
 
 from display import Shown, grid
 from planner.files import write_file
+from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy
-from planner.plans.records import DECISIVE, FORMAT, BytesRecord, PlanRecord, ReportedRecord, StepRecord, text_of
+from planner.plans.records import (
+    DECISIVE,
+    FORMAT,
+    BytesRecord,
+    PlanRecord,
+    ReportedRecord,
+    StepRecord,
+    TrainingRecord,
+    text_of,
+)
 from planner.plans.search_record import SearchRecord
 from planner.plans.traffic import Traffic
 
@@ -76,6 +86,11 @@ class Plan(Shown):
         """Return the counted bytes as plan.json reports them."""
         return BytesRecord(self.total_bytes, list(self.step_bytes()), self.bytes.tolist())
 
+    def training_record(self) -> TrainingRecord:
+        """Return how the graph trains as plan.json reports it."""
+        graph = self.graph
+        return TrainingRecord(batch_size(graph), micro_batches(graph), recomputed(graph), precision(graph))
+
     def to_json(self) -> str:
         """Write the plan as JSON text, one tensor, node or step entry a line."""
         steps = [
@@ -88,7 +103,7 @@ class Plan(Shown):
         ]
         found = msgspec.to_builtins(self.search)
         decisive = {key: found.pop(key) for key in DECISIVE if key in found}
-        reported = ReportedRecord(self.bytes_record(), found)
+        reported = ReportedRecord(self.bytes_record(), found, self.training_record())
         return text_of(PlanRecord(FORMAT, to_data(self.graph), self.seed, list(self.ways), decisive, steps, reported))
 
     def save(self, path: str | Path) -> None:

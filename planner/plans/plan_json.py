@@ -15,8 +15,11 @@ from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import parse_placement
 from planner.plans.check import check_names, check_plan, check_search
 from planner.plans.plan import Plan
-from planner.plans.records import FORMAT, PlanRecord, ReportedRecord
+from planner.plans.records import FORMAT, READ, PlanRecord, ReportedRecord
 from planner.plans.search_record import SearchRecord
+
+NO_LONGER_STORED = ("gap", "space")
+"""What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -70,8 +73,8 @@ def plan_from_json(text: bytes) -> Plan:
 
 
 def _plan(record: PlanRecord) -> Plan:
-    if record.format != FORMAT:
-        raise PlanError(f"$.format: expected {FORMAT!r}, found {record.format!r}")
+    if record.format not in READ:
+        raise PlanError(f"$.format: expected {FORMAT!r} or {READ[0]!r}, found {record.format!r}")
     ways = tuple(record.ways)
     for step, way in enumerate(ways):
         if way < 2:
@@ -96,6 +99,7 @@ def _plan(record: PlanRecord) -> Plan:
 def _search(record: PlanRecord) -> SearchRecord:
     """Return what is said of the search, which cannot be recounted; what it contradicts is checked."""
     reported = {} if record.reported is None else record.reported.search
+    reported = {key: value for key, value in reported.items() if key not in NO_LONGER_STORED}
     for key in reported.keys() & record.search.keys():
         if reported[key] != record.search[key]:
             raise PlanError(f"$.reported.search.{key}: expected {record.search[key]!r}, as in $.search, found another")
@@ -122,6 +126,9 @@ def _transpose(steps: list[dict[str, Any]], section: str, known: Mapping[str, ob
 
 
 def _recount(plan: Plan, reported: ReportedRecord) -> None:
+    training = plan.training_record()
+    if reported.training not in (None, training):
+        raise PlanError(f"$.reported.training: expected {training}, as the graph has it, found {reported.training}")
     counted = plan.bytes_record()
     for name in ("total", "steps"):
         found, expected = getattr(reported.bytes, name), getattr(counted, name)

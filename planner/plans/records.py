@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-FORMAT = "plan/1"
+FORMAT = "plan/2"
+READ = ("plan/1", FORMAT)
+"""The formats that are read: the first says nothing of training, and everything else alike."""
+
 DECISIVE = ("model", "name", "placements", "objective", "machine")
 """What of a search is said beside the decisions; the rest is reported."""
 
@@ -29,11 +32,21 @@ class BytesRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     matrix: list[list[int]]
 
 
+class TrainingRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How the graph trains: samples and micro-batches of an iteration, nodes computed again, dtypes."""
+
+    batch: int | None
+    micro_batches: int
+    recomputed_nodes: int
+    precision: str
+
+
 class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is derived from the decisions; a reader recounts it."""
 
     bytes: BytesRecord
     search: dict[str, Any] = {}
+    training: TrainingRecord | None = None
 
 
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

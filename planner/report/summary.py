@@ -11,7 +11,7 @@ from rich.table import Table
 
 import display
 from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
@@ -60,7 +60,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
     """Return what the table shows, as plain data."""
     return {
         "model": plan.search.model or None,
-        "batch": batch_size(plan.graph),
+        **msgspec.to_builtins(plan.training_record()),
         "nodes": len(plan.graph.nodes),
         "tensors": len(plan.graph.tensors),
         "weight_bytes": _weight_bytes(plan.graph),
@@ -73,14 +73,23 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    updated = set(graph.updates.values())
-    return sum(one.nbytes for name, one in graph.tensors.items() if one.role == "weight" and name not in updated)
+    return sum(one.nbytes for one in graph.tensors.values() if one.role == "weight" and one.init is not None)
 
 
 def _graph(graph: Graph) -> Rows:
     yield "graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors"
-    yield "batch", str(batch_size(graph) or "none")
+    yield "batch", _batch(graph)
+    yield "precision", precision(graph)
+    if count := recomputed(graph):
+        yield "recomputed", f"{count} nodes"
     yield "weights", quantity(_weight_bytes(graph), "B")
+
+
+def _batch(graph: Graph) -> str:
+    size, count = batch_size(graph), micro_batches(graph)
+    if not size:
+        return "none"
+    return f"{size} in {count} micro-batches" if count > 1 else str(size)
 
 
 def _moved(plan: Plan) -> Rows:
@@ -95,7 +104,7 @@ def _moved(plan: Plan) -> Rows:
     if (moved := found.data_parallel_bytes) is not None:
         times = f", {moved / total:.3g} times as many" if moved and total else ""
         yield "data parallelism", exact_bytes(moved) + times
-    elif found.winner and (batch_size(plan.graph) or 0) < plan.workers:
+    elif found.winner and (batch_size(plan.graph) or 0) < plan.workers * micro_batches(plan.graph):
         why = "fewer samples than workers" if batch_size(plan.graph) else "no samples to split"
         yield "data parallelism", f"not possible: {why}"
 

@@ -21,7 +21,7 @@ from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Extended, Priced, factor_domains
+from planner.search.objectives.objective import Extended, Priced, domains_of_factor
 
 Operands = frozenset[int]
 
@@ -45,7 +45,7 @@ class _Flow:
 
 def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
     """Return what may be partial and be carried at each step."""
-    flow, possible = _data_flow(coarse), _variables_possibly_partial(coarse)
+    flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
     steps = [_carriage_at_last_step(coarse, flow, possible, ways[: step + 1]) for step in range(len(ways))]
     return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
@@ -57,7 +57,7 @@ def may_be_partial(graph: Graph, ways: tuple[int, ...]) -> frozenset[str]:
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
-def _variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
+def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
     """Return the variables of tensors all of which are results that nothing but nodes looks at."""
     graph, of = coarse.graph, coarse.variable_of
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
@@ -98,7 +98,7 @@ def _carriage_at_last_step(
     summing = {
         v
         for v, variable in enumerate(coarse.variables)
-        if isinstance(variable, NodeVariable) and _can_sum_at_last_step(variable.signature, ways)
+        if isinstance(variable, NodeVariable) and _node_can_sum_at_last_step(variable.signature, ways)
     }
     left = possible
     while True:
@@ -121,7 +121,7 @@ def _carriage_at_last_step(
         left = kept
 
 
-def _can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
+def _node_can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
     return any(
         how.reducer == "Sum" and eligible(signature.extents[name], ways, len(ways) - 1)
         for name, how in signature.description.strategies.items()
@@ -144,20 +144,20 @@ class Feasible(Extended):
 
     penalty: int
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the penalties."""
-        yield from self.objective.terms(coarse, domains, tables)
+        yield from self.objective.priced_tables(coarse, domains, tables)
         for factor in coarse.factors:
-            strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remembered_numbers(
-                ("infeasible", *key), partial(_infeasibility_flags, factor, strategies, layouts)
+            strategies, layouts, key = domains_of_factor(factor, domains)
+            numbers = tables.remembered_tables(
+                ("infeasibility_flags", *key), partial(_infeasibility_flags, factor, strategies, layouts)
             )
             if numbers:
                 yield Priced(factor.scope, numbers[0], self.penalty)
 
 
 def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-    flags = factor.cost.infeasible(strategies, layouts)
+    flags = factor.cost.infeasibility_flags(strategies, layouts)
     return [] if flags is None else [flags]
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as with_fields
 
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, micro_batches
 from planner.graph.ir import Graph
 from planner.plans.check import check_plan, check_search, check_workers
 from planner.plans.plan import Plan
@@ -34,21 +34,23 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     move. What is returned has been checked. Raises a DoesNotFitError where the options limit memory and nothing fits,
     and what `search` raises.
     """
-    started, known = time.perf_counter(), Coarsenings(graph)
+    started, coarsenings = time.perf_counter(), Coarsenings(graph)
     plan = (
-        search(graph, options, known)
+        search(graph, options, coarsenings)
         if options.ways
-        else _best_plan_over_factorisations(graph, workers, options, known)
+        else _best_plan_over_factorisations(graph, workers, options, coarsenings)
     )
-    plan = plan_with_bound(plan, options, known) if options.bound else plan
-    record = with_fields(plan.search, model=graph.name, data_parallel_bytes=data_parallel_bytes(plan, known))
+    plan = plan_with_bound(plan, options, coarsenings) if options.bound else plan
+    record = with_fields(plan.search, model=graph.name, data_parallel_bytes=data_parallel_bytes(plan, coarsenings))
     plan = replace(plan, search=with_fields(record, seconds=round(time.perf_counter() - started, 3)))
     check_plan(plan)
     check_search(plan)
     return plan
 
 
-def _best_plan_over_factorisations(graph: Graph, workers: int, options: SearchOptions, known: Coarsenings) -> Plan:
+def _best_plan_over_factorisations(
+    graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
+) -> Plan:
     """Search every factorisation; what an alternative finds for the first, the finest, is not worse than for others.
 
     Those that do the same at every step are covered by the last, a single step, where bytes alone count.
@@ -58,7 +60,7 @@ def _best_plan_over_factorisations(graph: Graph, workers: int, options: SearchOp
     for number, ways in enumerate(factorisations(workers)):
         again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
         try:
-            plan = search(graph, replace(options, ways=ways), known, again if bytes_alone else ALTERNATIVES)
+            plan = search(graph, replace(options, ways=ways), coarsenings, again if bytes_alone else ALTERNATIVES)
         except DoesNotFitError as error:
             failed.append(error)
             continue
@@ -72,13 +74,13 @@ def _best_plan_over_factorisations(graph: Graph, workers: int, options: SearchOp
     return replace(best, search=with_fields(best.search, factorisations=tuple(tried)))
 
 
-def data_parallel_bytes(plan: Plan, known: Coarsenings) -> int | None:
+def data_parallel_bytes(plan: Plan, coarsenings: Coarsenings) -> int | None:
     """Return what data parallelism over the plan's workers would move; None where there is no batch to split."""
     ways = (plan.workers,) if plan.ways else ()
-    if (batch_size(plan.graph) or 0) < plan.workers:
+    if (batch_size(plan.graph) or 0) < plan.workers * micro_batches(plan.graph):
         return None
     options = SearchOptions(ways, "data-parallel")
-    return SEARCHERS["data-parallel"](space_of(plan.graph, options, known), options.limits).cost
+    return SEARCHERS["data-parallel"](space_of(plan.graph, options, coarsenings), options.limits).cost
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:

@@ -7,11 +7,11 @@ from functools import cache, partial
 from math import prod
 
 from planner.search.recursive import recursive
-from planner.search.representatives import representatives
+from planner.search.representatives import representatives_of_states
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import model_of
-from planner.search.solver.relaxation import is_shared
+from planner.search.solver.model import model_of_graph
+from planner.search.solver.relaxation import is_shared_fetch
 from planner.search.space import Outcome, Space, State
 
 ITEM_BYTES = 8
@@ -29,15 +29,15 @@ def joint(space: Space, limits: Limits) -> Outcome:
     known of the least cost.
     """
     recursion = recursive(space, limits)
-    if not tables_fit(space, limits):
+    if not pair_tables_fit_in_memory(space, limits):
         return recursion
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
-    found = best_among_candidates(space, candidates, limits, recursion.choice)
+    found = best_plan_among_candidates(space, candidates, limits, recursion.choice)
     best = min(found, recursion, key=lambda one: one.cost)
     return Outcome(best.choice, best.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 
 
-def tables_fit(space: Space, limits: Limits) -> bool:
+def pair_tables_fit_in_memory(space: Space, limits: Limits) -> bool:
     """Whether the tables of pairs of variables over all steps stay within the memory allowed, and are not too many.
 
     A table of nodes of one variable has an axis for each until its diagonal is taken.
@@ -46,22 +46,22 @@ def tables_fit(space: Space, limits: Limits) -> bool:
     sizes = [prod(len(space.options(v, step)) for step in steps) for v in range(count)]
     distinct, entries = {}, 0
     for factor in space.coarse.factors:
-        scope = (factor.scope[0], factor.scope[-1]) if is_shared(factor.scope) else factor.scope
+        scope = (factor.scope[0], factor.scope[-1]) if is_shared_fetch(factor.scope) else factor.scope
         table = prod(sizes[v] for v in scope)
         distinct[factor.cost, *(sizes[v] for v in factor.scope)] = table
         entries += table
     return entries <= MOST_ENTRIES and sum(distinct.values()) * ITEM_BYTES * TABLES_PART <= limits.memory_bytes
 
 
-def best_among_candidates(
+def best_plan_among_candidates(
     space: Space, candidates: Sequence[Sequence[State]], limits: Limits, start: Sequence[State] | None = None
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `start` is one of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     known = None if start is None or space.carriage is None else space.cost(start)
-    model = model_of(space.coarse, domains, space.feasible_objective(known))
+    model = model_of_graph(space.coarse, domains, space.feasible_objective(known))
     if start is None:
-        return Outcome.of(domains, minimise(model, limits))
+        return Outcome.of_solution(domains, minimise(model, limits))
     numbers = [domain.states.index(state) for domain, state in zip(domains, start, strict=True)]
-    groups = cache(partial(representatives, space.coarse, domains, start))
-    return Outcome.of(domains, minimise(model, limits, numbers, groups))
+    groups = cache(partial(representatives_of_states, space.coarse, domains, start))
+    return Outcome.of_solution(domains, minimise(model, limits, numbers, groups))

@@ -15,7 +15,7 @@ from planner.errors import PlanError
 from planner.layout import Shard
 from planner.plans.search_record import Allowed
 from planner.search.carriage import MOST_PENALTIES
-from planner.search.objectives.storage import PricedStorage, least_stored, resident_bytes
+from planner.search.objectives.storage import PricedStorage, least_bytes_stored, resident_item_bytes_by_variable
 from planner.search.space import Found, Outcome, Space, State
 
 UNITS = {
@@ -105,14 +105,14 @@ class _Search:
         """The space that is searched."""
         return self.free.space
 
-    def price(self, name: str, free: Found) -> None:
+    def search_with_memory_priced(self, name: str, free: Found) -> None:
         """Search with memory priced, where `free` was found without."""
         self.name, self.free, self.fitting = name, free, None
-        self.items = resident_bytes(self.space.coarse)
-        self.price_all_tensors(max(1, free.outcome.cost))
-        self.price_some_tensors()
+        self.items = resident_item_bytes_by_variable(self.space.coarse)
+        self.search_with_all_tensors_priced(max(1, free.outcome.cost))
+        self.search_with_some_tensors_priced()
 
-    def offer_found(self, name: str, found: Found) -> bool:
+    def offer_plan_found(self, name: str, found: Found) -> bool:
         """Take what fits if it costs less than the best so far; say whether it fits."""
         fits = self.largest_arena_bytes(found) <= self.limit
         if fits and (self.best is None or found.outcome.cost < self.best[1].outcome.cost):
@@ -126,29 +126,29 @@ class _Search:
             self.sizes[key] = self.arena_of(found)
         return self.sizes[key]
 
-    def arena_floor_bytes(self) -> int:
+    def lower_bound_of_arena_bytes(self) -> int:
         """Return bytes that no plan's largest arena is below."""
         return -(-self._least_stored_bytes(self.items) // prod(self.space.ways))
 
     def _least_stored_bytes(self, items: Mapping[int, int]) -> int:
         """Return the fewest bytes that all workers together store: of tensors that are split wherever they can be."""
         domains = {v: self.space.domain(v, (self._most_split_state(v),)) for v in items}
-        return least_stored(items, domains, self.space.tables)
+        return least_bytes_stored(items, domains, self.space.tables)
 
     def _most_split_state(self, v: int) -> State:
-        options = self.space.options_by_step(v)
+        options = self.space.options_at_every_step(v)
         return tuple(next((one for one in some if isinstance(one, Shard)), some[0]) for some in options)
 
-    def price_all_tensors(self, cheapest: int) -> None:
+    def search_with_all_tensors_priced(self, cheapest: int) -> None:
         """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
         shift, highest = self._cost_shift_and_highest_price(cheapest)
         low, high = 0, None
         price = min(highest, max(1, (cheapest << shift) // (8 * prod(self.space.ways) * self.limit)))
-        if self.arena_floor_bytes() > self.limit:  # nothing fits, but the error says by how little
+        if self.lower_bound_of_arena_bytes() > self.limit:  # nothing fits, but the error says by how little
             price = highest
         for _ in range(MOST_SEARCHES):
             priced = PricedStorage(self.space.objective, self.space.coarse, shift, price, self.items)
-            if self._fits_at_prices(priced):
+            if self._plan_at_prices_fits(priced):
                 high, self.fitting = price, replace(priced, price=min(highest, SURELY * price))
             elif price == highest:
                 return
@@ -158,7 +158,7 @@ class _Search:
                 return
             price = min(highest, price * 8) if high is None else max(low + 1, isqrt(max(1, low) * high))
 
-    def price_some_tensors(self) -> None:
+    def search_with_some_tensors_priced(self) -> None:
         """Search with only some tensors priced, and highly: as few of the largest as fit, and of the smallest."""
         if self.fitting is None or (self.best is not None and self.best[1].outcome.cost == self.lower):
             return
@@ -169,7 +169,7 @@ class _Search:
             while many - few > 1:
                 some = (few + many) // 2
                 priced = replace(self.fitting, items={v: self.items[v] for v in order[:some]})
-                few, many = (few, some) if self._fits_at_prices(priced) else (some, many)
+                few, many = (few, some) if self._plan_at_prices_fits(priced) else (some, many)
 
     def _cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
         """Return by how many bits to scale costs, and the highest price per byte stored, so that sums stay in range."""
@@ -181,7 +181,7 @@ class _Search:
         in_range = most.bit_length() - 4 - cheapest.bit_length()
         return max(0, min(FINENESS, in_range, highest.bit_length() - HIGH.bit_length())), highest
 
-    def _fits_at_prices(self, objective: PricedStorage) -> bool:
+    def _plan_at_prices_fits(self, objective: PricedStorage) -> bool:
         """Search at these prices; say whether what is found fits."""
         self.searches += 1
         found = self.free.search(replace(self.space, objective=objective))
@@ -190,7 +190,7 @@ class _Search:
             allowed = objective.price * prod(self.space.ways) * self.limit
             self.lower = max(-(-(found.lower_bound - allowed) >> objective.shift), self.lower or 0)
         outcome = Outcome(found.choice, self.space.cost(found.choice), None, found.details)
-        return self.offer_found(self.name, replace(self.free, outcome=outcome))
+        return self.offer_plan_found(self.name, replace(self.free, outcome=outcome))
 
 
 def cheapest_fitting_plan(
@@ -205,14 +205,14 @@ def cheapest_fitting_plan(
     first = found[again[0]]
     search = _Search(arena_of, limit, again[0], first, first.outcome.lower_bound, first.space)
     for name, one in found.items():
-        search.offer_found(name, one)
+        search.offer_plan_found(name, one)
     cheapest = min(found.values(), key=lambda one: one.outcome.cost)
     for name in again:
         if search.best is not None and search.best[1].outcome.cost in (cheapest.outcome.cost, search.lower):
             break
-        search.price(name, found[name])
+        search.search_with_memory_priced(name, found[name])
     if search.best is None:
-        raise DoesNotFitError(limit, min(search.sizes.values()), search.arena_floor_bytes())
+        raise DoesNotFitError(limit, min(search.sizes.values()), search.lower_bound_of_arena_bytes())
     name, best = search.best
     allowed = Allowed(
         limit_bytes=limit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from display import Shown
 from planner.errors import PlanError
 from planner.plans.plan import Plan
 from planner.search.alternatives import IMPLIED
@@ -24,7 +25,7 @@ takes about a second then."""
 
 
 @dataclass(frozen=True, slots=True)
-class SearchOptions:
+class SearchOptions(Shown):
     """What to search for.
 
     `ways` are the parts of each step, empty where factorisations are tried; `searcher` is a name in SEARCHERS.
@@ -73,7 +74,7 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
     if options.searcher == "joint":
         return replace(untied, updates=False)
-    return untied if coarsenings.variables(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
+    return untied if coarsenings.variable_count(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
 
 
 def placements_of(options: SearchOptions) -> str:

@@ -27,7 +27,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
     bound = None if space.ways else total
     for step in range(len(space.ways)):
-        domains, found = _solve_step(space, choice, step, limits)
+        domains, found = _step_candidates_and_best(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         order, total = found.order, found.value
         width, largest = max(width, order.width), max(largest, order.largest_bytes)
@@ -40,14 +40,16 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     return replace(best, lower_bound=bound)
 
 
-def _solve_step(space: Space, choice: Sequence[State], step: int, limits: Limits) -> tuple[list[Domain], Solution]:
+def _step_candidates_and_best(
+    space: Space, choice: Sequence[State], step: int, limits: Limits
+) -> tuple[list[Domain], Solution]:
     """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
-    domains = _domains_of_candidates(space, choice, step)
+    domains = _domains_of_step_candidates(space, choice, step)
     if space.carriage is None:
         return domains, minimise(
             DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.objective)), limits
         )
-    plain = _domains_of_candidates(space.without_partial(), choice, step)
+    plain = _domains_of_step_candidates(space.without_partial(), choice, step)
     known = minimise(DenseModel(problem_of_graph(space.coarse, plain, space.tables, space.objective)), limits)
     start = [
         domain.states.index(without.states[state])
@@ -60,7 +62,7 @@ def _solve_step(space: Space, choice: Sequence[State], step: int, limits: Limits
     )
 
 
-def _domains_of_candidates(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
+def _domains_of_step_candidates(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
     return [
         space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
         for v, before in enumerate(choice)

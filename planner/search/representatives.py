@@ -17,10 +17,10 @@ import tdl
 from planner.layout import Placement, Shard
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
-from planner.search.costs.cost import Agreed, Cost, FetchCost
+from planner.search.costs.cost import AgreementSaving, Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
-from planner.search.costs.needs import Need, output_reach
+from planner.search.costs.needs import Need, output_landing
 
 HARDLY = 0.05
 """A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
@@ -35,7 +35,7 @@ Reads = Mapping[Option, frozenset[Option]]
 """Per index variable of a node, the dimensions of a tensor that it indexes."""
 
 
-def representatives(
+def representatives_of_states(
     coarse: CoarseGraph, domains: Sequence[Domain], choice: Sequence[Sequence[object]]
 ) -> list[NDArray[np.intp]]:
     """Return, per variable, [state]: the state that stands for it, by number; itself where no other does.
@@ -43,42 +43,42 @@ def representatives(
     `choice` is a plan: a state per variable. Axes that it hardly uses are replaced by the used axis that occurs beside
     them most often, where whatever they index the other indexes, too.
     """
-    indexed = _dimensions_indexed(coarse)
-    instead = _replacing_axes(_axes_through_graph(indexed), choice)
+    indexed = _dimensions_indexed_by_node_and_tensor(coarse)
+    instead = _replacements_of_hardly_used_axes(_axes_followed_through_graph(indexed), choice)
     _drop_inconsistent_replacements(instead, indexed)
     keys = [(domain, tuple(instead.get(v, {}).items())) for v, domain in enumerate(domains)]
-    made = {key: _representatives_in_domain(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
+    made = {key: _representatives_of_domain_states(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
     return [made[key] for key in keys]
 
 
-def _representatives_in_domain(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
+def _representatives_of_domain_states(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
     """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
     others = (tuple(instead.get(one, one) for one in state) for state in domain.states)
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
 
 
-def _dimensions_indexed(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
+def _dimensions_indexed_by_node_and_tensor(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
     """Return, per node and tensor that it reads or writes, which dimensions its variables index."""
     found: dict[tuple[int, int], dict[Option, set[Option]]] = defaultdict(lambda: defaultdict(set))
     for factor in coarse.factors:
         if len(factor.scope) == 2:
             node, tensor = factor.scope
-            for need in _needs_of_cost(factor.cost):
+            for need in _needs_read_or_written(factor.cost):
                 for dim, reach in enumerate(need):
-                    for name in _leading_variables(reach):
+                    for name in _leading_variables_of_reach(reach):
                         found[node, tensor][name].add(Shard(dim))
     return {pair: {name: frozenset(dims) for name, dims in reads.items()} for pair, reads in found.items()}
 
 
-def _needs_of_cost(cost: Cost) -> Iterable[Need]:
+def _needs_read_or_written(cost: Cost) -> Iterable[Need]:
     if isinstance(cost, FetchCost):
         return cost.nodes[0]
-    write = cost.store if isinstance(cost, Agreed) else cost
-    return (output_reach(write.signature, write.output),)
+    write = cost.store if isinstance(cost, AgreementSaving) else cost
+    return (output_landing(write.signature, write.output),)
 
 
-def _leading_variables(reach: Reach) -> Iterator[str]:
+def _leading_variables_of_reach(reach: Reach) -> Iterator[str]:
     """Yield the variables that say in which part of a dimension an access lies: not the low digits of a number."""
     for index in reach.indices:
         if isinstance(index, tdl.Digits):
@@ -87,7 +87,7 @@ def _leading_variables(reach: Reach) -> Iterator[str]:
             yield from index.variables
 
 
-def _axes_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
+def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> list[list[Occurrence]]:
     """Return all axes: occurrences of which one indexes the other."""
     pairs = [
         ((node, name), (tensor, dim))
@@ -99,12 +99,12 @@ def _axes_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> list[list[O
     for pair in pairs:
         sets.tie(pair)
     axes: dict[int, list[Occurrence]] = defaultdict(list)
-    for occurrence, number in sets.numbered().items():
+    for occurrence, number in sets.set_numbers().items():
         axes[number].append(occurrence)
     return list(axes.values())
 
 
-def _replacing_axes(
+def _replacements_of_hardly_used_axes(
     axes: Sequence[Sequence[Occurrence]], choice: Sequence[Sequence[object]]
 ) -> dict[int, dict[Option, Option]]:
     """Return, per variable, what replaces which option."""

@@ -23,7 +23,7 @@ from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
 from planner.search.options import SearchOptions, placements_of, rivals_of, ties_of
 from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
-from planner.search.space import Found, Outcome, Space
+from planner.search.space import Found, Space
 
 FAR, FAR_IF_UNIFORM = 2, 1.05
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
@@ -85,11 +85,11 @@ def search(
 def _found_in_space(space: Space, options: SearchOptions) -> Found:
     """Return what the named searcher finds in a space; a PlanError where it returns what is no choice of the space."""
     searcher, limits, name = SEARCHERS[options.searcher], options.limits, options.searcher
-    outcome = searcher(space, limits)
-    if not isinstance(outcome, Outcome):
-        raise PlanError(f"searcher {name}: expected an Outcome, found {outcome!r}")
-    if (wrong := space.variable_without_state(outcome.choice)) is not None:
-        raise PlanError(f"searcher {name}: expected a state of the space for every variable, found {wrong}")
+    found = searcher(space, limits)
+    try:
+        outcome = space.checked_outcome(found)
+    except PlanError as error:
+        raise PlanError(f"searcher {name}: {error}") from error
     return Found(space, outcome, lambda other: searcher(other, limits))
 
 

@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
@@ -15,12 +16,12 @@ from planner.search.carriage import INFEASIBLE, Carriage, Feasible, penalty_abov
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,
-    carrying_choice,
-    choices_at,
-    layouts_of,
-    operands_carried,
-    placements_at,
-    strategies_of,
+    choice_carrying_operands,
+    choices_at_step,
+    layouts_domain,
+    operands_carried_by_choice,
+    placements_at_step,
+    strategies_domain,
 )
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
@@ -62,16 +63,16 @@ class Space:
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
-        return tuple(product(*self.options_by_step(v)))
+        return tuple(product(*self.options_at_every_step(v)))
 
     @property
     def is_small(self) -> bool:
         """Whether all variables together have few states, nothing partial."""
         whole = self.without_partial()
-        states = (prod(map(len, whole.options_by_step(v))) for v in range(len(self.coarse.variables)))
+        states = (prod(map(len, whole.options_at_every_step(v))) for v in range(len(self.coarse.variables)))
         return sum(states) <= SMALL_STATES
 
-    def options_by_step(self, v: int) -> list[tuple[Placement, ...] | tuple[str, ...]]:
+    def options_at_every_step(self, v: int) -> list[tuple[Placement, ...] | tuple[str, ...]]:
         """Return what a variable's state may have at every step."""
         return [self.options(v, step) for step in range(len(self.ways))]
 
@@ -79,31 +80,43 @@ class Space:
         """Return what a variable's state may have at a step."""
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
-            placements = placements_at(variable.shape, self.ways, step, replicate=self.replicate)
+            placements = placements_at_step(variable.shape, self.ways, step, replicate=self.replicate)
             partial = self.carriage is not None and v in self.carriage.partial[step]
             return (*placements, PARTIAL) if partial else placements
-        choices = choices_at(
+        choices = choices_at_step(
             variable.signature, self.ways, step, replicate=self.replicate, everywhere=self.objective.allows_everywhere
         )
         sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
-        return (*choices, *map(carrying_choice, sets))
+        return (*choices, *map(choice_carrying_operands, sets))
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
         """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
         variable, ways = self.coarse.variables[v], self.ways[:steps]
         if isinstance(variable, TensorVariable):
-            return layouts_of(variable.shape, ways, tuple(states))
-        return strategies_of(variable.signature, ways, tuple(states))
+            return layouts_domain(variable.shape, ways, tuple(states))
+        return strategies_domain(variable.signature, ways, tuple(states))
 
-    def variable_without_state(self, choice: Sequence[State]) -> str | None:
-        """Return the first variable that a choice gives no state of its own, and what instead; None if none is."""
-        if len(choice) != len(self.coarse.variables):
-            return f"{len(choice)} states for {len(self.coarse.variables)} variables"
+    def checked_outcome(self, outcome: object) -> Outcome:
+        """Return what a searcher returned; a PlanError where it is no choice of this space, its cost and its bound."""
+        if not isinstance(outcome, Outcome):
+            raise PlanError(f"expected an Outcome, found {outcome!r}")
+        self._check_choice(outcome.choice)
+        if outcome.cost != (cost := self.cost(outcome.choice)):
+            raise PlanError(f"expected a cost of {cost}, which the choice has, found {outcome.cost!r}")
+        if outcome.lower_bound is not None and not outcome.lower_bound <= cost:
+            raise PlanError(f"expected a lower bound of at most {cost}, the cost, found {outcome.lower_bound}")
+        return outcome
+
+    def _check_choice(self, choice: object) -> None:
+        """Raise a PlanError where a choice lacks a state of its own for any variable."""
+        variables, expected = self.coarse.variables, "expected a state of the space for every variable, found"
+        if not isinstance(choice, tuple) or len(choice) != len(variables):
+            raise PlanError(f"{expected} {len(choice) if isinstance(choice, tuple) else choice!r} for {len(variables)}")
         for v, state in enumerate(choice):
-            options = self.options_by_step(v)
-            if len(state) != len(options) or any(one not in of for one, of in zip(state, options, strict=True)):
-                return f"{state!r} for {self.coarse.variables[v].members[0]}"
-        return None
+            options = self.options_at_every_step(v)
+            is_state = isinstance(state, tuple) and len(state) == len(options)
+            if not is_state or any(one not in of for one, of in zip(state, options, strict=True)):
+                raise PlanError(f"{expected} {state!r} for {variables[v].members[0]}")
 
     def cost(self, choice: Sequence[State]) -> int:
         """Return the cost of one state per variable, in the objective's unit; INFEASIBLE or more if it is no plan."""
@@ -122,7 +135,9 @@ class Space:
     def strategies(self, choice: Sequence[State]) -> dict[str, Strategy]:
         """Return every node's strategy."""
         of = self.coarse.variable_of
-        plain = [tuple(TERMS if operands_carried(one) else one for one in map(str, state)) for state in choice]
+        plain = [
+            tuple(TERMS if operands_carried_by_choice(one) else one for one in map(str, state)) for state in choice
+        ]
         return {node.name: plain[of["node", node.name]] for node in self.coarse.graph.nodes}
 
 
@@ -139,7 +154,7 @@ class Outcome:
     details: Mapping[str, int | float | str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
+    def of_solution(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
         """Return what a solution in numbers of states says; costs are not negative, so that 0 is always a bound."""
         choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
         details = {"width": found.order.width, "largest_table_bytes": found.order.largest_bytes}

@@ -15,9 +15,9 @@ import numpy as np
 from planner.layout import REPLICATE
 from planner.search import SEARCHERS, Limits, Outcome, Space
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
-from planner.search.costs.domains import Layouts, Strategies, choices_at, placements_at
+from planner.search.costs.domains import Layouts, Strategies, choices_at_step, placements_at_step
 from planner.search.costs.tables import Tables
-from planner.search.joint import best_among_candidates
+from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.minimise import minimise
 from planner.search.solver.model import DenseModel
 from planner.search.solver.problem import Problem
@@ -39,7 +39,7 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
     believed = []
     for step, way in enumerate(space.ways):
         single = Space(_shares(space, choice, step), (way,), space.replicate)
-        found = best_among_candidates(
+        found = best_plan_among_candidates(
             single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS
         )
         choice = [(*before, *now) for before, now in zip(choice, found.choice, strict=True)]
@@ -51,8 +51,8 @@ def _options(space: Space, v: int, step: int) -> State:
     """Return what a variable may be given at a step."""
     variable = space.coarse.variables[v]
     if isinstance(variable, TensorVariable):
-        return placements_at(variable.shape, space.ways, step, replicate=space.replicate)
-    return choices_at(variable.signature, space.ways, step, replicate=space.replicate)
+        return placements_at_step(variable.shape, space.ways, step, replicate=space.replicate)
+    return choices_at_step(variable.signature, space.ways, step, replicate=space.replicate)
 
 
 def _shares(space: Space, choice: list[State], steps: int) -> CoarseGraph:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from executor.kernels import KERNELS, KernelCall
-from executor.values import Tile, fill, stream
-from planner.graph.ir import Init
+from executor.kernels import KERNELS, KernelCall, run
+from executor.values import Tile, fill, first_stream
 from planner.layout import local_shape
 from planner.program.tasks import Compute, Fetch, Reduce, Send
 
@@ -26,9 +25,9 @@ def first_values(plan, name, region, iteration):
     init = tensor.init
     if init.kind == "data":
         below = 5 if tensor.dtype == "int32" else 0
-        init = Init("integers", below=below) if below else Init("uniform", scale=1.0)
-    number = stream(plan.seed, name, iteration if tensor.role == "input" else 0)
-    return make(np, Tile(replace(tensor, init=init), region), number)
+        init = replace(init, kind="integers", below=below) if below else replace(init, kind="uniform", scale=1.0)
+    made = replace(tensor, init=init)
+    return make(np, Tile(made, region), first_stream(made, plan.seed, iteration if tensor.role == "input" else 0))
 
 
 class Loopback:
@@ -105,7 +104,7 @@ class Loopback:
             inputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.inputs)
             outputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.outputs)
             made = outputs if call.combine is None else tuple(np.empty_like(out) for out in outputs)
-            KERNELS[kernel.op](KernelCall(np, inputs, made, kernel.attributes, call.ranges, call.origins))
+            run(KERNELS[kernel.op], KernelCall(np, inputs, made, kernel.attributes, call.ranges, call.origins))
             if call.combine is not None:
                 for out, values in zip(outputs, made, strict=True):
                     out[...] = COMBINE[call.combine](out, values)

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
@@ -11,6 +11,7 @@ import display
 import planner
 import simulator
 from display import Shown, facts, printable, table
+from planner.search import SearchOptions, Ties
 from topologies import load_topology
 
 GRAPH = planner.model("mlp-2-16", batch=8)
@@ -108,3 +109,31 @@ def test_a_searcher_of_ones_own(monkeypatch):
     mine, allrow = (planner.plan(GRAPH, workers=4, searcher=name) for name in ("mine", "allrow"))
     assert (mine.search.searcher, mine.search.winner) == ("mine", "mine")
     assert mine.total_bytes == allrow.total_bytes
+
+
+WRONG = {
+    "no outcome": (lambda found: None, "expected an Outcome, found None"),
+    "too few states": (lambda found: replace(found, choice=found.choice[1:]), r"for every variable, found \d+ for \d+"),
+    "no state": (lambda found: replace(found, choice=(("b",), *found.choice[1:])), r"found \('b',\) for"),
+    "no states": (lambda found: replace(found, choice=None), "for every variable, found None"),
+    "states of no steps": (lambda found: replace(found, choice=(3, *found.choice[1:])), "found 3 for"),
+    "other cost": (lambda found: replace(found, cost=found.cost - 1), r"expected a cost of \d+, which .* found \d+"),
+    "no bound": (lambda found: replace(found, lower_bound=found.cost + 1), r"expected a lower bound of at most \d+"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_searcher_of_ones_own_returns_is_checked(monkeypatch, case):
+    wrong, match = WRONG[case]
+    allrow = planner.SEARCHERS["allrow"]
+    monkeypatch.setitem(planner.SEARCHERS, "mine", lambda space, limits: wrong(allrow(space, limits)))
+    with pytest.raises(planner.PlanError, match=f"^searcher mine: .*{match}.*$"):
+        planner.plan(GRAPH, ways=(4,), searcher="mine")
+
+
+@pytest.mark.parametrize("shown", [SearchOptions(), Ties()], ids=repr)
+def test_options_show_themselves(shown):
+    text = str(shown)
+    assert text.startswith(type(shown).__name__ + "\n")
+    assert all(field.name in text for field in fields(shown) if field.repr)
+    assert len(text.splitlines()) < 20

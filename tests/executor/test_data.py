@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -46,6 +48,29 @@ def test_random_labels_take_their_classes_from_the_logits():
     logits = Tensor("logits", (200, 3), "float32", "activation")
     of = Graph({**of.tensors, "logits": logits}, (), {}, {"logits": "logits"})
     assert set(batch(Random(of, 0), of)[1]) == {0, 1, 2}
+
+
+def micro_batch(of, number, count):
+    """The graph's inputs, cut into micro-batches; those of the given number under their usual names."""
+    found = {}
+    for name, tensor in of.tensors.items():
+        rows = tensor.shape[0] // count
+        for n in range(count):
+            init = replace(tensor.init, source=name, row=n * rows)
+            called = name if n == number else f"{name}@{n}"
+            found[called] = replace(tensor, name=called, shape=(rows, *tensor.shape[1:]), init=init)
+    return Graph(found, (), {}, {"labels": "labels"})
+
+
+@pytest.mark.parametrize("kind", [Random, Digits])
+def test_micro_batches_are_rows_of_the_batch(kind):
+    of = graph(8, 1, 8, 8)
+    expected = batch(kind(of, 3), of, 250)
+    parts = [(kind(cut, 3), cut) for cut in (micro_batch(of, number, 4) for number in range(4))]
+    found = [batch(data, cut, 250) for data, cut in parts]
+    for own, whole_batch in zip(zip(*found, strict=True), expected, strict=True):
+        np.testing.assert_array_equal(np.concatenate(own), whole_batch)
+    assert {data.steps_per_epoch for data, _ in parts} == {kind(of, 3).steps_per_epoch}
 
 
 REGIONS = [(((0, 2), (5, 7)), ((1, 2),), ((0, 3), (9, 12)), ((2, 10),))]

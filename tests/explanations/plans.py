@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from planner.layout import signatures
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
-from planner.search.costs.domains import choices_at, placements_at
+from planner.search.costs.domains import choices_at_step, placements_at_step
 from tests.search.samples import training_graphs
 
 GRAPHS = training_graphs()
@@ -19,12 +19,12 @@ def any_plan(draw, graphs=GRAPHS, ways=WAYS):
     chance = draw(st.randoms(use_true_random=False))
     steps = range(len(ways))
     layouts = {
-        name: tuple(chance.choice(placements_at(tensor.shape, ways, step, replicate=True)) for step in steps)
+        name: tuple(chance.choice(placements_at_step(tensor.shape, ways, step, replicate=True)) for step in steps)
         for name, tensor in graph.tensors.items()
     }
     layouts |= {new: layouts[old] for old, new in graph.updates.items()}
     strategies = {
-        name: tuple(chance.choice(choices_at(signature, ways, step, replicate=True)) for step in steps)
+        name: tuple(chance.choice(choices_at_step(signature, ways, step, replicate=True)) for step in steps)
         for name, signature in signatures(graph).items()
     }
     plan = Plan(graph, 0, ways, layouts, strategies)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from executor import backend
-from executor.backend import BackendError, array_module, asnumpy, synchronize
+from executor.backend import BackendError, array_module, asnumpy, require_dtypes, synchronize
 
 
 def test_numpy_is_numpy():
@@ -21,6 +21,26 @@ def test_cupy_that_is_not_installed_is_an_error_that_names_the_remedy(monkeypatc
     with pytest.raises(BackendError, match=r"CuPy is not installed: pip install .*cuda12.*--backend numpy") as caught:
         array_module("cupy")
     assert "\n" not in str(caught.value)
+
+
+class NoBfloat16:
+    """An array module that knows only what NumPy itself does."""
+
+    __name__ = "cupy"
+    add = np.add
+
+    @staticmethod
+    def zeros(shape, dtype):
+        if dtype == "bfloat16":
+            raise TypeError(f"Unsupported dtype {dtype}")
+        return np.zeros(shape, dtype)
+
+
+def test_a_dtype_that_a_backend_lacks_is_named():
+    require_dtypes(np, ["bfloat16", "float16", "float32", "int32"])
+    require_dtypes(NoBfloat16(), ["float16", "int32"])
+    with pytest.raises(BackendError, match="backend 'cupy' has no dtype bfloat16: use --backend numpy"):
+        require_dtypes(NoBfloat16(), ["float16", "bfloat16"])
 
 
 class NoGPU:

@@ -226,7 +226,10 @@ def test_options_that_do_not_fit(name, options, message):
         ({"momentum": float("inf")}, "option momentum must be a finite number from 0, found inf"),
         ({"first_input_gradient": 1}, "option first_input_gradient must be True or False, found 1"),
         ({"lr": float("nan")}, "option lr must be a finite number from 0, found nan"),
-        ({"dtype": "int32"}, "option dtype must be one of float32, float64, found 'int32'"),
+        (
+            {"dtype": "int32"},
+            "option dtype must be one of float16, bfloat16, float32, float64, mixed, mixed-float16, found 'int32'",
+        ),
         ({"optimizer": "lion"}, f"option optimizer must be one of {', '.join(OPTIMIZERS)}, found 'lion'"),
     ],
 )

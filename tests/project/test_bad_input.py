@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main as plan
+from planner.graph.graph_json import to_data
+from planner.models import build
 from planner.report.cli import main as compare
 from simulator.cli import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN = (ROOT / "docs" / "examples" / "own_model.py").read_text()
 PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
 TOPOLOGY = full_text("uniform-8")
 
@@ -62,6 +65,7 @@ PLANS = {
     "no such variable": (("steps", 0, "nodes", "Y"), "b", r"\$\.steps\[0\]\.nodes\.Y.*i, j, k.*'b'"),
     "other bytes": (("reported", "bytes", "total"), 127, r"\$\.reported\.bytes\.total.*128.*127"),
     "other matrix": (("reported", "bytes", "matrix", 0, 1), 17, r"\$\.reported\.bytes\.matrix"),
+    "placement not searched": (("steps", 0, "tensors", "X"), "R", r"\$\.steps\[0\]\.tensors\.X: expected S, .*found R"),
     "ways of one": (("ways",), [1, 4], r"\$\.ways\[0\].*1"),
     "other ways": (("ways",), [2, 3], r"\$\.steps.*\[2, 3\].*\[2, 2\]"),
     "wrong type": (("seed",), "zero", r"int.*str.*\$\.seed"),
@@ -69,6 +73,9 @@ PLANS = {
     "unknown key": (("colour",), "red", r"unknown field.*colour"),
     "missing key": (("ways",), None, r"missing required field.*ways"),
     "other format": (("format",), "plan/9", r"\$\.format.*plan/1.*plan/9"),
+    "other training": (("reported", "training", "micro_batches"), 2, r"\$\.reported\.training.*micro_batches=1.*=2"),
+    "unknown training": (("reported", "training", "pipeline"), 2, r"unknown field.*pipeline"),
+    "rows of nothing": (("graph", "tensors", "X", "init", "row"), 2, r"'X'.*row 2 of ''"),
     "graph without nodes": (("graph", "nodes"), None, r"\$\.graph.*nodes"),
     "unknown operator": (("graph", "nodes", 0, "op"), "matmull", r"'Y'.*matmull"),
     "undefined operand": (("graph", "nodes", 0, "inputs"), ["X", "V"], r"'Y'.*'V'"),
@@ -105,6 +112,33 @@ SEARCHES = {
     "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
     "bound without a winner": ({"winner": ""}, r"\$\.search\.winner: expected .*found none"),
     "other bytes of the winner": ({"bytes": {"recursive": 127}}, r"\$\.search\.bytes: expected the 128.*found 127"),
+    "bound by nobody": ({"bound_by": ""}, r"\$\.search\.bound_by: expected .* whose it is, found 64 by ''"),
+    "bound by another": ({"bound_by": "magic"}, r"\$\.search\.bound_by: expected by hand or joint, found 'magic'"),
+    "by whom without a bound": ({"lower_bound": None}, r"\$\.search\.bound_by: .*found none by 'joint'"),
+    "too much of data parallelism": (
+        {"data_parallel_bytes": 1537},
+        r"\$\.search\.data_parallel_bytes: expected at most 1536 for 4 workers, found 1537",
+    ),
+    "factorisation of nobody's plan": (
+        {"winner": "", "factorisations": [{"ways": [2, 2], "cost": 128, "seconds": 0}]},
+        r"\$\.search\.winner: expected .*found none",
+    ),
+    "factorisation of other workers": (
+        {"factorisations": [{"ways": [2, 3], "cost": 128, "seconds": 0.1}]},
+        r"\$\.search\.factorisations\[0\]\.ways: expected 4 workers, found \[2, 3\]",
+    ),
+    "cheaper factorisation": (
+        {"factorisations": [{"ways": [2, 2], "cost": 128, "seconds": 0}, {"ways": [4], "cost": 127, "seconds": 0}]},
+        r"\$\.search\.factorisations\[1\]\.cost: expected no less than the plan's 128, found 127",
+    ),
+    "other cost of its factorisation": (
+        {"factorisations": [{"ways": [2, 2], "cost": 129, "seconds": 0}]},
+        r"\$\.search\.factorisations: expected 128 for the plan's ways \[2, 2\], found \[129\]",
+    ),
+    "none of its factorisations": (
+        {"factorisations": [{"ways": [4], "cost": 128, "seconds": 0}]},
+        r"\$\.search\.factorisations: expected 128 for the plan's ways \[2, 2\], found none",
+    ),
     "unknown key": ({"colour": 3}, r"\$\.search: .*unknown field.*colour"),
     "wrong type": ({"bytes": [3]}, r"object.*array.*\$\.search\.bytes"),
 }
@@ -118,9 +152,28 @@ def test_what_is_said_of_a_search_does_not_contradict_the_plan(refused, tmp_path
     refused(plan, file, match=rf"bad\.json: .*(?:{match})")
 
 
+def test_placements_that_no_search_has(refused, tmp_path):
+    file = tmp_path / "bad.json"
+    data = changed(PRODUCT, "reported", "search", to={})
+    file.write_text(json.dumps(changed(data, "search", "placements", to="R")))
+    refused(plan, file, match=r"\$\.search\.placements: expected one of S; S,R; S,R,P, found 'R'")
+
+
+def test_data_parallelism_needs_a_sample_for_every_worker(refused, tmp_path):
+    file = tmp_path / "bad.json"
+    data = changed(PRODUCT, "graph", "tensors", "X", "role", to="weight")
+    file.write_text(json.dumps(changed(data, "reported", "search", to={"data_parallel_bytes": 64})))
+    refused(
+        plan, file, match=r"\$\.search\.data_parallel_bytes: expected none, with 0 samples, for 4 workers, found 64"
+    )
+
+
 def test_what_agrees_is_shown(tmp_path, capsys):
     file = tmp_path / "good.json"
-    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=FOUND)))
+    tried = [{"ways": [2, 2], "cost": 128, "seconds": 0.1}, {"ways": [4], "cost": 128, "seconds": 0.1}]
+    once_stored = {"gap": 1.0, "space": "placements S, ways 2 x 2"}
+    found = {**FOUND, **once_stored, "factorisations": tried}
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=found)))
     with pytest.raises(SystemExit) as ended:
         plan([str(file)])
     assert ended.value.code == 0
@@ -226,6 +279,9 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--objective", "time"), r"objective time: expected a machine"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
+        (("mlp-2-8", "--workers", "2", "--micro-batches", "5"), r"micro_batches must divide the batch of 32, found 5"),
+        (("mlp-2-8", "--workers", "2", "--recompute", "all"), r"--recompute.*'all'.*'none', 'segments'"),
+        (("mlp-2-8", "--workers", "2", "--loss-scale", "0"), r"loss_scale.*above 0, found 0"),
         (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),
         (("mlp-2-8", "--workers", "2", "--batch", "0"), r"--batch.*0"),
         (("mlp-2-8",), r"--workers.*--ways"),
@@ -273,6 +329,20 @@ def test_functions_of_ones_own(refused, tmp_path, source, function, match):
 def test_model_options_for_a_graph_of_ones_own(refused):
     refused(plan, "docs/examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
     refused(plan, "docs/examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
+
+
+ASKED = ("--workers", "2", "--micro-batches", "2")
+
+
+def test_training_options_for_a_graph_of_ones_own(refused, tmp_path):
+    options = r"product.*parameters for --micro-batches, as in def product\(micro_batches=2\)"
+    refused(plan, "docs/examples/product.py:product", *ASKED, match=options)
+    refused(plan, "docs/examples/product.plan.json", *ASKED[2:], match=r"saved plan.*no --micro-batches")
+    (tmp_path / "graph.json").write_text(json.dumps(to_data(build("mlp-2-8"))))
+    refused(plan, tmp_path / "graph.json", *ASKED, match=r"a saved graph has no model options.*--micro-batches")
+    own = OWN.replace("GraphBuilder(dtype), Recipe(micro_batches, recompute)", "GraphBuilder(dtype), Recipe()")
+    (tmp_path / "own.py").write_text(own)
+    refused(plan, f"{tmp_path / 'own.py'}:two_layers", *ASKED, match=r"own\.py:two_layers: .*2 micro-batches, found 1")
 
 
 TOPOLOGIES = {

@@ -8,7 +8,7 @@ from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import signatures
-from planner.search.costs.domains import choices_at, placements_at
+from planner.search.costs.domains import choices_at_step, placements_at_step
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)])
 EXTENT = st.integers(1, 9)
@@ -133,17 +133,19 @@ def some_strategies(draw, node, ways):
     """A few strategies of a node, `*` among them where it may be."""
 
     def one():
-        return tuple(draw(st.sampled_from(choices_at(node, ways, step, replicate=True))) for step in range(len(ways)))
+        return tuple(
+            draw(st.sampled_from(choices_at_step(node, ways, step, replicate=True))) for step in range(len(ways))
+        )
 
     return tuple(dict.fromkeys(one() for _ in range(3)))
 
 
 def all_layouts(shape, ways):
-    return tuple(product(*(placements_at(shape, ways, step, replicate=True) for step in range(len(ways)))))
+    return tuple(product(*(placements_at_step(shape, ways, step, replicate=True) for step in range(len(ways)))))
 
 
 def all_strategies(node, ways):
-    return tuple(product(*(choices_at(node, ways, step, replicate=True) for step in range(len(ways)))))
+    return tuple(product(*(choices_at_step(node, ways, step, replicate=True) for step in range(len(ways)))))
 
 
 def some_layouts(draw, shape, ways):

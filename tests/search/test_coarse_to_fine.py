@@ -10,18 +10,23 @@ from hypothesis import strategies as st
 from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs import tables as of_tables
-from planner.search.joint import best_among_candidates, joint
+from planner.search.joint import best_plan_among_candidates, joint
 from planner.search.recursive import recursive
 from planner.search.solver import minimise as of_minimise
 from planner.search.solver import quotient as of_quotient
 from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import best_states, distinct_choices, eliminate, order_of
+from planner.search.solver.elimination import (
+    distinct_choices,
+    eliminate_variables,
+    greedy_order_of_problem,
+    states_of_least_cost,
+)
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
 from planner.search.solver.model import DenseModel
-from planner.search.solver.problem import Problem, compacted_problem
-from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms
+from planner.search.solver.problem import Problem, problem_in_own_store
+from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms_of_problem
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 
@@ -48,10 +53,10 @@ def test_a_group_costs_no_more_than_its_members(case, large):
     problem, groups = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_quotient, "LARGE_ENTRIES", large)
-        quotient = Quotient(lazy_terms(problem), groups, [range(size) for size in problem.sizes])
+        quotient = Quotient(lazy_terms_of_problem(problem), groups, [range(size) for size in problem.sizes])
     least_over = enumerated(quotient.least)
     for states, cost in enumerated(problem).items():
-        chosen = tuple(int(quotient.groups_of(v)[state]) for v, state in enumerate(states))
+        chosen = tuple(int(quotient.groups_of_states(v)[state]) for v, state in enumerate(states))
         assert least_over[chosen] <= cost
     for chosen, cost in enumerated(quotient.standing).items():
         states = quotient.states_standing_for(chosen)
@@ -79,7 +84,7 @@ def least_with(problem):
 @settings(deadline=None)
 def test_marginals(problem, beyond):
     best = least(problem)
-    elimination = eliminate(problem, order_of(problem).variables, whole=True)
+    elimination = eliminate_variables(problem, greedy_order_of_problem(problem).variables, whole=True)
     found = elimination.min_marginals(best, best + beyond, MANY)
     for costs, expected in zip(found, least_with(problem), strict=True):
         assert (costs == np.minimum(expected, best + beyond)).all()
@@ -90,9 +95,9 @@ def test_marginals(problem, beyond):
 def test_marginals_of_tables_in_32_bits(problem, beyond):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_tables, "LARGE_ELEMENTS", 1)
-        stored = compacted_problem(problem)
+        stored = problem_in_own_store(problem)
         test_marginals.hypothesis.inner_test(stored, beyond)
-        assert problem.value(best_states(stored)) == least(problem)
+        assert problem.value(states_of_least_cost(stored)) == least(problem)
 
 
 @pytest.mark.parametrize("number", [-1, 0, (1 << 32) - 1, 1 << 32])
@@ -116,7 +121,7 @@ def test_too_many_choices_are_not_gone_through():
     tables = of_tables.Tables()
     number = tables.intern(np.zeros((9, 9), dtype=np.int64))
     problem = Problem(tables, (9, 9), (((0, 1), number),))
-    elimination = eliminate(problem, (0, 1), whole=True)
+    elimination = eliminate_variables(problem, (0, 1), whole=True)
     assert elimination.min_marginals(0, 1, 80) is None
     assert elimination.min_marginals(0, 1, 81) is not None
 
@@ -192,7 +197,7 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
     quotient = Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)])
     _, alive = Dominance(quotient.tables).prune_dominated_states(quotient.least)
     for v, costs in enumerate(least_with(quotient.least)):
-        for state, group in enumerate(quotient.groups_of(v).tolist()):
+        for state, group in enumerate(quotient.groups_of_states(v).tolist()):
             worse = group in alive[v] and costs[group] > scale * (known.cost - 1)
             assert known.is_proved or (state in known.live[v]) is not worse
 
@@ -250,7 +255,7 @@ def coarse_to_fine(space, start, limits, monkeypatch):
     stages = ("groups", "halves", "whole")
     monkeypatch.setattr(of_minimise, "STAGES", {name: of_minimise.STAGES[name] for name in stages})
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
-    return best_among_candidates(space, candidates, limits, start)
+    return best_plan_among_candidates(space, candidates, limits, start)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -13,7 +13,7 @@ from planner.graph import GraphBuilder
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
-from planner.search.costs.cost import Agreed, FetchCost
+from planner.search.costs.cost import AgreementSaving, FetchCost
 from planner.search.options import FEW_VARIABLES, default_ties
 from tests.search.graphs import random_graph
 
@@ -94,7 +94,7 @@ def test_identical_layers_stand_for_each_other():
         graph = build(f"transformer-{layers}-8", **BLOCKS)
         merged, whole = coarsen(graph, Ties()), coarsen(graph, Ties(repeats=False))
         counts[layers] = len(merged.variables)
-        assert Coarsenings(graph).variables(Ties()) == len(whole.variables) > 2 * len(merged.variables)
+        assert Coarsenings(graph).variable_count(Ties()) == len(whole.variables) > 2 * len(merged.variables)
         assert merged.variable_of.keys() == whole.variable_of.keys()
         assert sum(factor.count for factor in merged.factors) == sum(factor.count for factor in whole.factors)
         for v, variable in enumerate(merged.variables):
@@ -163,7 +163,7 @@ def told(factor):
     def of(cost):
         if isinstance(cost, FetchCost):
             return cost
-        if isinstance(cost, Agreed):
+        if isinstance(cost, AgreementSaving):
             return of(cost.store), cost.stores
         return cost.signature.op, cost.signature.attributes, cost.signature.shapes, cost.output
 

@@ -11,7 +11,7 @@ from planner.graph import GraphBuilder
 from planner.layout import REPLICATE, Shard, signatures
 from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
-from planner.search.costs.domains import layouts_of, strategies_of
+from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
 from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 from tests.search import oracle
@@ -34,8 +34,8 @@ def test_fetch_of_one_operand(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     operand = data.draw(st.integers(0, len(node.shapes) - 1))
     shape = node.shapes[operand]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     table = FetchCost(shape, ((operand_need(node, operand),),)).table([strategies], layouts)
     expected = [
         [oracle.fetched(shape, [(node, operand, s)], layout, ways) for layout in layouts.states]
@@ -49,8 +49,8 @@ def test_fetch_of_one_operand(data):
 def test_one_tensor_through_two_operands_is_one_need(data):
     node, ways = data.draw(squares()), data.draw(WAYS)
     shape = node.shapes[0]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     needs = tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1)))
     table = FetchCost(shape, (needs,)).table([strategies], layouts)
     expected = [
@@ -66,8 +66,8 @@ def test_fetch_shared_by_a_backward_group(data):
     ways = data.draw(WAYS)
     nodes = data.draw(readers_of_one_tensor())
     shape = nodes[0].shapes[0]
-    strategies = [strategies_of(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = [strategies_domain(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     needs = [(operand_need(node, 0),) for node in nodes]
     numbers = range(len(nodes))
     for states in product(*(range(len(domain.states)) for domain in strategies)):
@@ -87,8 +87,8 @@ def test_fetch_shared_by_a_backward_group(data):
 def test_store(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     shape = node.outputs[0]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     table = StoreCost(node, 0).table([strategies], layouts)
     expected = [[oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states]
     assert table.tolist() == expected
@@ -101,8 +101,8 @@ def test_closed_forms_where_extents_divide(data):
     i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
     node = product_signature(i, j, k)
     (shape, _), stored = node.shapes, node.outputs[0]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     read = FetchCost(shape, ((operand_need(node, 0),),)).table([strategies], layouts)
     for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
         steps = [
@@ -112,7 +112,7 @@ def test_closed_forms_where_extents_divide(data):
             for way, choice, placement in zip(ways, strategy, layout, strict=True)
         ]
         assert read[s, at] == fetched(math.prod(shape), steps)
-    layouts = layouts_of(stored, ways, some_layouts(data.draw, stored, ways))
+    layouts = layouts_domain(stored, ways, some_layouts(data.draw, stored, ways))
     write = StoreCost(node, 0).table([strategies], layouts)
     for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
         steps = [
@@ -134,8 +134,8 @@ def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
     b, ways = GraphBuilder(), (2, 2)
     b.apply("mm", b.input("a", (rows, 1 << 14)), b.input("b", (8, 1 << 14)), name="node", transpose_b=True)
     node = signatures(b.finish({}, {}))["node"]
-    strategies = strategies_of(node, ways, all_strategies(node, ways))
-    layouts = layouts_of(node.shapes[0], ways, all_layouts(node.shapes[0], ways))
+    strategies = strategies_domain(node, ways, all_strategies(node, ways))
+    layouts = layouts_domain(node.shapes[0], ways, all_layouts(node.shapes[0], ways))
     found, bits = {}, set()
     for large in (0, math.inf):
         monkeypatch.setattr(volumes, "LARGE_ELEMENTS", large)

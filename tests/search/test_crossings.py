@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
 from planner.search.costs.cost import FetchCost, StoreCost
-from planner.search.costs.domains import layouts_of, strategies_of
+from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
 from results.conversions.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
 from tests.search.samples import (
@@ -43,9 +43,9 @@ def fetches(shape, needs, layout, ways):
 def check(cost, strategies, layouts, expected):
     """`expected(strategies, layout)` gives the levels of every transfer that counts as +1; zeros are not compared."""
     crossings = cost.crossings(strategies, layouts)
-    levels = crossings.over_strategies(crossings.table_by_level())
+    levels = crossings.table_over_strategies(crossings.table_by_level())
     assert levels.sum(axis=0).tolist() == cost.table(strategies, layouts).tolist()
-    parts = [(sign, crossings.over_strategies(part)) for sign, part in crossings.parts]
+    parts = [(sign, crossings.table_over_strategies(part)) for sign, part in crossings.parts]
     for states in np.ndindex(levels.shape[1:]):
         *chosen, at = states
         found = [part[(slice(None), *states)].tolist() for sign, part in parts if sign > 0]
@@ -59,8 +59,8 @@ def test_fetch_of_one_operand(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     operand = data.draw(st.integers(0, len(node.shapes) - 1))
     shape = node.shapes[operand]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     check(
         FetchCost(shape, ((operand_need(node, operand),),)),
         [strategies],
@@ -74,8 +74,8 @@ def test_fetch_of_one_operand(data):
 def test_two_fetches_of_one_node(data):
     node, ways = data.draw(squares()), data.draw(WAYS)
     shape = node.shapes[0]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     check(
         FetchCost(shape, (tuple(dict.fromkeys(operand_need(node, operand) for operand in (0, 1))),)),
         [strategies],
@@ -91,15 +91,15 @@ def test_fetches_shared_by_a_backward_group(data):
     ways = data.draw(WAYS)
     nodes = data.draw(readers_of_one_tensor())
     shape = nodes[0].shapes[0]
-    strategies = [strategies_of(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = [strategies_domain(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
     numbers = range(len(nodes))
     groups = [group for size in numbers for group in combinations(numbers, size + 1)]
     terms = []
     for group in groups:
         cost = FetchCost(shape, tuple((operand_need(nodes[n], 0),) for n in group))
         crossings = cost.crossings([strategies[n] for n in group], layouts)
-        terms.append([(sign, crossings.over_strategies(part)) for sign, part in crossings.parts])
+        terms.append([(sign, crossings.table_over_strategies(part)) for sign, part in crossings.parts])
     for states in product(*(range(len(domain.states)) for domain in strategies)):
         needs = [needed(nodes[n], 0, strategies[n].states[states[n]], ways) for n in numbers]
         for at, layout in enumerate(layouts.states):
@@ -118,8 +118,8 @@ def test_fetches_shared_by_a_backward_group(data):
 def test_store(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     shape = node.outputs[0]
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
+    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
 
     def hops(chosen, layout):
         return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
@@ -133,12 +133,12 @@ def test_closed_forms_where_extents_divide(data):
     ways = data.draw(WAYS)
     i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
     node = product_signature(i, j, k)
-    strategies = strategies_of(node, ways, some_strategies(data.draw, node, ways))
+    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
     for shape, read in ((node.shapes[0], True), (node.outputs[0], False)):
-        layouts = layouts_of(shape, ways, some_layouts(data.draw, shape, ways))
+        layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
         cost = FetchCost(shape, ((operand_need(node, 0),),)) if read else StoreCost(node, 0)
         crossings = cost.crossings([strategies], layouts)
-        levels = crossings.over_strategies(crossings.table_by_level())
+        levels = crossings.table_over_strategies(crossings.table_by_level())
         dims = {"i": Shard(0), "k": Shard(1)} if read else {"i": Shard(0), "j": Shard(1)}
         for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
             steps = [

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
-from planner.search.solver.elimination import best_states, order_of
+from planner.search.solver.elimination import greedy_order_of_problem, states_of_least_cost
 from planner.search.solver.isomorphism import colours_of_variables, lockstep_order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem, surroundings, terms_by_variable
+from planner.search.solver.problem import Problem, surroundings_of_variable, terms_by_variable
 from tests.search.test_solver import least, problems
 
 STATES = 3
@@ -42,7 +42,7 @@ def work(problem, order):
     made = {}
     for v in order.variables:
         mine = sorted(live[v])
-        neighbours, shape = surroundings(v, [terms[position] for position in mine])
+        neighbours, shape = surroundings_of_variable(v, [terms[position] for position in mine])
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
         made.setdefault((shape, sizes), -1 - len(made))
         for position in mine:
@@ -71,9 +71,9 @@ def test_the_order_is_complete_exact_and_takes_what_it_says(problem, copies, tri
     assert sorted(order.variables) == list(range(len(many.sizes)))
     assert order.complete
     assert order.operations == work(many, order)
-    assert many.value(best_states(many, order)) == many.value(best_states(many))
+    assert many.value(states_of_least_cost(many, order)) == many.value(states_of_least_cost(many))
     if copies == 1:
-        assert many.value(best_states(many, order)) == least(problem)
+        assert many.value(states_of_least_cost(many, order)) == least(problem)
 
 
 @pytest.mark.parametrize("length", [64, 256, 1024])
@@ -81,7 +81,7 @@ def test_a_chain_of_equal_layers_takes_its_logarithm(length):
     problem = chain(length)
     order = in_lockstep(problem, orders=1)
     assert order.operations <= STATES**3 * 4 * np.log2(length)
-    assert order_of(problem).operations > STATES**2 * (length - 3)
+    assert greedy_order_of_problem(problem).operations > STATES**2 * (length - 3)
 
 
 def tangle():
@@ -112,7 +112,7 @@ def test_a_hub_of_more_states_than_numbers_go():
     star = Problem(tables, (2,) * (leaves + 1), tuple(((0, v), pair) for v in range(1, leaves + 1)))
     order = in_lockstep(star, orders=1)
     assert order.complete
-    assert star.value(best_states(star, order)) == 0
+    assert star.value(states_of_least_cost(star, order)) == 0
 
 
 def test_colours_see_as_far_as_asked():

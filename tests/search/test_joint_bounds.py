@@ -4,12 +4,17 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
+import numpy as np
 import pytest
 
 from planner.models import build
+from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search import Limits, SearchOptions, space_of
-from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, tables_fit
+from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, pair_tables_fit_in_memory
+from planner.search.objectives.objective import BYTES
 from planner.search.recursive import recursive
+from planner.search.solver.model import SharedFetchModel
+from planner.search.solver.relaxation import relaxed_fetches
 from tests.search.graphs import random_graph
 
 SEEDS = range(0, 216, 9)
@@ -35,6 +40,30 @@ def test_bounds_of_messages_hold(seed):
     assert 0 <= found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
 
 
+@pytest.mark.parametrize("batch", [1 << 10, 1 << 31])
+def test_bounds_of_messages_hold_where_tensors_are_huge(batch):
+    graph = build("mlp-1-1048576", batch=batch)
+    of = space_of(graph, SearchOptions((2, 2)))
+    found, best = joint(of, BOUNDED), joint(of, Limits())
+    assert most_moved_bytes(graph, 4) > (1 << 58 if batch > 1 << 10 else 1 << 40)
+    assert best.lower_bound == best.cost
+    assert 0 < found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+
+
+def test_shared_fetches_of_huge_tensors_are_relaxed_within_64_bits():
+    graph = build("rnn-1-8", batch=8, unroll=3)
+    space = space_of(graph, SearchOptions((2, 2)))
+    coarse = space.coarse
+    workers = MOST_BYTES // most_moved_bytes(graph, 1)
+    few, many = relaxed_fetches(coarse, 4), relaxed_fetches(coarse, workers)
+    assert few.scale > many.scale == 1
+    domains = [space.domain(v, space.candidates(v)) for v in range(len(coarse.variables))]
+    views = [SharedFetchModel(coarse, one, domains, BYTES) for one in (few, many)]
+    choices = np.random.default_rng(0).integers(0, views[0].sizes, (50, len(domains)))
+    for choice in choices.tolist():
+        assert all(one.relaxed_problem.value(choice) <= one.scale * one.value(choice) for one in views)
+
+
 def test_out_of_time_it_is_no_worse_than_the_recursion():
     graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
@@ -47,7 +76,7 @@ def test_out_of_time_it_is_no_worse_than_the_recursion():
 def test_too_large_for_tables_it_is_the_recursion_without_a_bound(seed, placements):
     of = space_of(random_graph(seed), SearchOptions((2, 2, 2), placements=placements))
     little = Limits(memory_bytes=1 << 12)
-    assert not tables_fit(of, little)
+    assert not pair_tables_fit_in_memory(of, little)
     found, recursion = joint(of, little), recursive(of, little)
     assert found.lower_bound is None
     assert (found.choice, found.cost) == (recursion.choice, recursion.cost)
@@ -74,5 +103,5 @@ def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():
     tied = replace(shared, scope=(first, first, tensor))
     space = replace(space, coarse=replace(space.coarse, factors=(tied,)))
     entries = prod(len(space.candidates(v)) for v in tied.scope)
-    assert tables_fit(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART))
-    assert not tables_fit(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART - 1))
+    assert pair_tables_fit_in_memory(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART))
+    assert not pair_tables_fit_in_memory(space, Limits(memory_bytes=entries * ITEM_BYTES * TABLES_PART - 1))

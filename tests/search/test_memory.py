@@ -17,7 +17,7 @@ from planner.program.lower import arena_sizes, lower
 from planner.search import SearchOptions, best_plan, search, space_of
 from planner.search.carriage import INFEASIBLE
 from planner.search.memory import DoesNotFitError, parse_memory
-from planner.search.objectives.storage import least_stored, resident_bytes
+from planner.search.objectives.storage import least_bytes_stored, resident_item_bytes_by_variable
 from tests.search.graphs import random_graph
 from tests.search.samples import training_graphs
 from topologies import load_topology
@@ -40,7 +40,7 @@ def plan_of(space, choice):
 
 def stored_per_worker(space, choice):
     domains = {v: space.domain(v, (state,)) for v, state in enumerate(choice)}
-    return least_stored(resident_bytes(space.coarse), domains, space.tables) / prod(space.ways)
+    return least_bytes_stored(resident_item_bytes_by_variable(space.coarse), domains, space.tables) / prod(space.ways)
 
 
 @pytest.mark.parametrize("name", MODELS)

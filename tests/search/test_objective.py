@@ -16,7 +16,7 @@ from planner.plans.traffic import Traffic
 from planner.program.calls import node_work
 from planner.program.lower import lower
 from planner.search import SEARCHERS, SearchOptions, search, space_of
-from planner.search.objectives.roofline import workers_of
+from planner.search.objectives.roofline import workers_of_machine
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
@@ -225,9 +225,9 @@ def test_one_worker_only_computes(p2):
 
 
 def test_devices_that_share_a_processor_or_a_memory_are_slower_together():
-    workers = workers_of(parse_topology(UNLIKE), 4)
+    workers = workers_of_machine(parse_topology(UNLIKE), 4)
     assert [(worker.processor, worker.memory) for worker in workers] == [(4 / 3, 8 / 5)] * 2 + [(1, 1)] * 2
-    assert [(w.processor, w.memory) for w in workers_of(parse_topology(UNLIKE), 1)] == [(1, 1)]
+    assert [(w.processor, w.memory) for w in workers_of_machine(parse_topology(UNLIKE), 1)] == [(1, 1)]
 
 
 def test_bad_objectives(p2):

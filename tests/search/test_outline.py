@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.models import build
 from planner.search import SearchOptions, space_of
 from planner.search.costs.tables import Tables
-from planner.search.solver.model import DenseModel, Outline, SharedFetchModel, model_of
+from planner.search.solver.model import DenseModel, Outline, SharedFetchModel, model_of_graph
 from planner.search.solver.problem import Problem, restricted_problem
 from planner.search.solver.problem import problem_of_graph as problem_of
 from tests.search.test_solver import enumerated, problems
@@ -55,7 +55,7 @@ def test_one_table_over_other_states_is_another():
 
 
 def test_terms_of_one_key_and_other_sizes_differ():
-    outline = Outline.of((2, 2, 3), [((0, 1), "a"), ((1, 2), "a"), ((0, 2), "a"), ((1,), "b")])
+    outline = Outline.of_keyed_terms((2, 2, 3), [((0, 1), "a"), ((1, 2), "a"), ((0, 2), "a"), ((1,), "b")])
     assert outline.terms == (((0, 1), 0), ((1, 2), 1), ((0, 2), 1), ((1,), 2))
     assert outline.entries == 4 + 6 + 2
 
@@ -82,7 +82,7 @@ def test_of_shared_fetches(name, placements):
     options, untie = GRAPHS[name]
     space = space_of(build(name, **options), SearchOptions((2, 2), placements=placements, untie=untie))
     coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    model = model_of(coarse, domains, space.objective)
+    model = model_of_graph(coarse, domains, space.objective)
     assert isinstance(model, SharedFetchModel)
     outline = model.outline_of_problem([tuple(range(size)) for size in model.sizes])
     tables, made = Tables(), {}
@@ -100,7 +100,7 @@ def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placement
     options, untie = GRAPHS["rnn-1-8"]
     space = space_of(build("rnn-1-8", **options), SearchOptions((2, 2), placements=placements, untie=untie))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    model, rng = model_of(space.coarse, domains, space.objective), np.random.default_rng(0)
+    model, rng = model_of_graph(space.coarse, domains, space.objective), np.random.default_rng(0)
     live = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
     part, smaller = model.exact_problem(live), model.restricted_model(live)
     for _ in range(20):

@@ -35,7 +35,13 @@ from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space
 from planner.search.carriage import INFEASIBLE, Carriage, penalty_above_cost
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.cost import FetchCost, StoreCost
-from planner.search.costs.domains import carrying_choice, choices_at, layouts_of, operands_carried, strategies_of
+from planner.search.costs.domains import (
+    choice_carrying_operands,
+    choices_at_step,
+    layouts_domain,
+    operands_carried_by_choice,
+    strategies_domain,
+)
 from planner.search.costs.needs import operand_need
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
@@ -46,14 +52,15 @@ UNTIED = Ties(elementwise=False, updates=False)
 
 def strategies_with_terms(draw, node, ways):
     """A few strategies of a node, among them some that carry terms, as the search names them."""
-    sets = [carrying_choice(chosen) for chosen in linear_sets(node.description)]
+    sets = [choice_carrying_operands(chosen) for chosen in linear_sets(node.description)]
 
     def one():
         return tuple(
-            draw(st.sampled_from([*choices_at(node, ways, step, replicate=True), *sets])) for step in range(len(ways))
+            draw(st.sampled_from([*choices_at_step(node, ways, step, replicate=True), *sets]))
+            for step in range(len(ways))
         )
 
-    return strategies_of(node, ways, tuple(dict.fromkeys(one() for _ in range(3))))
+    return strategies_domain(node, ways, tuple(dict.fromkeys(one() for _ in range(3))))
 
 
 def layouts_with_terms(draw, shape, ways):
@@ -61,7 +68,7 @@ def layouts_with_terms(draw, shape, ways):
         fits = ([Shard(d) for d, n in enumerate(shape) if eligible(n, ways, step)] for step in range(len(ways)))
         return tuple(draw(st.sampled_from([*options, REPLICATE, PARTIAL, PARTIAL])) for options in fits)
 
-    return layouts_of(shape, ways, tuple(dict.fromkeys(one() for _ in range(3))))
+    return layouts_domain(shape, ways, tuple(dict.fromkeys(one() for _ in range(3))))
 
 
 def plain(strategy):
@@ -76,9 +83,9 @@ def terms_of(strategy):
 def carries_well(strategy, operands, layout):
     """Whether a tensor is partial exactly where, of the steps that carry terms, the strategy carries its."""
     return all(
-        operands_carried(choice).issuperset(operands)
+        operands_carried_by_choice(choice).issuperset(operands)
         if placement == PARTIAL
-        else operands_carried(choice).isdisjoint(operands)
+        else operands_carried_by_choice(choice).isdisjoint(operands)
         for choice, placement in zip(strategy, layout, strict=True)
         if choice.startswith(TERMS)
     )
@@ -96,7 +103,7 @@ def levels(matrices, ways):
 
 def crossed(cost, strategies, layouts):
     crossings = cost.crossings(strategies, layouts)
-    return crossings.over_strategies(crossings.table_by_level())
+    return crossings.table_over_strategies(crossings.table_by_level())
 
 
 @given(st.data())
@@ -109,7 +116,7 @@ def test_fetch_of_a_partial_tensor(data):
     layouts = layouts_with_terms(data.draw, shape, ways)
     read = FetchCost(shape, ((operand_need(node, operand),),), ((operand,),))
     table, across = read.table([strategies], layouts), crossed(read, [strategies], layouts)
-    flags = read.infeasible([strategies], layouts)
+    flags = read.infeasibility_flags([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
         need = needed(node, operand, plain(strategy), ways)
         for at, layout in enumerate(layouts.states):
@@ -162,7 +169,7 @@ def test_store_as_a_partial_tensor(data):
     layouts = layouts_with_terms(data.draw, node.outputs[0], ways)
     write = StoreCost(node, 0)
     table, across = write.table([strategies], layouts), crossed(write, [strategies], layouts)
-    flags = write.infeasible([strategies], layouts)
+    flags = write.infeasibility_flags([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
         made = production(node, 0, plain(strategy), ways)
         for at, layout in enumerate(layouts.states):
@@ -287,7 +294,7 @@ def drawn(space, draw):
                 draw.choice([
                     option
                     for option in space.options(v, step)
-                    if not operands_carried(option) or fits(coarse, choice, members, operands_carried(option), step)
+                    if not (some := operands_carried_by_choice(option)) or fits(coarse, choice, members, some, step)
                 ])
                 for step in range(len(space.ways))
             )  # fmt: skip

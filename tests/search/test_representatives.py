@@ -8,7 +8,7 @@ from planner.models import build
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.coarse.coarsen import NodeVariable
 from planner.search.recursive import recursive
-from planner.search.representatives import representatives
+from planner.search.representatives import representatives_of_states
 
 
 def found(name, options, placements="S", choose=None):
@@ -16,7 +16,7 @@ def found(name, options, placements="S", choose=None):
     space = space_of(build(name, **options), SearchOptions((2, 2), searcher="joint", placements=placements))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     choice = recursive(space, Limits()).choice if choose is None else [choose(domain.states) for domain in domains]
-    of = representatives(space.coarse, domains, choice)
+    of = representatives_of_states(space.coarse, domains, choice)
     return {
         ("node" if isinstance(variable, NodeVariable) else "tensor", variable.members[0]): {
             state: domain.states[at] for state, at in zip(domain.states, one, strict=True)
@@ -83,5 +83,5 @@ def test_a_plan_that_uses_all_axes_leaves_nothing_to_stand_for():
     space = space_of(build("mlp-2-8", batch=8), SearchOptions((2, 2), searcher="joint"))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     everything = [tuple({one for state in domain.states for one in state}) for domain in domains]
-    for of in representatives(space.coarse, domains, everything):
+    for of in representatives_of_states(space.coarse, domains, everything):
         assert (of == np.arange(len(of))).all()

@@ -14,12 +14,12 @@ from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.recursive import recursive
-from planner.search.representatives import representatives
+from planner.search.representatives import representatives_of_states
 from planner.search.solver import minimise as of_minimise
 from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Tuning
 from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_whole
-from planner.search.solver.model import DenseModel, model_of
+from planner.search.solver.model import DenseModel, model_of_graph
 from planner.search.solver.problem import Problem
 from tests.search.graphs import random_graph
 from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
@@ -111,8 +111,8 @@ def graph_model(seed):
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     plan = recursive(space, Limits()).choice
     start = [domain.states.index(state) for domain, state in zip(domains, plan, strict=True)]
-    groups = representatives(space.coarse, domains, plan)
-    return model_of(space.coarse, domains, space.objective), start, groups
+    groups = representatives_of_states(space.coarse, domains, plan)
+    return model_of_graph(space.coarse, domains, space.objective), start, groups
 
 
 @cache

@@ -12,7 +12,7 @@ from planner.layout import signatures
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import coarsen
-from planner.search.coarse.unrolled import cells
+from planner.search.coarse.unrolled import cells_of_nodes
 
 UNIFORM = Init("uniform", 1.0)
 SMALL = {"batch": 4, "input_width": 6, "classes": 5}
@@ -30,7 +30,7 @@ def found(graph):
     """The families of nodes that structure alone finds."""
     families = {}
     plain = without_hints(graph)
-    for name, cell in cells(plain, signatures(plain)).items():
+    for name, cell in cells_of_nodes(plain, signatures(plain)).items():
         families.setdefault(cell, set()).add(name)
     return sorted(map(sorted, families.values()))
 
@@ -69,7 +69,7 @@ def test_structure_gives_the_same_plan_as_hints():
 def test_nothing_is_found_where_nothing_is_unrolled(name, options, backward):
     graph = build(name, batch=8, optimizer="adam", **options)
     plain = without_hints(graph) if backward else without_hints(graph, forward=None)
-    assert cells(plain, signatures(plain)) == {}
+    assert cells_of_nodes(plain, signatures(plain)) == {}
 
 
 def test_layers_of_one_kind_with_other_weights_stay_apart():
@@ -77,10 +77,10 @@ def test_layers_of_one_kind_with_other_weights_stay_apart():
     hints = {node.name: node.unroll[0] for node in graph.nodes if node.unroll is not None}
     unknown = without_hints(graph, forward=None)
     families = {}
-    for name, cell in cells(unknown, signatures(unknown)).items():
+    for name, cell in cells_of_nodes(unknown, signatures(unknown)).items():
         families.setdefault(cell, set()).add(hints[name])
     assert all(len(of) == 1 for of in families.values())
-    missed = hints.keys() - cells(unknown, signatures(unknown)).keys()
+    missed = hints.keys() - cells_of_nodes(unknown, signatures(unknown)).keys()
     assert missed == {f"lstm{layer}.kept.0.grad_a" for layer in (1, 2, 3)}
 
 
@@ -142,5 +142,5 @@ def test_thousands_of_nodes_take_a_moment():
     graph = without_hints(build("rnn-10-8k", batch=64))
     known = signatures(graph)
     started = time.process_time()
-    assert len(cells(graph, known)) > 6000
+    assert len(cells_of_nodes(graph, known)) > 6000
     assert time.process_time() - started < 1

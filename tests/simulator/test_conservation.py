@@ -137,7 +137,7 @@ def test_no_chain_of_tasks_takes_longer_than_the_step(one):
 
 
 def test_what_a_worker_waits_for_by_hand():
-    # worker 0 computes 0.02 + 1 s, packs 20 bytes (0.02 launch, 40 / 50 copy = 0.8), its message is complete at the end
+    # worker 0 computes 0.02 + 1 s, packs 20 bytes (0.02 launch, 40 / 50 copy = 0.8) and is done at its end
     # worker 1 waits from 0: for others until 1.84, then two links' latency 0.02, then 20 bytes at 7 per second
     sender, receiver = [compute(100), send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}), wait(0), compute(100)]
     simulation = simulated(program(sender, receiver), slow_hub(2))

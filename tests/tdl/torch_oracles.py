@@ -224,6 +224,7 @@ def adam_like(optimizer, **names):
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 
 ORACLES = {
+    "cast": lambda x, dtype: x.to(getattr(torch, dtype)).double(),
     "convolution": lambda x, w, stride, padding, dilation=(1, 1), groups=1: functional.conv2d(
         x, w, None, stride, padding, dilation, groups
     ),

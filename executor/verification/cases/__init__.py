@@ -8,7 +8,7 @@ import numpy as np
 
 from executor.verification.cases import pointwise, reduction, shape, windows
 from executor.verification.cases.base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
-from planner.graph.ir import Value
+from planner.graph.ir import FLOATING, Value
 
 __all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
 
@@ -84,6 +84,7 @@ CASES: dict[str, Generate] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), binary),
     "add_n": lambda draw: same_shape(draw, draw.size(1, 4)),
     "scale": partial(same_shape, count=1, factor=0.75),
+    "cast": lambda draw: same_shape(draw, 1, dtype=FLOATING[draw.size(0, 3)]),
     "sgd": partial(same_shape, count=2, lr=0.1),
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": lambda draw: Case((draw.array(),)),

@@ -33,7 +33,7 @@ class Backward:
         arriving = self.arriving[0]
         if arriving is None:
             raise GraphError(f"node {self.node.name!r} ({self.node.op}): no gradient reaches its first output")
-        return materialise(self.builder, arriving)
+        return materialise(self.builder, arriving, self.result)
 
     @property
     def result(self) -> str:
@@ -106,11 +106,11 @@ def _check_gradient(backward: Backward, operand: int, gradient: object, where: s
         raise GraphError(f"{where} returns a gradient of shape {found} for operand {operand}, which has shape {shape}")
 
 
-def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
-    """Return a gradient as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
+def materialise(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
+    """Return the gradient of a tensor as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient
-    one = _one(builder)
+    one = _one(builder, builder.tensors[of].dtype)
     if gradient == 1.0:
         return one
     name = f"{one}.times.{gradient}"
@@ -119,12 +119,12 @@ def materialise(builder: GraphBuilder, gradient: Gradient) -> str:
     return name
 
 
-def _one(builder: GraphBuilder) -> str:
+def _one(builder: GraphBuilder, dtype: str) -> str:
     """Return the scalar input of ones, added under a name that is free where there is none yet."""
     name = "one"
-    while name in builder.tensors and builder.tensors[name] != Tensor(name, (), builder.dtype, "input", ONES):
+    while name in builder.tensors and builder.tensors[name] != Tensor(name, (), dtype, "input", ONES):
         name += "_"
-    return name if name in builder.tensors else builder.input(name, (), ONES)
+    return name if name in builder.tensors else builder.input(name, (), ONES, dtype)
 
 
 def number(b: Backward, name: str) -> float:

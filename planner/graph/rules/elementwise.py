@@ -26,6 +26,13 @@ def _scale(b: Backward) -> Gradients:
     return (b.emit("scale", (b.gradient,), 0, factor=factor),)
 
 
+def _cast(b: Backward) -> Gradients:
+    """Cast back."""
+    if isinstance(b.arriving[0], float):
+        return b.arriving
+    return (b.emit("cast", (b.gradient,), 0, dtype=b.builder.tensors[b.node.inputs[0]].dtype),)
+
+
 def _add_n(b: Backward) -> Gradients:
     return (b.arriving[0],) * len(b.node.inputs)
 
@@ -156,6 +163,7 @@ RULES: dict[str, Rule] = {
     "log": _log,
     "neg": _neg,
     "scale": _scale,
+    "cast": _cast,
     "add": _add,
     "sub": _sub,
     "mul": _mul,

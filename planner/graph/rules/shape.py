@@ -22,7 +22,7 @@ def _unbind(b: Backward) -> Gradients:
         if gradient is None:
             parts.append(b.emit_step("scale", (output,), 0, f"zeros.{place}", factor=0.0))
         else:
-            parts.append(materialise(b.builder, gradient))
+            parts.append(materialise(b.builder, gradient, output))
     return (b.emit("stack", tuple(parts), 0, **b.attrs("dim")),)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from planner.graph.ir import Graph
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.tables import Term
-from planner.search.joint import best_among_candidates
-from planner.search.solver.elimination import eliminate, greedy_order
+from planner.search.joint import best_plan_among_candidates
+from planner.search.solver.elimination import eliminate_variables, greedy_order
 from planner.search.solver.limits import Limits
 from planner.search.solver.problem import Problem, terms_by_variable
 from planner.search.space import Outcome, Space
@@ -28,7 +28,7 @@ def spartan(space: Space, limits: Limits) -> Outcome:
     candidates = [space.candidates(v) for v in range(len(variables))]
     problem = space.problem(candidates)
     sizes = {
-        v: _largest_tensor_bytes(space.coarse.graph, of)
+        v: _bytes_of_largest_tensor(space.coarse.graph, of)
         for v, of in enumerate(variables)
         if isinstance(of, TensorVariable)
     }
@@ -38,18 +38,18 @@ def spartan(space: Space, limits: Limits) -> Outcome:
         operators = {u for position in around[v] for u in problem.terms[position][0]} - sizes.keys()
         positions = {position for u in (v, *operators) for position in around[u]}
         terms = [problem.terms[position] for position in sorted(positions)]
-        decided[v] = _cheapest_state(problem, [v, *sorted(operators)], terms, decided)
+        decided[v] = _cheapest_state_of_tensor(problem, [v, *sorted(operators)], terms, decided)
     for v, state in decided.items():
         candidates[v] = (space.domain(v, candidates[v]).states[state],)
-    found = best_among_candidates(space, candidates, limits)
+    found = best_plan_among_candidates(space, candidates, limits)
     return Outcome(found.choice, found.cost, None, found.details)
 
 
-def _largest_tensor_bytes(graph: Graph, variable: TensorVariable) -> int:
+def _bytes_of_largest_tensor(graph: Graph, variable: TensorVariable) -> int:
     return max(graph.tensors[name].nbytes for name in variable.members)
 
 
-def _cheapest_state(problem: Problem, free: list[int], terms: list[Term], decided: Mapping[int, int]) -> int:
+def _cheapest_state_of_tensor(problem: Problem, free: list[int], terms: list[Term], decided: Mapping[int, int]) -> int:
     """Return the state of the first free variable at which the terms cost least, the other free ones at their best.
 
     Terms are taken at the states of decided variables, and at their lowest over all others.
@@ -65,7 +65,7 @@ def _cheapest_state(problem: Problem, free: list[int], terms: list[Term], decide
         )
     sizes = tuple(problem.sizes[v] for v in free)
     order = greedy_order(sizes, [scope for scope, _ in local]).variables
-    left = eliminate(Problem(tables, sizes, tuple(local)), [v for v in order if v != 0]).remaining
+    left = eliminate_variables(Problem(tables, sizes, tuple(local)), [v for v in order if v != 0]).remaining
     total = np.zeros(sizes[0], dtype=np.int64)
     for scope, number in left.terms:
         total += tables[number] if scope else 0

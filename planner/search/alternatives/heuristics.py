@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.layout import EVERYWHERE, PARTIAL, Shard
-from planner.search.alternatives.restriction import Alternatives, best_keeping_to_alternatives
+from planner.search.alternatives.restriction import Patterns, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -14,13 +14,13 @@ from planner.search.space import Outcome, Space
 def allrow(space: Space, limits: Limits) -> Outcome:
     """Split every tensor along its first dimension that can be split; operators as is cheapest (AllRow-Greedy)."""
 
-    def rule(v: int) -> Alternatives:
-        steps = space.options_by_step(v)
+    def patterns_of_variable(v: int) -> Patterns:
+        steps = space.options_at_every_step(v)
         if isinstance(space.coarse.variables[v], TensorVariable):
             return [[_first_dimension_options(options) for options in steps]]
         return [steps]
 
-    return best_keeping_to_alternatives(space, rule, limits)
+    return best_plan_keeping_to_patterns(space, patterns_of_variable, limits)
 
 
 def _first_dimension_options(options: Sequence[object]) -> Sequence[object]:
@@ -34,11 +34,11 @@ def equalchop(space: Space, limits: Limits) -> Outcome:
     That is Tofu's dynamic programming with one k-way step in place of the recursion.
     """
 
-    def rule(v: int) -> Alternatives:
-        steps = space.options_by_step(v)
+    def patterns_of_variable(v: int) -> Patterns:
+        steps = space.options_at_every_step(v)
         return [[[option]] * len(steps) for option in dict.fromkeys(option for step in steps for option in step)]
 
-    return best_keeping_to_alternatives(space, rule, limits)
+    return best_plan_keeping_to_patterns(space, patterns_of_variable, limits)
 
 
 def icml18(space: Space, limits: Limits) -> Outcome:
@@ -50,10 +50,10 @@ def icml18(space: Space, limits: Limits) -> Outcome:
     as a sum over everything, is still split along one.
     """
 
-    def rule(v: int) -> Alternatives:
-        variable, steps = space.coarse.variables[v], space.options_by_step(v)
+    def patterns_of_variable(v: int) -> Patterns:
+        variable, steps = space.coarse.variables[v], space.options_at_every_step(v)
         if isinstance(variable, TensorVariable):
             return [[[option for option in options if option != PARTIAL] for options in steps]]
         return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]
 
-    return best_keeping_to_alternatives(space, rule, limits)
+    return best_plan_keeping_to_patterns(space, patterns_of_variable, limits)

@@ -36,12 +36,12 @@ def batch_labels(coarse: CoarseGraph) -> Labels:
     inputs = {name: frozenset({0}) for name, tensor in coarse.graph.tensors.items() if tensor.role == "input"}
     chosen: dict[str, str] = {}
 
-    def passed_on(node: Node, reached: list[str]) -> list[str]:
+    def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
         strategies = coarse.signatures[node.name].description.strategies
         possible = [variable for variable in reached if variable in strategies]
         return [chosen.setdefault(node.name, possible[0])] if possible else []
 
-    return _propagated_labels(coarse, inputs, passed_on)
+    return _propagated_labels(coarse, inputs, variables_passed_on)
 
 
 def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
@@ -50,19 +50,19 @@ def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
     Adding a weight to an activation makes no dimension of the activation one of the model.
     """
 
-    def passed_on(node: Node, reached: list[str]) -> list[str]:
+    def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
         signature = coarse.signatures[node.name]
-        if contracts_weight(node, signature, coarse.graph):
-            reached = [*reached, *weight_variables(node, signature, coarse.graph)]
+        if node_contracts_weight(node, signature, coarse.graph):
+            reached = [*reached, *variables_indexing_weights(node, signature, coarse.graph)]
         return [variable for variable in reached if variable not in batch.nodes[node.name]]
 
-    return _propagated_labels(coarse, {}, passed_on)
+    return _propagated_labels(coarse, {}, variables_passed_on)
 
 
 def _propagated_labels(
-    coarse: CoarseGraph, tensors: dict[str, frozenset[int]], passed_on: Callable[[Node, list[str]], list[str]]
+    coarse: CoarseGraph, tensors: dict[str, frozenset[int]], variables_passed_on: Callable[[Node, list[str]], list[str]]
 ) -> Labels:
-    """Return what follows from the labels of `tensors`; `passed_on` are a node's variables, given those reached."""
+    """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
     graph = coarse.graph
     places = {node.name: list(_places_of_tensors(node, coarse.signatures[node.name])) for node in graph.nodes}
     nodes: dict[str, frozenset[str]] = dict.fromkeys(places, frozenset())
@@ -77,13 +77,13 @@ def _propagated_labels(
                 continue
             waiting.discard(node.name)
             if nodes[node.name].issuperset(
-                new := passed_on(node, list(_labelled_variables(places[node.name], tensors)))
+                new := variables_passed_on(node, list(_labelled_variables(places[node.name], tensors)))
             ):
                 continue
             nodes[node.name] |= frozenset(new)
             for name, variables in places[node.name]:
                 dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
-                if not is_weight(graph, name) and not dims <= tensors.get(name, frozenset()):
+                if not is_weight_or_state(graph, name) and not dims <= tensors.get(name, frozenset()):
                     tensors[name] = tensors.get(name, frozenset()) | dims
                     waiting |= touching[name]
     return Labels(tensors, nodes)
@@ -96,18 +96,18 @@ def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int
                 yield variable
 
 
-def contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
+def node_contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
     """Whether a node reads a weight other than element by element."""
-    return not signature.description.is_elementwise and any(is_weight(graph, name) for name in node.inputs)
+    return not signature.description.is_elementwise and any(is_weight_or_state(graph, name) for name in node.inputs)
 
 
-def weight_variables(node: Node, signature: Signature, graph: Graph) -> list[str]:
+def variables_indexing_weights(node: Node, signature: Signature, graph: Graph) -> list[str]:
     """Return the plain variables that index the weights which a node reads or writes."""
-    places = (variables for name, variables in _places_of_tensors(node, signature) if is_weight(graph, name))
+    places = (variables for name, variables in _places_of_tensors(node, signature) if is_weight_or_state(graph, name))
     return [variable for variable in chain.from_iterable(places) if variable is not None]
 
 
-def is_weight(graph: Graph, name: str) -> bool:
+def is_weight_or_state(graph: Graph, name: str) -> bool:
     """Whether a tensor is a weight or the optimizer's state of one, old or new."""
     return graph.tensors[name].role in WEIGHTS
 
@@ -115,12 +115,12 @@ def is_weight(graph: Graph, name: str) -> bool:
 def _places_of_tensors(node: Node, signature: Signature) -> Iterator[Place]:
     """Yield what a node reads, then what it writes."""
     for access in signature.description.accesses:
-        yield node.inputs[access.operand], tuple(map(_leading_variable, access.index))
+        yield node.inputs[access.operand], tuple(map(_leading_variable_of_index, access.index))
     for name, output in zip(node.outputs, signature.description.outputs, strict=True):
-        yield name, tuple(map(_leading_variable, output.index))
+        yield name, tuple(map(_leading_variable_of_index, output.index))
 
 
-def _leading_variable(index: tdl.Index) -> str | None:
+def _leading_variable_of_index(index: tdl.Index) -> str | None:
     """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
     if index.is_plain or isinstance(index, tdl.Digits):
         return next(iter(index.variables), None)

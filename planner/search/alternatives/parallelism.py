@@ -1,7 +1,7 @@
 """Data, model and hybrid parallelism as SoyBean describes them, and Krizhevsky's mixture of them.
 
 SoyBean: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling", Sec 2.2, 3
-and 4.1. All of these replicate something, so their placements are S,R. A rule is a set of alternatives per variable;
+and 4.1. All of these replicate something, so their placements are S,R. A rule is a set of patterns per variable;
 hybrid parallelism composes two rules step by step.
 """
 
@@ -17,12 +17,12 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.search.alternatives.labels import (
     Labels,
     batch_labels,
-    contracts_weight,
-    is_weight,
+    is_weight_or_state,
     model_labels,
-    weight_variables,
+    node_contracts_weight,
+    variables_indexing_weights,
 )
-from planner.search.alternatives.restriction import Alternatives, Rule, Wanted, best_keeping_to_alternatives
+from planner.search.alternatives.restriction import Patterns, Rule, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -34,9 +34,9 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(
-        space, lambda v: _repeated_at_all_steps(styles.data_parallel_options(v), steps), limits
+    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
+    return best_plan_keeping_to_patterns(
+        space, lambda v: _patterns_repeated_at_all_steps(styles.data_parallel_options(v), steps), limits
     )
 
 
@@ -47,9 +47,9 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(
-        space, lambda v: _repeated_at_all_steps(styles.model_parallel_options(v), steps), limits
+    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
+    return best_plan_keeping_to_patterns(
+        space, lambda v: _patterns_repeated_at_all_steps(styles.model_parallel_options(v), steps), limits
     )
 
 
@@ -60,11 +60,11 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
     cheaper of data and model parallelism.
     """
-    styles, steps = _styles_of(space.coarse), len(space.ways)
+    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
-        found[_group_sizes_text(space.ways, across)] = best_keeping_to_alternatives(
-            space, styles.data_then_model_rule(across, steps), limits
+        found[_group_sizes_text(space.ways, across)] = best_plan_keeping_to_patterns(
+            space, styles.data_then_model_parallel_rule(across, steps), limits
         )
     groups = min(found, key=lambda name: found[name].cost)
     bounds = [outcome.lower_bound for outcome in found.values()]
@@ -80,14 +80,14 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
     network without convolutions is model parallel.
     """
-    styles, steps = _styles_of(space.coarse), len(space.ways)
-    return best_keeping_to_alternatives(
-        space, lambda v: _repeated_at_all_steps(styles.wanted_by_layer(v), steps), limits
+    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
+    return best_plan_keeping_to_patterns(
+        space, lambda v: _patterns_repeated_at_all_steps(styles.options_by_part_of_network(v), steps), limits
     )
 
 
-def _repeated_at_all_steps(alternatives: Iterable[Wanted], steps: int) -> Alternatives:
-    return [[wanted] * steps for wanted in alternatives]
+def _patterns_repeated_at_all_steps(options: Iterable[Wanted], steps: int) -> Patterns:
+    return [[wanted] * steps for wanted in options]
 
 
 def _group_sizes_text(ways: Sequence[int], across: int) -> str:
@@ -100,7 +100,7 @@ def _group_sizes_text(ways: Sequence[int], across: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Styles:
-    """What a variable may do at a step under data and under model parallelism: alternatives, one for all its steps."""
+    """What a variable may do at a step under data and under model parallelism: options, one for all its steps."""
 
     coarse: CoarseGraph
     nodes: Mapping[str, Node]
@@ -118,34 +118,34 @@ class _Styles:
     def model_parallel_options(self, v: int) -> list[Wanted]:
         variable, graph = self.coarse.variables[v], self.coarse.graph
         if not isinstance(variable, TensorVariable):
-            return [{EVERYWHERE, *chain.from_iterable(map(self._model_variables, variable.members))}]
-        if any(is_weight(graph, name) for name in variable.members) and variable.shape:
+            return [{EVERYWHERE, *chain.from_iterable(map(self._variables_splitting_model, variable.members))}]
+        if any(is_weight_or_state(graph, name) for name in variable.members) and variable.shape:
             return [{Shard(dim)} for dim in range(len(variable.shape))]
-        dims = [self._model_dims.tensors.get(name, frozenset()) for name in variable.members]
+        dims = [self._model_labels.tensors.get(name, frozenset()) for name in variable.members]
         return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
 
     @cached_property
-    def _model_dims(self) -> Labels:
+    def _model_labels(self) -> Labels:
         return model_labels(self.coarse, self.batch)
 
-    def _model_variables(self, name: str) -> frozenset[str]:
+    def _variables_splitting_model(self, name: str) -> frozenset[str]:
         """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
-        own = weight_variables(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
-        return self._model_dims.nodes[name].union(own) - self.batch.nodes[name]
+        own = variables_indexing_weights(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
+        return self._model_labels.nodes[name].union(own) - self.batch.nodes[name]
 
-    def data_then_model_rule(self, across: int, steps: int) -> Rule:
+    def data_then_model_parallel_rule(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""
 
-        def rule(v: int) -> Alternatives:
+        def patterns_of_variable(v: int) -> Patterns:
             return [
                 [outer] * across + [inner] * (steps - across)
                 for outer in self.data_parallel_options(v)
                 for inner in self.model_parallel_options(v)
             ]
 
-        return rule
+        return patterns_of_variable
 
-    def wanted_by_layer(self, v: int) -> list[Wanted]:
+    def options_by_part_of_network(self, v: int) -> list[Wanted]:
         """Return what the parts of the network that the variable belongs to allow."""
         kind = "tensor" if isinstance(self.coarse.variables[v], TensorVariable) else "node"
         parts = {part for name in self.coarse.variables[v].members for part in self.parts.get((kind, name), ())}
@@ -155,14 +155,14 @@ class _Styles:
 
 
 @lru_cache(maxsize=1)
-def _styles_of(coarse: CoarseGraph) -> _Styles:
+def _styles_of_graph(coarse: CoarseGraph) -> _Styles:
     """Return the styles of a coarse graph; it is asked for again by one search after the other."""
     batch = batch_labels(coarse)
     nodes = {node.name: node for node in coarse.graph.nodes}
-    return _Styles(coarse, nodes, batch, _parallelism_of_names(coarse))
+    return _Styles(coarse, nodes, batch, _parallelism_of_nodes_and_tensors(coarse))
 
 
-def _parallelism_of_names(coarse: CoarseGraph) -> dict[Name, set[str]]:
+def _parallelism_of_nodes_and_tensors(coarse: CoarseGraph) -> dict[Name, set[str]]:
     """Return which parts every node, and every tensor that they read or write, belongs to: "data", "model" or both."""
     graph = coarse.graph
     parts: dict[Name, set[str]] = {}
@@ -172,7 +172,7 @@ def _parallelism_of_names(coarse: CoarseGraph) -> dict[Name, set[str]]:
         category = coarse.signatures[node.name].category
         if node.forward in of:
             part = of[node.forward]
-        elif contracts_weight(node, coarse.signatures[node.name], graph) and category != "convolution":
+        elif node_contracts_weight(node, coarse.signatures[node.name], graph) and category != "convolution":
             part = "model"
         else:
             part = "model" if any(made_in.get(name) == "model" for name in node.inputs) else "data"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from math import prod
 
-from planner.search.joint import best_among_candidates
+from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
 from planner.search.solver.model import DenseModel
@@ -16,35 +16,35 @@ from planner.search.space import Outcome, Space, State
 Wanted = Collection[object]
 """The placements of a tensor, or the choices of an operator, that a restriction allows at one step."""
 
-Alternatives = Sequence[Sequence[Wanted]]
+Patterns = Sequence[Sequence[Wanted]]
 """What a variable may keep to, one or the other; each says what is wanted at every step."""
 
-Rule = Callable[[int], Alternatives]
-"""The alternatives of a variable, given its number."""
+Rule = Callable[[int], Patterns]
+"""The patterns of a variable, given its number."""
 
 DIRECT_ENTRIES = 1 << 12
 """Where no table has more entries, all are made at once: bounding and pruning first would take longer than it saves."""
 
 
-def best_keeping_to_alternatives(space: Space, rule: Rule, limits: Limits) -> Outcome:
-    """Return the best plan in which every variable keeps to one of its alternatives."""
-    candidates = [_states_keeping_to_alternatives(space, v, rule(v)) for v in range(len(space.coarse.variables))]
+def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> Outcome:
+    """Return the best plan in which every variable keeps to one of its patterns."""
+    candidates = [_states_keeping_to_patterns(space, v, rule(v)) for v in range(len(space.coarse.variables))]
     scopes = (set(factor.scope) for factor in space.coarse.factors)
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
-        return best_among_candidates(space, candidates, limits)
+        return best_plan_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    return Outcome.of(
+    return Outcome.of_solution(
         domains,
         minimise(DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective())), limits),
     )
 
 
-def _states_keeping_to_alternatives(space: Space, v: int, alternatives: Alternatives) -> list[State]:
-    """Return the states that keep to one of the alternatives, of those that can be kept at most steps."""
-    steps: list[Sequence[object]] = [*space.options_by_step(v)]
+def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:
+    """Return the states that keep to one of the patterns, of those that can be kept at most steps."""
+    steps: list[Sequence[object]] = [*space.options_at_every_step(v)]
     possible: list[list[Sequence[object]]] = [
         [[option for option in options if option in at] for options, at in zip(steps, wanted, strict=True)]
-        for wanted in alternatives
+        for wanted in patterns
     ]
     most = max((sum(map(bool, kept)) for kept in possible), default=0)
     best = [kept for kept in possible if sum(map(bool, kept)) == most] or [steps]

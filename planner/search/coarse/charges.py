@@ -8,7 +8,7 @@ from itertools import combinations
 from planner.accumulate import accumulation_groups
 from planner.graph.ir import Graph
 from planner.layout import Signature
-from planner.search.costs.cost import Agreed, Cost, FetchCost, StoreCost
+from planner.search.costs.cost import AgreementSaving, Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, operand_need
 
 Charge = tuple[tuple[str, ...], str, Cost]
@@ -35,12 +35,12 @@ def charged_fetches_and_stores(
         if node.name in may_differ:
             agreeing = may_differ[node.name]
             stored_alone = StoreCost(found[agreeing[0]], 0)
-            yield agreeing, node.outputs[0], Agreed(stored_alone, len(node.inputs) - 1)
+            yield agreeing, node.outputs[0], AgreementSaving(stored_alone, len(node.inputs) - 1)
         for tensor in dict.fromkeys(node.inputs):
             operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
             needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
             reader = needs, tuple(operands) if partial else None
-            yield (node.name,), tensor, _fetch_cost(graph.tensors[tensor].shape, [reader])
+            yield (node.name,), tensor, _fetch_cost_of_readers(graph.tensors[tensor].shape, [reader])
             if node.forward is not None:
                 groups.setdefault((node.forward, tensor), {})[node.name] = reader
         if node.name not in summands:
@@ -49,13 +49,17 @@ def charged_fetches_and_stores(
     for (_, tensor), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
-                yield nodes, tensor, _fetch_cost(graph.tensors[tensor].shape, [readers[node] for node in nodes])
+                yield (
+                    nodes,
+                    tensor,
+                    _fetch_cost_of_readers(graph.tensors[tensor].shape, [readers[node] for node in nodes]),
+                )
 
 
 Reader = tuple[tuple[Need, ...], tuple[int, ...] | None]
 """A node's needs of a tensor, and the operands through which it reads it where those matter."""
 
 
-def _fetch_cost(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:
+def _fetch_cost_of_readers(shape: tuple[int, ...], readers: Sequence[Reader]) -> FetchCost:
     operands = tuple(positions for _, positions in readers if positions is not None)
     return FetchCost(shape, tuple(needs for needs, _ in readers), operands)

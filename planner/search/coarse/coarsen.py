@@ -11,13 +11,15 @@ from functools import cached_property
 from itertools import chain
 
 import tdl
+from display import Shown
 from planner.accumulate import accumulation_groups
+from planner.graph.facts import is_recomputed
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.coarse.charges import Charge, charged_fetches_and_stores
 from planner.search.coarse.disjoint import DisjointSets
-from planner.search.coarse.repeats import repeats
-from planner.search.coarse.unrolled import cells
+from planner.search.coarse.repeats import repeated_parts
+from planner.search.coarse.unrolled import cells_of_nodes
 from planner.search.costs.cost import Cost
 
 MOST_DIFFERING = 2
@@ -25,15 +27,16 @@ MOST_DIFFERING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ties:
+class Ties(Shown):
     """Which coarsening rules apply; a weight is tied to its updated self in any case.
 
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all
     are gradients or none is. `gradients`: gradients, too, with what they read of the forward pass. `updates`: the same
-    for the operators that update weights and optimizer state; it forbids keeping a weight replicated with its state
-    sharded. `unrolled`: the timesteps of one cell. `accumulation`: nodes whose results can be summed where they are
-    computed get one strategy; where more than two variables would meet, they do in any case, and what is summed has one
-    layout. `repeats`: identical layers that hang on the same shared tensors; it alone loses nothing.
+    for the operators that update weights and optimizer state, or copy weights; it forbids keeping a weight replicated
+    with its state sharded. `unrolled`: the timesteps of one cell, and whatever else occurs several times.
+    `accumulation`: nodes whose results can be summed where they are computed get one strategy; where more than two
+    variables would meet, they do in any case, and what is summed has one layout. `repeats`: identical layers that hang
+    on the same shared tensors; it alone loses nothing.
     """
 
     elementwise: bool = True
@@ -144,38 +147,40 @@ class Coarsenings:
         """Return what `coarsen` returns."""
         key = ties, partial, untied
         if key not in self._coarse:
-            self._coarse[key] = self._coarsen(key)
+            self._coarse[key] = self._coarse_graph_of_ties(key)
         return self._coarse[key]
 
-    def variables(self, ties: Ties) -> int:
+    def variable_count(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
-        return 1 + max(self._grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)
+        return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)
 
-    def _coarsen(self, key: _Key) -> CoarseGraph:
-        grouped, (ties, partial, _) = self._grouped_by_ties(key), key
-        variables = _variables(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors_of_charges(self._graph, self._all_charges(grouped.may_differ, partial), grouped.variable_of)
+    def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
+        grouped, (ties, partial, _) = self._names_grouped_by_ties(key), key
+        variables = _variables_by_number(self._graph, self._signatures, grouped.variable_of)
+        factors = _factors_of_charges(
+            self._graph, self._charges_of_graph(grouped.may_differ, partial), grouped.variable_of
+        )
         coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
-        return _without_repeats(coarse) if ties.repeats else coarse
+        return _graph_without_repeats(coarse) if ties.repeats else coarse
 
-    def _grouped_by_ties(self, key: _Key) -> _Grouped:
+    def _names_grouped_by_ties(self, key: _Key) -> _Grouped:
         if key not in self._groups:
             ties, partial, untied = key
             graph, found = self._graph, self._signatures
             sets = DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
             for tied in chain(
-                _ties_within_timestep(graph, found, ties, untied), self._timesteps if ties.unrolled else ()
+                _ties_within_timestep(graph, found, ties, untied), self._ties_of_timesteps if ties.unrolled else ()
             ):
                 sets.tie(tied)
-            may_differ = _tie_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
-            self._groups[key] = _Grouped(sets.numbered(), may_differ)
+            may_differ = _tie_operands_of_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
+            self._groups[key] = _Grouped(sets.set_numbers(), may_differ)
         return self._groups[key]
 
     @cached_property
-    def _timesteps(self) -> list[list[Name]]:
+    def _ties_of_timesteps(self) -> list[list[Name]]:
         return list(_ties_of_unrolled_cells(self._graph, self._signatures))
 
-    def _all_charges(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
+    def _charges_of_graph(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
         key = tuple(may_differ.items()), partial
         if key not in self._charges:
             self._charges[key] = list(
@@ -184,29 +189,31 @@ class Coarsenings:
         return self._charges[key]
 
 
-def _variables(graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]) -> tuple[Variable, ...]:
+def _variables_by_number(
+    graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]
+) -> tuple[Variable, ...]:
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():
         members.setdefault(v, []).append(name)
-    return tuple(_variable(graph, found, members[v]) for v in range(len(members)))
+    return tuple(_variable_of_members(graph, found, members[v]) for v in range(len(members)))
 
 
-def _variable(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -> Variable:
+def _variable_of_members(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -> Variable:
     (kind, first), plain = names[0], tuple(name for _, name in names)
     if kind == "tensor":
         return TensorVariable(plain, graph.tensors[first].shape)
     return NodeVariable(plain, found[first])
 
 
-def _without_repeats(coarse: CoarseGraph) -> CoarseGraph:
+def _graph_without_repeats(coarse: CoarseGraph) -> CoarseGraph:
     """Return the graph with one variable for all that occur at the same place of identical parts."""
     numbers: dict[object, int] = {}
     terms = [
         (factor.scope, numbers.setdefault((factor.cost, factor.weight, factor.count), len(numbers)))
         for factor in coarse.factors
     ]
-    merged = repeats(_kinds_of_variables(coarse), terms)
-    place = {v: i for i, v in enumerate(merged.kept)}
+    merged = repeated_parts(_kinds_of_variables_by_number(coarse), terms)
+    place = {v: i for i, v in enumerate(merged.variables_standing_for_themselves)}
     number = [place[v] for v in merged.stands_for]
     factors = tuple(
         Factor(tuple(number[v] for v in factor.scope), factor.cost, factor.weight * times, factor.count * times)
@@ -214,22 +221,22 @@ def _without_repeats(coarse: CoarseGraph) -> CoarseGraph:
         if times
     )
     variable_of = {name: number[v] for name, v in coarse.variable_of.items()}
-    variables = _variables(coarse.graph, coarse.signatures, variable_of)
+    variables = _variables_by_number(coarse.graph, coarse.signatures, variable_of)
     return CoarseGraph(coarse.graph, coarse.signatures, variables, factors, variable_of)
 
 
-def _kinds_of_variables(coarse: CoarseGraph) -> list[object]:
+def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
     """Return what every variable's states depend on besides its factors."""
     graph = coarse.graph
     shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
 
-    def kind(variable: Variable) -> object:
+    def kind_of_variable(variable: Variable) -> object:
         if isinstance(variable, NodeVariable):
             return variable.signature, len(variable.members)
         roles = frozenset((graph.tensors[name].role, name in shown) for name in variable.members)
         return variable.shape, len(variable.members), roles
 
-    return [kind(variable) for variable in coarse.variables]
+    return [kind_of_variable(variable) for variable in coarse.variables]
 
 
 def _ties_within_timestep(
@@ -243,7 +250,7 @@ def _ties_within_timestep(
         yield [("tensor", old), ("tensor", new)]
     updated = set(graph.updates.values())
     for node in graph.nodes:
-        updates = bool(updated.intersection(node.outputs))
+        updates = any(name in updated or graph.tensors[name].role == "weight" for name in node.outputs)
         if (ties.updates if updates else ties.elementwise) and found[node.name].description.is_elementwise:
             alike = [name for name in tensors_at_same_coordinates(node, found[node.name]) if name not in untied]
             if not updates and not ties.gradients:
@@ -253,7 +260,7 @@ def _ties_within_timestep(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> dict[str, tuple[str, ...]]:
+def _tie_operands_of_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> dict[str, tuple[str, ...]]:
     """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
 
     Returns these: by sum, a node of each variable.
@@ -289,12 +296,13 @@ def tensors_at_same_coordinates(node: Node, signature: Signature) -> list[str]:
 
 def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
     """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
-    cell_of = cells(graph, found)
+    cell_of = cells_of_nodes(graph, found)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}
     for node in graph.nodes:
         if node.name in cell_of:
-            what = cell_of[node.name], id(found[node.name]), _operands_read(node, forward)
+            read = None if is_recomputed(graph, node) else _forward_operands_read(node, forward)
+            what = cell_of[node.name], id(found[node.name]), read
             alike.setdefault(what, []).append(node)
     for nodes in alike.values():
         yield [("node", node.name) for node in nodes]
@@ -303,7 +311,7 @@ def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Ite
             yield [("tensor", name) for name in names]
 
 
-def _operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None, ...] | None:
+def _forward_operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None, ...] | None:
     """Return which of its forward node's operands a backward node reads, by its own operand; None for a forward node.
 
     It tells apart a product and the two that differentiate it, which have one signature.

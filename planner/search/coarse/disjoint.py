@@ -27,7 +27,7 @@ class DisjointSets(Generic[T]):
         for other in found[1:]:
             self._parent[self.find(other)] = self.find(found[0])
 
-    def numbered(self) -> dict[T, int]:
+    def set_numbers(self) -> dict[T, int]:
         """Return the number of every member's set, in order of first members."""
         numbers: dict[T, int] = {}
         return {member: numbers.setdefault(self.find(member), len(numbers)) for member in self._parent}

@@ -25,18 +25,18 @@ class Repeats:
     times: tuple[int, ...]
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def variables_standing_for_themselves(self) -> tuple[int, ...]:
         """The variables that act for themselves, ascending."""
         return tuple(v for v, u in enumerate(self.stands_for) if u == v)
 
 
-def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
+def repeated_parts(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
     """Return what repeats among variables of given kinds and terms of given scopes and numbers.
 
     Only variables of equal kind can stand for each other, and only terms of equal number.
     """
     hubs = _hub_variables(len(kinds), terms)
-    owner = _component_of_variables(len(kinds), terms, hubs)
+    owner = _component_by_variable(len(kinds), terms, hubs)
     mine: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
     for v, component in enumerate(owner):
@@ -48,7 +48,7 @@ def repeats(kinds: Sequence[Hashable], terms: Sequence[Term]) -> Repeats:
         if inside is not None:
             mine[owner[inside]].append(position)
     stands_for = list(range(len(kinds)))
-    for first, *others in _alike_components(kinds, terms, members, mine):
+    for first, *others in _groups_of_alike_components(kinds, terms, members, mine):
         for position in mine[first]:
             times[position] += len(others)
         for other in others:
@@ -67,7 +67,7 @@ def _hub_variables(count: int, terms: Sequence[Term]) -> set[int]:
     return {v for v, around in enumerate(neighbours) if len(around) > HUB_NEIGHBOURS}
 
 
-def _component_of_variables(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
+def _component_by_variable(count: int, terms: Sequence[Term], hubs: set[int]) -> list[int]:
     """Return every variable's component."""
     components = DisjointSets(range(count))
     for scope, _ in terms:
@@ -75,7 +75,7 @@ def _component_of_variables(count: int, terms: Sequence[Term], hubs: set[int]) -
     return [components.find(v) for v in range(count)]
 
 
-def _alike_components(
+def _groups_of_alike_components(
     kinds: Sequence[Hashable],
     terms: Sequence[Term],
     members: Mapping[int, list[int]],

@@ -21,7 +21,7 @@ Cell = Hashable
 SHARED = ("weight", "state")
 
 
-def cells(graph: Graph, signatures: Mapping[str, Signature]) -> dict[str, Cell]:
+def cells_of_nodes(graph: Graph, signatures: Mapping[str, Signature]) -> dict[str, Cell]:
     """Return, by the node's name, the cell of every node of an unrolled one; a backward node has its forward node's.
 
     Nodes of one cell and one signature correspond to each other in all timesteps.
@@ -61,13 +61,13 @@ class _Families:
             for operand, name in enumerate(node.inputs):
                 self._readers[name].append((number, operand))
         for nodes in first:
-            self._add_family(dict(enumerate(nodes)))
+            self._add_family_of_nodes(dict(enumerate(nodes)))
         self._add_families_of_readers()
         recurrent = self._recurrent_families()
         for family in recurrent:
             for members in list(self._families_read_by(family)):
                 recurrent.append(len(self._members))
-                self._add_family(members)
+                self._add_family_of_nodes(members)
                 before = len(self._members)
                 self._add_families_of_readers()
                 recurrent.extend(range(before, len(self._members)))
@@ -81,21 +81,21 @@ class _Families:
                 groups[likeness].append(number)
         return [nodes for nodes in groups.values() if len(nodes) > 1]
 
-    def _add_family(self, members: Mapping[int, int]) -> None:
+    def _add_family_of_nodes(self, members: Mapping[int, int]) -> None:
         """Add a family; what reads its results is to be looked at."""
         family = len(self._members)
         self._members.append(dict(members))
         self._family |= dict.fromkeys(members.values(), family)
         found: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
         for step, number in members.items():
-            for way, readers in self._readers_of(number).items():
+            for way, readers in self._readers_of_results(number).items():
                 for rank, reader in enumerate(readers):
                     found[way, len(readers), rank].append((step, reader))
         for alike in found.values():
             if len(alike) > 1:
                 heappush(self._waiting, (min(reader for _, reader in alike), -len(alike), alike))
 
-    def _readers_of(self, number: int) -> dict[Hashable, list[int]]:
+    def _readers_of_results(self, number: int) -> dict[Hashable, list[int]]:
         """Return the readers of a node's results by what they are alike in: where they read which result, and how."""
         found: dict[Hashable, list[int]] = defaultdict(list)
         for output, name in enumerate(self._nodes[number].outputs):
@@ -113,7 +113,7 @@ class _Families:
             members = dict(heappop(self._waiting)[2])
             new = not any(number in self._family for number in members.values())
             if new and len(members) == len(set(members.values())):
-                self._add_family(members)
+                self._add_family_of_nodes(members)
 
     def _recurrent_families(self) -> list[int]:
         """Return the families of the connected parts in which a family feeds itself."""

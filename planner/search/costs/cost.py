@@ -6,7 +6,7 @@ results are first reduced to shares and the shares fetched. All of these volumes
 the counts in `counts.py`; where no count depends on the worker they are the design's closed forms.
 
 Partial tensors: a reader that does not carry the terms on fetches all of them, so that |need| counts once per term; a
-result that stays partial is not reduced there. What goes together, no table says: `infeasible` does.
+result that stays partial is not reduced there. What goes together, no table says: `infeasibility_flags` do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from itertools import chain, combinations, product
 import numpy as np
 
 from planner.layout import Signature
-from planner.search.costs.counts import product_of_ways
-from planner.search.costs.crossings import Across, Crossings, shared_fetch_flags
+from planner.search.costs.counts import product_of_ways_by_mask
+from planner.search.costs.crossings import Crossings, FetchCrossings, shared_fetch_flags
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.landing import moved_to_store, store_crossings
+from planner.search.costs.landing import elements_moved_to_store, store_crossings
 from planner.search.costs.needs import Need
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import Volumes, volume_not_owned
@@ -42,18 +42,22 @@ class FetchCost:
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Volumes:
         """Return elements moved, [strategy of each node..., layout]."""
-        carried, sign = self._steps_carried(strategies, layouts), (-1) ** (len(self.nodes) - 1)
+        carried, sign = self._steps_carrying_tensor_by_node(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
             found = volume_not_owned(self.nodes, strategies, layouts)
             return found if sign > 0 else -found
-        terms = None if carried is None else product_of_ways(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
+        terms = (
+            None
+            if carried is None
+            else product_of_ways_by_mask(layouts.ways)[layouts.partial & ~carried[-1][..., None]]
+        )
         total: Table = np.zeros((*(len(s.states) for s in strategies), len(layouts.states)), dtype=np.int64)
         for chosen in product(*(list(_subsets_of_needs(needs)) for needs in self.nodes)):
             more = sum(len(needs) - 1 for needs in chosen)
             total += sign * (-1) ** more * volume_not_owned(chosen, strategies, layouts, terms)
         return total if carried is None else np.where(shared_fetch_flags(carried, layouts), total, 0)
 
-    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
+    def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
         """Return 1 where a node carries terms of a tensor that is not partial then, or of others but not of it.
 
         [strategy of each node..., layout]; None where nothing is infeasible.
@@ -64,7 +68,7 @@ class FetchCost:
         wrong = (carries[:, None] & ~layouts.partial) | (without[:, None] & layouts.partial)
         return _infeasibility_flags(wrong, (len(carries), len(layouts.states)))
 
-    def _steps_carried(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
+    def _steps_carrying_tensor_by_node(self, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table] | None:
         """Return, per node, [strategy]: the steps at which it carries the tensor's terms; None if never partial."""
         if not layouts.partial.any():
             return None
@@ -80,14 +84,14 @@ class FetchCost:
 
         Only the last node's fetches count: what the term says of the earlier ones cancels out.
         """
-        carried = self._steps_carried(strategies, layouts)
-        across, last = Across(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
+        carried = self._steps_carrying_tensor_by_node(strategies, layouts)
+        across, last = FetchCrossings(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
         parts = []
         for size in range(last + 1):
             for nodes in combinations(range(last), size):
                 had = [(node, need) for node in nodes for need in range(len(self.nodes[node]))]
                 for need in range(len(self.nodes[last])):
-                    parts.append(((-1) ** (last - size), across.fetch_beyond((last, need), had)))
+                    parts.append(((-1) ** (last - size), across.crossings_of_fetch_beyond((last, need), had)))
                     had.append((last, need))
         return Crossings(across.of, tuple(parts))
 
@@ -101,9 +105,9 @@ class StoreCost:
 
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy, layout]."""
-        return moved_to_store(self.signature, self.output, strategies[0], layouts)
+        return elements_moved_to_store(self.signature, self.output, strategies[0], layouts)
 
-    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
+    def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table | None:
         """Return 1 where the tensor is partial at a step that does not sum, [strategy, layout]; None if nowhere."""
         if not layouts.partial.any():
             return None
@@ -119,7 +123,7 @@ class StoreCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class AgreementSaving:
     """What alike nodes save that have one strategy, where their results add up: so many stores of one output."""
 
     store: StoreCost
@@ -128,16 +132,17 @@ class Agreed:
     def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
         """Return elements moved, [strategy of each node..., layout]."""
         found = self.store.table(strategies[:1], layouts)
-        return -self.stores * _agreement_flags(strategies) * _widened_table(found, len(strategies))
+        return -self.stores * _agreement_flags(strategies) * _table_over_more_nodes(found, len(strategies))
 
-    def infeasible(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
+    def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
         """Return None: the nodes' own costs say what does not go together."""
 
     def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
         """Return what crosses each level, of every store by itself."""
         found, agree = self.store.crossings(strategies[:1], layouts), _agreement_flags(strategies)
         parts = tuple(
-            (-sign, _widened_table(found.over_strategies(part), len(strategies)) * agree) for sign, part in found.parts
+            (-sign, _table_over_more_nodes(found.table_over_strategies(part), len(strategies)) * agree)
+            for sign, part in found.parts
         )
         return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
 
@@ -152,12 +157,12 @@ def _agreement_flags(strategies: Sequence[Strategies]) -> Table:
     return found
 
 
-def _widened_table(found: Table, nodes: int) -> Table:
+def _table_over_more_nodes(found: Table, nodes: int) -> Table:
     """Return a table [..., strategy, layout] as one over the strategies of several nodes, idle in all but the first."""
     return found.reshape(*found.shape[:-1], *(1,) * (nodes - 1), found.shape[-1])
 
 
-Cost = FetchCost | StoreCost | Agreed
+Cost = FetchCost | StoreCost | AgreementSaving
 
 
 def _subsets_of_needs(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:

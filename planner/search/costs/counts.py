@@ -23,13 +23,13 @@ from planner.layout.split import REMEMBERED, Runs, chosen_runs, digits, iteratio
 Counts = NDArray[np.int64]
 
 
-def steps_of(mask: int) -> tuple[int, ...]:
+def steps_of_mask(mask: int) -> tuple[int, ...]:
     """Return the steps whose bits are set."""
     return tuple(step for step in range(mask.bit_length()) if mask >> step & 1)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def product_of_ways(ways: tuple[int, ...]) -> Counts:
+def product_of_ways_by_mask(ways: tuple[int, ...]) -> Counts:
     """Return [mask]: the product of the ways of the mask's steps."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
@@ -48,16 +48,16 @@ def first_replica_flags(ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
+def leaf_range_by_worker(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
     runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
     return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def held_counts(extent: int, ways: tuple[int, ...]) -> Counts:
+def counts_held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    bounds = leaf_ranges(extent, ways)
+    bounds = leaf_range_by_worker(extent, ways)
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
@@ -66,9 +66,9 @@ def held_counts(extent: int, ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def overlap_counts(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
+def counts_of_set_held(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
-    bounds = leaf_ranges(extent, ways)
+    bounds = leaf_range_by_worker(extent, ways)
     inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
     for worker, runs in enumerate(sets):
         for start, stop in runs:
@@ -96,7 +96,9 @@ class Reach:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def interned_reach(extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]) -> Reach:
+def interned_reach_of_indices(
+    extent: int, indices: tuple[tdl.Index, ...], extents: tuple[tuple[str, int], ...]
+) -> Reach:
     """Return the one Reach of these values."""
     plain = None
     if len(indices) == 1 and isinstance(indices[0], tdl.Affine) and indices[0].is_plain:
@@ -112,11 +114,11 @@ Chosen = tuple[int, ...]
 def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
-    steps = steps_of(reduce(int.__or__, chosen, 0))
+    steps = steps_of_mask(reduce(int.__or__, chosen, 0))
 
-    def one(worker: int) -> Runs:
+    def runs_of_worker(worker: int) -> Runs:
         runs = {
-            name: iteration_runs(extents[name], steps_of(mask), ways, worker)
+            name: iteration_runs(extents[name], steps_of_mask(mask), ways, worker)
             for name, mask in zip(extents, chosen, strict=True)
             if mask
         }
@@ -126,12 +128,12 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> t
     alike = [tuple(digits(ways, worker)[step] for step in steps) for worker in range(prod(ways))]
     for worker, key in enumerate(alike):
         if key not in found:
-            found[key] = one(worker)
+            found[key] = runs_of_worker(worker)
     return tuple(found[key] for key in alike)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def common_counts(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
+def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 
     All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps.
@@ -142,10 +144,10 @@ def common_counts(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]
     plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
     other = [(need, chosen) for need, chosen in active if need.plain is None]
     if not other:
-        return np.asarray(held_counts(extent, ways)[masks | plain])
-    sets = reduce(_intersection_of_all, (_reached_index_sets(need, chosen, ways) for need, chosen in other))
-    return np.asarray(overlap_counts(extent, ways, sets)[masks | plain])
+        return np.asarray(counts_held(extent, ways)[masks | plain])
+    sets = reduce(_runs_in_both_by_worker, (_reached_index_sets(need, chosen, ways) for need, chosen in other))
+    return np.asarray(counts_of_set_held(extent, ways, sets)[masks | plain])
 
 
-def _intersection_of_all(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
+def _runs_in_both_by_worker(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
     return tuple(map(intersect_runs, one, other))

@@ -16,9 +16,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.counts import leading_step_masks, product_of_ways
+from planner.search.costs.counts import leading_step_masks, product_of_ways_by_mask
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Need, demands_of_classes, need_classes
+from planner.search.costs.needs import Need, demands_of_classes, strategy_classes_by_need
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import volume_within_holdings
 
@@ -39,14 +39,14 @@ class Crossings:
         """Return elements across each level, [level, class of each node..., layout]."""
         return sum((sign * part for sign, part in self.parts[1:]), self.parts[0][0] * self.parts[0][1])
 
-    def over_strategies(self, table: Table) -> Table:
+    def table_over_strategies(self, table: Table) -> Table:
         """Return a table over classes as one over strategies; its last axes are [class of each node..., layout]."""
         for axis, of in enumerate(reversed(self.of), start=2):
             table = table.take(of if table.shape[-axis] > 1 else np.zeros_like(of), axis=-axis)
         return table
 
 
-class Across:
+class FetchCrossings:
     """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
 
     A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy; `carried` are
@@ -61,14 +61,14 @@ class Across:
         carried: Sequence[Table] | None,
     ) -> None:
         more = [()] * len(nodes) if carried is None else [(steps,) for steps in carried]
-        classes = [need_classes(*one) for one in zip(nodes, strategies, more, strict=True)]
+        classes = [strategy_classes_by_need(*one) for one in zip(nodes, strategies, more, strict=True)]
         self.of = tuple(axis.of for axis in classes)
         self._terms_read: Table | int = 1
         self._together: Table | int = 1
         if carried is not None:
             kept = [axis.masks[:, -1] for axis in classes]
             after = ~leading_step_masks(layouts.ways).reshape(-1, *(1,) * (len(nodes) + 1))
-            self._terms_read = product_of_ways(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
+            self._terms_read = product_of_ways_by_mask(layouts.ways)[layouts.partial & ~kept[-1][:, None] & after]
             self._together = shared_fetch_flags(kept, layouts).astype(np.int64)
         self._terms = [demands_of_classes(needs, axis.masks) for needs, axis in zip(nodes, classes, strict=True)]
         self._layouts = layouts
@@ -78,13 +78,15 @@ class Across:
         self._at = at.reshape(groups.shape[1:])
         self._found: dict[frozenset[tuple[int, int]], Table] = {}
 
-    def fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
+    def crossings_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
         """Return the fetch of what is in a need and in none of those had before."""
         subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
-        parts = [(-1) ** len(others) * self._fetch_of_common(frozenset((need, *others))) for others in subsets]
+        parts = [
+            (-1) ** len(others) * self._crossings_of_common_fetch(frozenset((need, *others))) for others in subsets
+        ]
         return np.asarray(reduce(np.add, parts) * self._together)
 
-    def _fetch_of_common(self, needs: frozenset[tuple[int, int]]) -> Table:
+    def _crossings_of_common_fetch(self, needs: frozenset[tuple[int, int]]) -> Table:
         """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
         if needs not in self._found:
             self._found[needs] = self._fetch_of_common_needs(needs)

@@ -24,7 +24,7 @@ from planner.layout import (
     eligible,
 )
 from planner.layout.split import REMEMBERED, first_eligible
-from planner.search.costs.counts import held_counts
+from planner.search.costs.counts import counts_held
 
 Masks = NDArray[np.int64]
 
@@ -69,17 +69,17 @@ class Strategies:
     @property
     def steps_carrying_terms(self) -> Masks:
         """Return [state]: the steps at which terms of partial operands are carried."""
-        return self._steps_choosing_any(choice for choice in self.masks if operands_carried(choice))
+        return self._steps_choosing_any(choice for choice in self.masks if operands_carried_by_choice(choice))
 
     def steps_carrying_operands(self, operands: Sequence[int]) -> tuple[Masks, Masks]:
         """Return [state] twice: the steps that carry terms of some of these operands, and those that leave some out."""
         some = self._steps_choosing_any(
-            choice for choice in self.masks if operands_carried(choice).intersection(operands)
+            choice for choice in self.masks if operands_carried_by_choice(choice).intersection(operands)
         )
         without = (
             choice
             for choice in self.masks
-            if operands_carried(choice) and not operands_carried(choice).issuperset(operands)
+            if operands_carried_by_choice(choice) and not operands_carried_by_choice(choice).issuperset(operands)
         )
         return some, self._steps_choosing_any(without)
 
@@ -98,32 +98,32 @@ Option = TypeVar("Option", Placement, str)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def layouts_of(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
+def layouts_domain(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
     masks = _step_masks_of_options(states)
-    sharded = np.array([masks.get(Shard(dim), _no_steps(states)) for dim in range(len(shape))], dtype=np.int64)
+    sharded = np.array([masks.get(Shard(dim), _masks_of_no_steps(states)) for dim in range(len(shape))], dtype=np.int64)
     sharded = sharded.reshape(len(shape), len(states))
-    order = _order_by_largest_part(len(states), zip(shape, sharded, strict=True), ways)
+    order = _order_of_states_by_largest_part(len(states), zip(shape, sharded, strict=True), ways)
     partial = masks.get(PARTIAL, np.zeros(1, dtype=np.int64))
     ordered = tuple(states[state] for state in order)
-    replicated = masks.get(REPLICATE, _no_steps(states))
+    replicated = masks.get(REPLICATE, _masks_of_no_steps(states))
     return Layouts(
         shape, ways, ordered, sharded[:, order], replicated[order], partial[order] if len(partial) > 1 else partial
     )
 
 
-def strategies_of(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
+def strategies_domain(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
     """Return the one Strategies of these states, ordered by largest part, then as given."""
-    return _interned_strategies(tuple(signature.extents.items()), ways, states)
+    return _interned_strategies_domain(tuple(signature.extents.items()), ways, states)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _interned_strategies(
+def _interned_strategies_domain(
     extents: tuple[tuple[str, int], ...], ways: tuple[int, ...], states: tuple[Strategy, ...]
 ) -> Strategies:
     masks = _step_masks_of_options(states)
     split = ((extent, masks[name]) for name, extent in extents if name in masks)
-    order = _order_by_largest_part(len(states), split, ways)
+    order = _order_of_states_by_largest_part(len(states), split, ways)
     ordered = tuple(states[state] for state in order)
     return Strategies(ways, ordered, {choice: masks[choice][order] for choice in sorted(masks)})
 
@@ -136,28 +136,30 @@ def _step_masks_of_options(states: Sequence[Sequence[Option]]) -> dict[Option, M
     return {option: (chosen == number) @ steps for option, number in numbers.items()}
 
 
-def _no_steps(states: Sequence[object]) -> Masks:
+def _masks_of_no_steps(states: Sequence[object]) -> Masks:
     return np.zeros(len(states), dtype=np.int64)
 
 
-def _order_by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]) -> NDArray[np.intp]:
+def _order_of_states_by_largest_part(
+    states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]
+) -> NDArray[np.intp]:
     """Return the states in order of what the worker has that has most, then as given.
 
     `split` are extents, each with the steps [state] at which it is split.
     """
     parts = np.ones((states, prod(ways)), dtype=np.int64)
     for extent, mask in split:
-        parts = parts * held_counts(extent, ways)[mask]
+        parts = parts * counts_held(extent, ways)[mask]
     return np.argsort(parts.max(axis=1), kind="stable")
 
 
-def carrying_choice(operands: Iterable[int]) -> str:
+def choice_carrying_operands(operands: Iterable[int]) -> str:
     """Return the choice by which a node carries terms of these operands, such as `+{0,1}`; in a plan it is `+`."""
     return f"{TERMS}{{{','.join(map(str, sorted(operands)))}}}"
 
 
 @lru_cache(maxsize=REMEMBERED)
-def operands_carried(choice: str) -> frozenset[int]:
+def operands_carried_by_choice(choice: str) -> frozenset[int]:
     """Return the operands whose terms a choice carries; none if it is a variable or `*`."""
     if not choice.startswith(TERMS):
         return frozenset()
@@ -165,7 +167,7 @@ def operands_carried(choice: str) -> frozenset[int]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def placements_at(
+def placements_at_step(
     shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
 ) -> tuple[Placement, ...]:
     """Return a tensor's candidate placements at a step; replicated where nothing else is possible."""
@@ -174,7 +176,7 @@ def placements_at(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def choices_at(
+def choices_at_step(
     signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool, everywhere: bool = False
 ) -> tuple[str, ...]:
     """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible.

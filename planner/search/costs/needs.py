@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout import Signature
 from planner.layout.split import REMEMBERED
-from planner.search.costs.counts import Reach, interned_reach
+from planner.search.costs.counts import Reach, interned_reach_of_indices
 from planner.search.costs.domains import Strategies
 from planner.search.costs.tables import Table
 
@@ -31,7 +31,7 @@ def operand_need(signature: Signature, operand: int) -> Need:
     )
 
 
-def output_reach(signature: Signature, output: int) -> Need:
+def output_landing(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index
     return tuple(
@@ -43,7 +43,7 @@ def output_reach(signature: Signature, output: int) -> Need:
 def _reach_of_indices(signature: Signature, extent: int, indices: tuple[tdl.Index, ...]) -> Reach:
     names = (() if isinstance(index, tdl.Whole) else index.variables for index in indices)
     variables = dict.fromkeys(chain.from_iterable(names))
-    return interned_reach(extent, indices, tuple((name, signature.extents[name]) for name in variables))
+    return interned_reach_of_indices(extent, indices, tuple((name, signature.extents[name]) for name in variables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Classes:
     masks: Table
 
 
-def classes_of(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
+def classes_of_equal_columns(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
     """Return the classes of states that do not differ in any of the columns [state]."""
     numbers: dict[tuple[int, ...], int] = {}
     rows = zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * states
@@ -63,10 +63,10 @@ def classes_of(columns: Sequence[NDArray[np.int64]], states: int) -> Classes:
     return Classes(np.array(of, dtype=np.intp), masks)
 
 
-def need_classes(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> Classes:
+def strategy_classes_by_need(needs: tuple[Need, ...], strategies: Strategies, more: Sequence[Table] = ()) -> Classes:
     """Return the classes of strategies: a column per variable of each need's dimensions, and more."""
     names = [name for need in needs for dimension in need for name in dimension.variables]
-    return classes_of([*map(strategies.steps_choosing, names), *more], len(strategies.states))
+    return classes_of_equal_columns([*map(strategies.steps_choosing, names), *more], len(strategies.states))
 
 
 Demand = tuple[tuple[Reach, tuple[int, ...]], ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import sha256
 from math import prod
 from typing import Any, TypeVar
@@ -55,14 +56,6 @@ class Tables:
         """Return part of a table; the rest of a large one is not touched."""
         return _unpacked_table(self._arrays[number][index])
 
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all distinct tables."""
-        return sum(array.nbytes for array in self._arrays)
-
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
         packed = _packed_table(np.asarray(array, dtype=np.int64, order="C"))
@@ -73,7 +66,7 @@ class Tables:
             self._arrays.append(packed)
         return number
 
-    def remembered_numbers(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
+    def remembered_tables(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
         """Return the numbers of the tables computed under this key, computing them the first time."""
         found = self._computed.get(key)
         if found is None:
@@ -82,54 +75,43 @@ class Tables:
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
-
-        def compute() -> Iterable[Table]:
-            total = self[terms[0][0]] * terms[0][1]
-            for number, weight in terms[1:]:
-                total = total + self[number] * weight
-            yield total
-
-        return self.remembered_numbers(("sum", terms), compute)[0]
+        parts = (self[number] * weight for number, weight in terms)
+        return self.remembered_tables(("sum", terms), lambda: [reduce(np.add, parts)])[0]
 
     def sum_of_terms(self, terms: Shape, rank: int) -> int:
         """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""
         if len(terms) == 1:
             return terms[0][0]
-
-        def compute() -> Iterable[Table]:
-            yield _sum_of_views([spread_axes(self[number], positions, rank) for number, positions in terms])
-
-        return self.remembered_numbers(("added", terms), compute)[0]
+        views = (table_with_axes_spread(self[number], positions, rank) for number, positions in terms)
+        return self.remembered_tables(("added", terms), lambda: [reduce(np.add, views)])[0]
 
     def with_axes_arranged(self, number: int, positions: Scope) -> int:
         """Return the table with axis i moved to position positions[i]; axes of equal position become their diagonal."""
         order = sorted(set(positions))
         if list(positions) == order:
             return number
-
-        def compute() -> Iterable[Table]:
-            yield np.einsum(self[number], list(positions), order)
-
-        return self.remembered_numbers(("arranged", number, positions), compute)[0]
+        return self.remembered_tables(
+            ("arranged", number, positions), lambda: [np.einsum(self[number], list(positions), order)]
+        )[0]
 
     def restricted_to_states(self, number: int, kept: tuple[tuple[int, ...] | None, ...]) -> int:
         """Return the table restricted, along each axis, to the kept states (None: all)."""
         if all(states is None for states in kept):
             return number
 
-        def compute() -> Iterable[Table]:
+        def restricted_table() -> Iterable[Table]:
             array = self[number]
             for axis, states in enumerate(kept):
                 if states is not None:
                     array = array.take(states, axis=axis)
             yield array
 
-        return self.remembered_numbers(("taken", number, kept), compute)[0]
+        return self.remembered_tables(("taken", number, kept), restricted_table)[0]
 
     def minimum_over_other_axes(self, number: int, kept: Scope, parts: int) -> int:
         """Return the minimum over all axes but the kept ones, divided by `parts` and rounded down."""
         others = tuple(axis for axis in range(self[number].ndim) if axis not in kept)
-        return self.remembered_numbers(
+        return self.remembered_tables(
             ("lowest", number, kept, parts), lambda: [self[number].min(axis=others) // parts]
         )[0]
 
@@ -141,7 +123,7 @@ class Tables:
 
     def _split_into_parts(self, number: int) -> tuple[tuple[Scope, int], ...]:
         array = self[number]
-        axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _is_idle_axis(array, axis)]
+        axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and not _is_axis_idle(array, axis)]
         reduced = array[tuple(slice(None) if axis in axes else 0 for axis in range(array.ndim))]
         if len(axes) == 2 and reduced.size <= SPLIT_ELEMENTS:
             rows, columns = reduced[:, 0], reduced[0] - reduced[0, 0]
@@ -154,16 +136,17 @@ class Tables:
 
         It is the least of all, and the number of the table of what each is beyond.
         """
-        least, beyond = self.remembered_numbers(
-            ("minimum", terms, sizes), lambda: _least_and_table_beyond(self._minimum_of_sum(terms, sizes))
+        least, beyond = self.remembered_tables(
+            ("minimum", terms, sizes),
+            lambda: _least_and_table_of_excess(self._minimum_over_first_axis_of_sum(terms, sizes)),
         )
         return int(self[least]), beyond
 
-    def _minimum_of_sum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
-        views = [spread_axes(self._arrays[number], positions, len(sizes)) for number, positions in terms]
+    def _minimum_over_first_axis_of_sum(self, terms: Shape, sizes: tuple[int, ...]) -> Table:
+        views = [table_with_axes_spread(self._arrays[number], positions, len(sizes)) for number, positions in terms]
         if prod(sizes) <= SMALL_ELEMENTS:
             return np.asarray(
-                np.broadcast_to(_sum_of_views([_unpacked_table(view) for view in views]), sizes).min(axis=0)
+                np.broadcast_to(reduce(np.add, [_unpacked_table(view) for view in views]), sizes).min(axis=0)
             )
         return _blockwise_minimum(views, sizes)
 
@@ -186,30 +169,23 @@ def _unpacked_table(array: Packed) -> Table:
     return np.asarray(array, dtype=np.int64)
 
 
-def _least_and_table_beyond(array: Table) -> tuple[Table, Table]:
+def _least_and_table_of_excess(array: Table) -> tuple[Table, Table]:
     """Return the least of a table, and the table of what each is beyond."""
     least = array.min()
     return least, np.subtract(array, least, out=array)
 
 
-def _is_idle_axis(array: Table, axis: int) -> bool:
+def _is_axis_idle(array: Table, axis: int) -> bool:
     first = array.take([0], axis=axis)
     return bool((array == first).all())
 
 
-def spread_axes(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
+def table_with_axes_spread(array: AnyTable, positions: Scope, rank: int) -> AnyTable:
     """Return a view of a table whose axes lie at given positions among `rank`, of length 1 elsewhere."""
     shape = [1] * rank
     for position, size in zip(positions, array.shape, strict=True):
         shape[position] = size
     return array.transpose(sorted(range(array.ndim), key=positions.__getitem__)).reshape(shape)  # type: ignore[return-value]
-
-
-def _sum_of_views(views: Sequence[Table]) -> Table:
-    total = views[0]
-    for view in views[1:]:
-        total = total + view
-    return total
 
 
 def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table:
@@ -270,7 +246,7 @@ def _least_sum_over_states(blocks: Sequence[_Block], base: Table, shape: tuple[i
     """Return the minimum over states of base + blocks; states whose least is too much are not tried."""
     if not blocks:
         return np.full(shape, base.min())
-    low = base + _sum_of_views([block.low for block in blocks])
+    low = base + reduce(np.add, [block.low for block in blocks])
     best = np.full(shape, np.iinfo(np.int64).max)
     total = np.empty(shape, dtype=np.int64)
     for tried, state in enumerate(np.argsort(low, kind="stable").tolist()):

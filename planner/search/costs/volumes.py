@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.counts import Counts, common_counts
+from planner.search.costs.counts import Counts, counts_of_common_reach_held
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.needs import Demand, Need, demands_of_classes, need_classes
+from planner.search.costs.needs import Demand, Need, demands_of_classes, strategy_classes_by_need
 from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 Volumes = NDArray[np.int32] | Table
@@ -36,7 +36,7 @@ def volume_not_owned(
     if rank == 0:
         again = np.int64(0) if times is None else (times - 1) * prod(layouts.ways)
         return np.broadcast_to(again, shape)
-    axes = [need_classes(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
+    axes = [strategy_classes_by_need(needs, domain) for needs, domain in zip(chosen, strategies, strict=True)]
     terms = [demands_of_classes(needs, classes.masks) for needs, classes in zip(chosen, axes, strict=True)]
     whole = np.concatenate([layouts.sharded, np.zeros((rank, 1), dtype=np.int64)], axis=1)
     total = volume_within_holdings(terms, whole, layouts.ways)
@@ -52,7 +52,7 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
     sizes = [len(axis[0]) for axis in axes]
-    tables = [joint_counts([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    tables = [counts_by_class_of_each_axis([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
     shape = (*sizes, masks.shape[1])
     large = prod(shape) > LARGE_ELEMENTS
     fits = large and prod(int(counts.max()) for _, counts in tables) * prod(ways) <= np.iinfo(np.int32).max
@@ -74,7 +74,9 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     return found
 
 
-def joint_counts(axes: Sequence[list[Demand]], ways: tuple[int, ...]) -> tuple[list[NDArray[np.intp]], Counts]:
+def counts_by_class_of_each_axis(
+    axes: Sequence[list[Demand]], ways: tuple[int, ...]
+) -> tuple[list[NDArray[np.intp]], Counts]:
     """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
 
     The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
@@ -84,12 +86,12 @@ def joint_counts(axes: Sequence[list[Demand]], ways: tuple[int, ...]) -> tuple[l
         numbers: dict[Demand, int] = {}
         inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
         distinct.append(list(numbers))
-    tables = [common_counts(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
+    tables = [counts_of_common_reach_held(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
     counts = np.stack(tables).reshape(*map(len, distinct), *tables[0].shape)
-    return inverses, without_equal_workers(counts)
+    return inverses, counts_with_equal_workers_merged(counts)
 
 
-def without_equal_workers(counts: Counts) -> Counts:
+def counts_with_equal_workers_merged(counts: Counts) -> Counts:
     """Return counts [..., worker] with one entry for all workers where theirs are equal."""
     return counts[..., :1] if bool((counts == counts[..., :1]).all()) else counts
 

@@ -30,16 +30,11 @@ class Objective(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        ...
-
-    @property
     def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
         ...
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the tables whose sum is the cost of a choice of states; a factor's axes are in its scope's order."""
         ...
 
@@ -51,11 +46,6 @@ class Extended:
     objective: Objective
 
     @property
-    def name(self) -> str:
-        """What `--objective` calls it."""
-        return self.objective.name
-
-    @property
     def allows_everywhere(self) -> bool:
         """Whether any operator may be computed by all workers at a step."""
         return self.objective.allows_everywhere
@@ -65,25 +55,26 @@ class Extended:
 class Bytes:
     """Bytes that move in one iteration, summed over workers."""
 
-    name: str = "bytes"
     allows_everywhere: bool = False
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield every factor's bytes."""
         for factor in coarse.factors:
-            strategies, layouts, key = factor_domains(factor, domains)
-            numbers = tables.remembered_numbers(key, partial(_bytes_table, factor, strategies, layouts))
+            strategies, layouts, key = domains_of_factor(factor, domains)
+            numbers = tables.remembered_tables(key, partial(_tables_of_bytes_moved, factor, strategies, layouts))
             yield Priced(factor.scope, numbers[0], factor.weight)
 
 
 BYTES = Bytes()
 
 
-def _bytes_table(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _tables_of_bytes_moved(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     return [np.asarray(factor.cost.table(strategies, layouts), dtype=np.int64)]
 
 
-def factor_domains(factor: Factor, domains: Sequence[Domain]) -> tuple[list[Strategies], Layouts, tuple[object, ...]]:
+def domains_of_factor(
+    factor: Factor, domains: Sequence[Domain]
+) -> tuple[list[Strategies], Layouts, tuple[object, ...]]:
     """Return the domains of a factor's nodes and of its tensor, and a key that is equal for equal tables."""
     of_scope = tuple(domains[v] for v in factor.scope)
     strategies = [domain for domain in of_scope if isinstance(domain, Strategies)]

@@ -21,9 +21,9 @@ from planner.layout import Signature
 from planner.layout.products import contraction
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
-from planner.search.costs.counts import common_counts, held_counts, steps_of
+from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Strategies
-from planner.search.costs.needs import Need, operand_need, output_reach
+from planner.search.costs.needs import Need, operand_need, output_landing
 from topologies import Device, Kernel, Machine
 
 Seconds = NDArray[np.float64]
@@ -54,7 +54,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
         variable = coarse.variables[v]
         if v in working and isinstance(variable, NodeVariable):
             inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
-            dtype = next((dtype for dtype in outputs if dtype.startswith("float")), outputs[0])
+            dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
             found[v, NodeKernel(variable.signature, items[0], items[1], dtype)] += 1
     return ((v, kernel, count) for (v, kernel), count in found.items())
@@ -69,7 +69,7 @@ class Worker:
     memory: float
 
     @property
-    def kind(self) -> tuple[str, float, float]:
+    def speed_key(self) -> tuple[str, float, float]:
         """What workers that are equally fast share."""
         return self.device.type, self.processor, self.memory
 
@@ -85,14 +85,14 @@ class Worker:
         knee_s = self.device.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
         return max(self.device.launch_latency_s + knee_s, self.device.host_launch_s)
 
-    def seconds(self, kernel: Kernel, calls: float, share: float) -> float:
+    def kernel_seconds(self, kernel: Kernel, calls: float, share: float) -> float:
         """Return the time of so many calls of a share of a kernel, the host's if that is longer."""
         device = self.device
         alone_s = share * device.kernel_s(kernel, self.processor, self.memory)
         return calls * max(alone_s + device.launch_latency_s, device.host_launch_s)
 
 
-def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
+def workers_of_machine(machine: Machine, count: int) -> tuple[Worker, ...]:
     """Return the first `count` devices of a machine as workers that compute at the same time."""
     devices = machine.devices[:count]
     cores: Counter[int | None] = Counter()
@@ -101,13 +101,13 @@ def workers_of(machine: Machine, count: int) -> tuple[Worker, ...]:
         cores[device.processor] += device.cores  # type: ignore[assignment]
         bandwidth[device.memory] += device.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
 
-    def one(device: Device) -> Worker:
+    def worker_on_device(device: Device) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity
         shared = None if device.processor is None else machine.resources[device.processor].capacity
         processor = 1.0 if shared is None else max(1.0, cores[device.processor] / shared)
         return Worker(device, processor, max(1.0, bandwidth[device.memory] / bus))
 
-    return tuple(map(one, devices))
+    return tuple(map(worker_on_device, devices))
 
 
 def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
@@ -118,11 +118,11 @@ def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tu
     groups = prod(strategies.ways)
     share = groups / len(workers)
     firsts = workers[:: len(workers) // groups]
-    kinds = {worker.kind: worker for worker in firsts}
-    kind_of = np.array([list(kinds).index(worker.kind) for worker in firsts])
+    kinds = {worker.speed_key: worker for worker in firsts}
+    kind_of = np.array([list(kinds).index(worker.speed_key) for worker in firsts])
     columns = [
         kind_of,
-        _kernel_calls(node, strategies),
+        _kernel_call_counts(node, strategies),
         _operation_counts(node, strategies),
         _bytes_touched(node, strategies),
         *_call_extents(node, strategies),
@@ -141,16 +141,16 @@ def _seconds(node: NodeKernel, worker: Worker, row: Sequence[float], share: floa
     found = contraction(node.signature)
     product = None if found is None else found.product(dict(zip(found.roles, map(int, extents), strict=True)))
     kernel = Kernel(node.signature.category, node.dtype, operations / calls, nbytes / calls, product)
-    return worker.seconds(kernel, calls, share)
+    return worker.kernel_seconds(kernel, calls, share)
 
 
 def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
     """Return [state, worker] for every variable of a product: the iterations of a call, the mean where calls differ."""
     signature, found = node.signature, contraction(node.signature)
     masks = {name: strategies.steps_choosing(name) for name in (found.roles if found else ())}
-    extents = {name: held_counts(signature.extents[name], strategies.ways)[mask] for name, mask in masks.items()}
+    extents = {name: counts_held(signature.extents[name], strategies.ways)[mask] for name, mask in masks.items()}
     for name in signature.description.contiguous.intersection(extents):
-        runs = _run_counts(signature.extents[name], strategies.ways)[masks[name]]
+        runs = _counts_of_contiguous_runs(signature.extents[name], strategies.ways)[masks[name]]
         extents[name] = -(-extents[name] // np.maximum(runs, 1))
     return [extent.astype(np.float64) for extent in extents.values()]
 
@@ -158,7 +158,7 @@ def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
 def _operation_counts(node: NodeKernel, strategies: Strategies) -> PerWorker:
     description, extents = node.signature.description, node.signature.extents
     iterations = {
-        name: held_counts(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
+        name: counts_held(extent, strategies.ways)[strategies.steps_choosing(name)] for name, extent in extents.items()
     }
     total = np.zeros((len(strategies.states), prod(strategies.ways)))
     for count, names in description.work.terms:
@@ -173,7 +173,7 @@ def _bytes_touched(node: NodeKernel, strategies: Strategies) -> PerWorker:
         for operand, item in enumerate(node.inputs)
     ]
     parts += [
-        item * _elements_reached(output_reach(signature, output), strategies)
+        item * _elements_reached(output_landing(signature, output), strategies)
         for output, item in enumerate(node.outputs)
     ]
     return np.asarray(sum(parts), dtype=np.float64)
@@ -185,25 +185,29 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
     for dimension in need:
         masks = np.array([strategies.steps_choosing(name) for name in dimension.variables], dtype=np.int64)
         chosen, of = np.unique(masks.reshape(len(masks), len(strategies.states)), axis=1, return_inverse=True)
-        counts = [common_counts(((dimension, tuple(column)),), strategies.ways)[0] for column in chosen.T.tolist()]
+        counts = [
+            counts_of_common_reach_held(((dimension, tuple(column)),), strategies.ways)[0]
+            for column in chosen.T.tolist()
+        ]
         total *= np.stack(counts)[of.reshape(-1)]
     return total
 
 
-def _kernel_calls(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
+def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
     """Return [state, worker]: one call per contiguous run of the variables that need them."""
     total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
     for name in node.signature.description.contiguous:
-        total *= _run_counts(node.signature.extents[name], strategies.ways)[strategies.steps_choosing(name)]
+        counts = _counts_of_contiguous_runs(node.signature.extents[name], strategies.ways)
+        total *= counts[strategies.steps_choosing(name)]
     return total
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _run_counts(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
+def _counts_of_contiguous_runs(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
     """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
     return np.array(
         [
-            [len(iteration_runs(extent, steps_of(mask), ways, worker)) for worker in range(prod(ways))]
+            [len(iteration_runs(extent, steps_of_mask(mask), ways, worker)) for worker in range(prod(ways))]
             for mask in range(1 << len(ways))
         ],
         dtype=np.int64,

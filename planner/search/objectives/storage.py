@@ -17,14 +17,14 @@ from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Extended, Priced
 
 
-def resident_bytes(coarse: CoarseGraph) -> Mapping[int, int]:
+def resident_item_bytes_by_variable(coarse: CoarseGraph) -> Mapping[int, int]:
     """Return what is stored at an iteration's fullest moment in every plan: bytes per element, by variable.
 
     That is every input, weight and state, and the results that were made before and are read after. Two units of
     computation lie between, so that they lie where they are stored and nowhere else; results that only add to a sum,
     and updated weights, which take their old selves' place, are left out.
     """
-    graph, spans = coarse.graph, _storage_spans(coarse)
+    graph, spans = coarse.graph, _storage_spans_of_results(coarse)
     moments = max((last for _, last in spans.values()), default=0) + 1
     alive = np.zeros(moments + 1, dtype=np.int64)
     for name, (first, last) in spans.items():
@@ -40,7 +40,7 @@ def resident_bytes(coarse: CoarseGraph) -> Mapping[int, int]:
     return found
 
 
-def _storage_spans(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
+def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
     """Return the first and the last moment at which a result is certainly stored, where there is one.
 
     Moments are counted by operators that are a unit of their own in every plan. A reader that shares its fetch with an
@@ -77,24 +77,24 @@ class PricedStorage(Extended):
     price: int
     items: Mapping[int, int]
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the price of what is stored."""
-        for priced in self.objective.terms(coarse, domains, tables):
+        for priced in self.objective.priced_tables(coarse, domains, tables):
             yield Priced(priced.scope, priced.table, priced.times << self.shift)
         for item_of, item in self.items.items():
             v = coarse.variable_of["tensor", self.coarse.variables[item_of].members[0]]
-            yield Priced((v,), _stored_table(domains[v], tables), self.price * item)
+            yield Priced((v,), _table_of_stored_elements(domains[v], tables), self.price * item)
 
 
-def least_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables: Tables) -> int:
+def least_bytes_stored(items: Mapping[int, int], domains: Mapping[int, Domain], tables: Tables) -> int:
     """Return the fewest bytes that all workers together store of these variables, whatever states they choose."""
-    return sum(item * int(tables[_stored_table(domains[v], tables)].min()) for v, item in items.items())
+    return sum(item * int(tables[_table_of_stored_elements(domains[v], tables)].min()) for v, item in items.items())
 
 
-def _stored_table(domain: Domain, tables: Tables) -> int:
+def _table_of_stored_elements(domain: Domain, tables: Tables) -> int:
     if not isinstance(domain, Layouts):
         raise TypeError("only tensors are stored")
-    return tables.remembered_numbers(("stored", domain), partial(_stored_elements, domain))[0]
+    return tables.remembered_tables(("stored", domain), partial(_stored_elements, domain))[0]
 
 
 def _stored_elements(layouts: Layouts) -> list[Table]:

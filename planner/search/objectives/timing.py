@@ -17,10 +17,16 @@ import numpy as np
 
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost
-from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_of
+from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain
 from planner.search.costs.tables import Table, Tables
-from planner.search.objectives.objective import Priced, factor_domains
-from planner.search.objectives.roofline import NodeKernel, Worker, kernels_of_nodes, slowest_worker_seconds, workers_of
+from planner.search.objectives.objective import Priced, domains_of_factor
+from planner.search.objectives.roofline import (
+    NodeKernel,
+    Worker,
+    kernels_of_nodes,
+    slowest_worker_seconds,
+    workers_of_machine,
+)
 from topologies import Machine, levels
 
 COPIES = 2
@@ -46,66 +52,71 @@ class Time:
     tick_s: float
     byte_ticks: tuple[int, ...]
     latency_ticks: tuple[int, ...]
-    name: str = "time"
     allows_everywhere: bool = True
 
-    def terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the time of bytes that move, of latencies, and of every node's computation."""
         for factor in coarse.factors:
-            moving, waiting = self._transfer_tables(factor, domains, tables)
+            moving, waiting = self._tables_of_byte_and_latency_ticks(factor, domains, tables)
             yield Priced(factor.scope, moving, factor.weight)
             yield Priced(factor.scope, waiting, factor.count)
-        yield from self._computation_terms(coarse, domains, tables)
+        yield from self._priced_computation_tables(coarse, domains, tables)
 
     def breakdown(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Breakdown:
         """Say where the time of one plan goes: every domain has a single state."""
         crossing = np.zeros(len(self.byte_ticks), dtype=np.int64)
         latency = 0
         for factor in coarse.factors:
-            strategies, layouts, key = factor_domains(factor, domains)
-            levels_of = partial(_level_tables, factor.cost, strategies, layouts)
-            crossing += factor.weight * tables[tables.remembered_numbers((_level_tables, *key), levels_of)[0]].reshape(
-                len(crossing)
+            strategies, layouts, key = domains_of_factor(factor, domains)
+            levels_of = partial(_elements_crossing_levels, factor.cost, strategies, layouts)
+            crossing += factor.weight * tables[
+                tables.remembered_tables((_elements_crossing_levels, *key), levels_of)[0]
+            ].reshape(len(crossing))
+            latency += factor.count * int(
+                tables[self._tables_of_byte_and_latency_ticks(factor, domains, tables)[1]].sum()
             )
-            latency += factor.count * int(tables[self._transfer_tables(factor, domains, tables)[1]].sum())
         computing = sum(
             priced.times * int(tables[priced.table].sum())
-            for priced in self._computation_terms(coarse, domains, tables)
+            for priced in self._priced_computation_tables(coarse, domains, tables)
         )
         nbytes = crossing.tolist()
         seconds = tuple(n * ticks * self.tick_s for n, ticks in zip(nbytes, self.byte_ticks, strict=True))
         return Breakdown(tuple(nbytes), seconds, latency * self.tick_s, computing * self.tick_s)
 
-    def _transfer_tables(self, factor: Factor, domains: Sequence[Domain], tables: Tables) -> tuple[int, ...]:
+    def _tables_of_byte_and_latency_ticks(
+        self, factor: Factor, domains: Sequence[Domain], tables: Tables
+    ) -> tuple[int, ...]:
         """Return the numbers of two tables: ticks per byte of the element type, and ticks of latency."""
-        strategies, layouts, key = factor_domains(factor, domains)
-        return tables.remembered_numbers(
-            (self, *key), partial(self._moving_and_waiting_ticks, factor.cost, strategies, layouts)
+        strategies, layouts, key = domains_of_factor(factor, domains)
+        return tables.remembered_tables(
+            (self, *key), partial(self._byte_and_latency_ticks, factor.cost, strategies, layouts)
         )
 
-    def _moving_and_waiting_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    def _byte_and_latency_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
         crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
         moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.table_by_level(), axes=1)
         latencies = np.array(self.latency_ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
         waiting = np.zeros_like(moving)
         for sign, part in crossings.parts:
             waiting = waiting + sign * (latencies * (part > 0)).max(axis=0, initial=0)
-        return [crossings.over_strategies(moving), crossings.over_strategies(waiting)]
+        return [crossings.table_over_strategies(moving), crossings.table_over_strategies(waiting)]
 
-    def _computation_terms(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+    def _priced_computation_tables(
+        self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables
+    ) -> Iterator[Priced]:
         for v, kernel, count in kernels_of_nodes(coarse):
             domain = domains[v]
             if isinstance(domain, Strategies):
-                number = tables.remembered_numbers(
-                    (self, kernel, domain), partial(self._computation_ticks, kernel, domain)
+                number = tables.remembered_tables(
+                    (self, kernel, domain), partial(self._ticks_of_computation, kernel, domain)
                 )[0]
                 yield Priced((v,), number, count)
 
-    def _computation_ticks(self, kernel: NodeKernel, strategies: Strategies) -> list[Table]:
+    def _ticks_of_computation(self, kernel: NodeKernel, strategies: Strategies) -> list[Table]:
         return [np.rint(slowest_worker_seconds(kernel, strategies, self.workers) / self.tick_s).astype(np.int64)]
 
 
-def _level_tables(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+def _elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
     return [cost.crossings(strategies, layouts).table_by_level()]
 
 
@@ -124,7 +135,7 @@ def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph,
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
-    found, workers = levels(machine, ways), workers_of(machine, math.prod(ways))
+    found, workers = levels(machine, ways), workers_of_machine(machine, math.prod(ways))
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
@@ -149,6 +160,6 @@ def _upper_bound_seconds(
     for _, kernel, count in kernels_of_nodes(coarse):
         counts[kernel] += count
     for kernel, count in counts.items():
-        alone = slowest_worker_seconds(kernel, strategies_of(kernel.signature, (), ((),)), workers)
+        alone = slowest_worker_seconds(kernel, strategies_domain(kernel.signature, (), ((),)), workers)
         total += count * len(workers) * float(alone[0])
     return max(total, 1e-12)

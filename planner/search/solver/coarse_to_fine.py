@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from planner.search.costs.tables import Table
 from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import best_states, eliminate
+from planner.search.solver.elimination import eliminate_variables, states_of_least_cost
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.known import Known
 from planner.search.solver.limits import Limits
 from planner.search.solver.model import Live, Model
-from planner.search.solver.quotient import Quotient, Representatives, lazy_terms
+from planner.search.solver.quotient import Quotient, Representatives, lazy_terms_of_problem
 
 
 def solve_over_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
@@ -37,17 +37,19 @@ def solve_over_groups(model: Model, known: Known, limits: Limits, representative
     if not terms:
         return known
     everything = [range(size) for size in model.sizes]
-    return _solved_quotient(model, known, limits, Quotient(terms, representatives, everything, model.scale))
+    return _known_from_quotient(model, known, limits, Quotient(terms, representatives, everything, model.scale))
 
 
 def solve_over_halved_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
     live = known.live_states_by_colour(model.colours_of_variables)
-    halves = [_halved_groups(states, of) for of, states in zip(representatives, live, strict=True)]
-    return _solved_quotient(model, known, limits, Quotient(lazy_terms(model.exact_problem(live)), halves, live))
+    halves = [_groups_halved(states, of) for of, states in zip(representatives, live, strict=True)]
+    return _known_from_quotient(
+        model, known, limits, Quotient(lazy_terms_of_problem(model.exact_problem(live)), halves, live)
+    )
 
 
-def _solved_quotient(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
+def _known_from_quotient(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
     """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
@@ -56,41 +58,41 @@ def _solved_quotient(model: Model, known: Known, limits: Limits, quotient: Quoti
     if not order.fits_limits(limits.memory_bytes, limits.operations):
         return known
 
-    def offered(known: Known, alive: Sequence[Sequence[int]], chosen: Sequence[int]) -> Known:
+    def known_with_groups_offered(known: Known, alive: Sequence[Sequence[int]], chosen: Sequence[int]) -> Known:
         return known.with_choice_offered(
             model, quotient.states_standing_for([of[at] for of, at in zip(alive, chosen, strict=True)])
         )
 
-    elimination = eliminate(problem, order.variables, whole=True)
+    elimination = eliminate_variables(problem, order.variables, whole=True)
     states = elimination.completed_choice({})
     least = problem.value(states)
-    known = offered(known.with_lower_bound(-(-least // quotient.scale)), alive, states)
+    known = known_with_groups_offered(known.with_lower_bound(-(-least // quotient.scale)), alive, states)
     if known.gap > tuning.close:
         standing, others = Dominance(quotient.tables).prune_dominated_states(quotient.standing)
         order = lockstep_order(standing.sizes, standing.terms, limits.operations, tuning)
         if order.fits_limits(limits.memory_bytes, limits.operations):
-            known = offered(known, others, best_states(standing, order))
+            known = known_with_groups_offered(known, others, states_of_least_cost(standing, order))
     if known.is_proved:
         return known
     found = elimination.min_marginals(least, known.cost * quotient.scale, tuning.near_choices)
     return (
         known
         if found is None
-        else known.with_state_bounds(quotient.live, _bounds_of_states(quotient, alive, found, least))
+        else known.with_state_bounds(quotient.live, _lower_bounds_of_states(quotient, alive, found, least))
     )
 
 
-def _bounds_of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
+def _lower_bounds_of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
     """Return, per variable and state, a lower bound on the cost of every choice with it; `found` is of live groups."""
     bounds = []
     for v, (groups, marginals) in enumerate(zip(alive, found, strict=True)):
         costs = np.full(quotient.least.sizes[v], least)
         costs[list(groups)] = marginals
-        bounds.append(-(-costs[quotient.groups_of(v)] // quotient.scale))
+        bounds.append(-(-costs[quotient.groups_of_states(v)] // quotient.scale))
     return bounds
 
 
-def _halved_groups(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
+def _groups_halved(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the groups of some states, by position: one that stands for itself alone, the others of a group together.
 
     `representatives` says who stands for each of all states.

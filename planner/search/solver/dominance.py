@@ -16,7 +16,7 @@ from planner.search.solver.problem import (
     Problem,
     restricted_problem,
     simplified_problem,
-    surroundings,
+    surroundings_of_variable,
     terms_by_variable,
 )
 
@@ -59,13 +59,13 @@ class Dominance:
         size = problem.sizes[v]
         if size == 1:
             return None
-        _, shape = surroundings(v, [problem.terms[position] for position in positions])
+        _, shape = surroundings_of_variable(v, [problem.terms[position] for position in positions])
         key = (size, tuple((number, scope.index(0)) for number, scope in shape))
         if key not in self._survivors:
             loss = np.zeros((size, size), dtype=np.int64)
             for number, scope in shape:
                 loss += self._loss_of_term(number, scope)
-            self._survivors[key] = tuple(np.flatnonzero(~dominated_states(loss)).tolist())
+            self._survivors[key] = tuple(np.flatnonzero(~dominated_state_flags(loss)).tolist())
         states = self._survivors[key]
         return None if len(states) == size else states
 
@@ -77,23 +77,23 @@ class Dominance:
                 self._losses.clear()
                 self._cached_bytes = 0
             rows = np.moveaxis(self._tables[number], axis, 0)
-            found = self._losses[number, axis] = _largest_losses(rows)
+            found = self._losses[number, axis] = _largest_losses_of_rows(rows)
             self._cached_bytes += found.nbytes
         return self._losses[number, axis]
 
 
-def _largest_losses(rows: Table) -> Table:
+def _largest_losses_of_rows(rows: Table) -> Table:
     numbers: dict[bytes, int] = {}
     of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     distinct = rows[[of.index(number) for number in range(len(numbers))]]
     if distinct.size * len(distinct) <= EXACT_COMPARISONS or rows.ndim <= 2:
-        loss = largest_differences(distinct.reshape(len(distinct), -1))
+        loss = largest_differences_of_rows(distinct.reshape(len(distinct), -1))
     else:
-        loss = _bounded_differences(distinct)
+        loss = _upper_bounds_of_differences(distinct)
     return np.asarray(loss[np.ix_(of, of)])
 
 
-def _bounded_differences(rows: NDArray[np.int64]) -> Table:
+def _upper_bounds_of_differences(rows: NDArray[np.int64]) -> Table:
     """Return an upper bound of [t, t']: along one other axis exactly, over the remaining ones by their extremes."""
     found: Table | None = None
     for axis in range(1, rows.ndim):
@@ -107,7 +107,7 @@ def _bounded_differences(rows: NDArray[np.int64]) -> Table:
     return found
 
 
-def largest_differences(rows: Table) -> Table:
+def largest_differences_of_rows(rows: Table) -> Table:
     """Return [t, t']: the maximum of rows[t'] - rows[t]."""
     found = np.empty((len(rows), len(rows)), dtype=np.int64)
     for state, row in enumerate(rows):
@@ -115,7 +115,7 @@ def largest_differences(rows: Table) -> Table:
     return found
 
 
-def dominated_states(loss: Table) -> NDArray[np.bool_]:
+def dominated_state_flags(loss: Table) -> NDArray[np.bool_]:
     """Return which states t another t' can replace: t' costs at most loss [t, t'] more; of equals the first stays."""
     dead = (loss < 0) | (loss == 0) & (np.arange(len(loss))[None, :] < np.arange(len(loss))[:, None])
     return np.asarray(dead.any(axis=1))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Term
-from planner.search.solver.problem import Problem, neighbours_by_variable, surroundings, terms_by_variable
+from planner.search.solver.problem import Problem, neighbours_by_variable, surroundings_of_variable, terms_by_variable
 
 KEPT_BYTES = 4
 """Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
@@ -60,10 +60,10 @@ def greedy_order(
     adjacent = neighbours_by_variable(len(sizes), scopes)
     size_of = [float(size) for size in sizes].__getitem__
 
-    def left_by(v: int) -> float:
+    def entries_left_by_variable(v: int) -> float:
         return prod(map(size_of, adjacent[v]), start=1.0)
 
-    score = {v: left_by(v) for v in range(len(sizes))}
+    score = {v: entries_left_by_variable(v) for v in range(len(sizes))}
     heap = [(entries, v) for v, entries in score.items()]
     heapq.heapify(heap)
     order, width, largest, total, operations = [], 0, 1.0, 0.0, 0.0
@@ -83,13 +83,13 @@ def greedy_order(
             adjacent[u].discard(u)
             adjacent[u].discard(v)
         for u in adjacent[v]:
-            if u in score and (now := left_by(u)) != score[u]:
+            if u in score and (now := entries_left_by_variable(u)) != score[u]:
                 score[u] = now
                 heapq.heappush(heap, (now, u))
     return Order(tuple(order), width, largest, total, operations, not score)
 
 
-def order_of(problem: Problem, most_operations: float = inf) -> Order:
+def greedy_order_of_problem(problem: Problem, most_operations: float = inf) -> Order:
     """Return the greedy order of a problem, as far as that many operations go."""
     return greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_operations, most_operations)
 
@@ -159,7 +159,7 @@ def distinct_choices(choices: NDArray[np.intp], costs: Table, sizes: Sequence[in
     return choices[first], costs[first]
 
 
-def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) -> Elimination:
+def eliminate_variables(problem: Problem, order: Sequence[int], *, whole: bool = False) -> Elimination:
     """Eliminate the variables of `order`, in that order.
 
     `whole`: what a variable leaves is one table of all its neighbours, though it may be a sum of smaller ones.
@@ -171,7 +171,7 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
     gone: set[int] = set()
     for v in order:
         mine = sorted(live[v])
-        neighbours, shape = surroundings(v, [terms[position] for position in mine])
+        neighbours, shape = surroundings_of_variable(v, [terms[position] for position in mine])
         for position in mine:
             for u in terms[position][0]:
                 live[u].discard(position)
@@ -194,8 +194,8 @@ def eliminate(problem: Problem, order: Sequence[int], *, whole: bool = False) ->
     return Elimination(problem, Problem(tables, problem.sizes, remaining, constant), trail)
 
 
-def best_states(problem: Problem, order: Order | None = None) -> list[int]:
+def states_of_least_cost(problem: Problem, order: Order | None = None) -> list[int]:
     """Return one state per variable of least cost."""
     if order is None:
-        order = order_of(problem)
-    return eliminate(problem, order.variables).completed_choice({})
+        order = greedy_order_of_problem(problem)
+    return eliminate_variables(problem, order.variables).completed_choice({})

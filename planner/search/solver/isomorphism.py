@@ -16,7 +16,7 @@ from math import prod
 from planner.search.costs.tables import Scope, Shape, Term
 from planner.search.solver.elimination import Order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import surroundings, terms_by_variable
+from planner.search.solver.problem import surroundings_of_variable, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
 """Orders but the first are looked for with scores off by chance: standard deviations of their logarithms, in turn."""
@@ -32,17 +32,17 @@ def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], round
     though each is at another distance from its ends.
     """
     terms_of = terms_by_variable(terms, len(kinds))
-    found = _numbers_of_values(kinds)
+    found = _numbers_of_equal_values(kinds)
     for _ in range(rounds):
         near = [
             sorted((terms[f][1], terms[f][0].index(v), tuple(found[u] for u in terms[f][0])) for f in mine)
             for v, mine in enumerate(terms_of)
         ]
-        found = _numbers_of_values([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
+        found = _numbers_of_equal_values([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
     return found
 
 
-def _numbers_of_values(values: Sequence[Hashable]) -> list[int]:
+def _numbers_of_equal_values(values: Sequence[Hashable]) -> list[int]:
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
@@ -83,7 +83,7 @@ class _Lockstep:
         self._made: dict[Kind, int] = {}
         self._heap: list[tuple[float, int, Kind]] = []
         for kind in {self._enter_variable(v) for v in range(len(self._sizes))}:
-            self._push_kind(kind)
+            self._push_kind_on_heap(kind)
 
     def elimination_order(self, most_operations: float) -> Order:
         """Return the order, as far as that many operations go."""
@@ -105,7 +105,7 @@ class _Lockstep:
                 order.append(v)
                 changed |= self._eliminate_variable(v)
             for other in changed:
-                self._push_kind(other)
+                self._push_kind_on_heap(other)
         return Order(tuple(order), width, largest, entries, operations, len(order) == len(self._sizes))
 
     def _eliminate_variable(self, v: int) -> set[Kind]:
@@ -124,7 +124,7 @@ class _Lockstep:
         return changed
 
     def _enter_variable(self, v: int) -> Kind:
-        neighbours, shape = surroundings(v, [self._terms[position] for position in sorted(self._live[v])])
+        neighbours, shape = surroundings_of_variable(v, [self._terms[position] for position in sorted(self._live[v])])
         kind = shape, (self._sizes[v], *(self._sizes[u] for u in neighbours))
         self._found[v] = kind, neighbours
         self._members[kind].add(v)
@@ -140,6 +140,6 @@ class _Lockstep:
     def _score_of_kind(self, kind: Kind) -> float:
         return self._left_by[kind] / len(self._members[kind])
 
-    def _push_kind(self, kind: Kind) -> None:
+    def _push_kind_on_heap(self, kind: Kind) -> None:
         if self._members[kind]:
             heapq.heappush(self._heap, (self._score_of_kind(kind), min(self._members[kind]), kind))

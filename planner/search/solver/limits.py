@@ -74,4 +74,4 @@ class Limits:
     memory_bytes: int = 3 << 30
     operations: float = 5e10
     seconds: float = 95.0
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = field(default_factory=Tuning, repr=False)

@@ -20,7 +20,10 @@ from planner.search.solver.problem import Problem, neighbours_by_variable, terms
 Floats = NDArray[np.floating[Any]]
 
 SCALE_BITS = 6
-"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little."""
+"""Costs are multiplied by 2**SCALE_BITS, so that rounding messages loses little: by less where they are huge."""
+
+MOST_BITS = 61
+"""What the sizes of all scaled costs together stay below, so that messages, sums of some of them, stay within 64."""
 
 SINGLE_ENTRIES = 1 << 21
 """Entries of all terms' tables from which messages are found in single precision."""
@@ -31,12 +34,13 @@ class Messages:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self._scale_bits = max(0, min(SCALE_BITS, MOST_BITS - _sum_of_largest_costs(problem).bit_length()))
         count = len(problem.sizes)
         self._unary = [np.zeros(size, dtype=np.int64) for size in problem.sizes]
         self._terms = []
         for scope, number in problem.terms:
             if len(scope) == 1:
-                self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << SCALE_BITS)
+                self._unary[scope[0]] = self._unary[scope[0]] + (problem.tables[number] << self._scale_bits)
             else:
                 self._terms.append((scope, number))
         entries = sum(problem.tables[number].size for _, number in self._terms)
@@ -46,16 +50,16 @@ class Messages:
         self._messages: list[list[Floats]] = [
             [np.zeros(problem.sizes[v], dtype=self._dtype) for v in scope] for scope, _ in self._terms
         ]
-        self._plan = self._planned_sweep()
+        self._plan = self._schedule_of_sweep()
         shared = {
-            number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**SCALE_BITS
+            number: np.ascontiguousarray(problem.tables[number], dtype=self._dtype) * 2**self._scale_bits
             for _, number in self._terms
         }
         self._floats = [shared[number] for _, number in self._terms]
         largest = max((table.size for table in self._floats), default=1)
         self._scratch = np.empty(largest, dtype=self._dtype)
 
-    def _planned_sweep(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
+    def _schedule_of_sweep(self) -> list[tuple[int, list[tuple[int, int, bool, bool]], int]]:
         """Return, per variable in order: its terms with its axis in each, if they go on and if they began before."""
         place = {v: i for i, v in enumerate(self._order)}
         first = [min(place[v] for v in scope) for scope, _ in self._terms]
@@ -73,7 +77,7 @@ class Messages:
         unary = [costs.astype(self._dtype) for costs in self._unary]
         for forwards in (True, False):
             for v, mine, shares in self._plan if forwards else reversed(self._plan):
-                marginals = [self._collected_minima(f, axis) for f, axis, _, _ in mine]
+                marginals = [self._minima_of_term_less_messages(f, axis) for f, axis, _, _ in mine]
                 part = unary[v]
                 for marginal in marginals:
                     part = part + marginal
@@ -81,7 +85,7 @@ class Messages:
                 for (f, axis, onward, before), marginal in zip(mine, marginals, strict=True):
                     self._messages[f][axis] = marginal - part if (onward if forwards else before) else marginal
 
-    def _collected_minima(self, f: int, axis: int) -> Floats:
+    def _minima_of_term_less_messages(self, f: int, axis: int) -> Floats:
         """Return the term's minimum per state of one of its variables, less what it has sent to the other."""
         table, messages = self._floats[f], self._messages[f]
         scratch = self._scratch[: table.size].reshape(table.shape)
@@ -90,56 +94,64 @@ class Messages:
 
     def lower_bound(self) -> int:
         """Return the lower bound on every choice."""
-        unary, left = self.exact_terms()
-        return int(self._rounded_up_costs(sum(int(table.min()) for table in (*unary, *(table for _, table in left)))))
+        unary, left = self.terms_after_messages()
+        return int(
+            self._unscaled_costs_rounded_up(sum(int(table.min()) for table in (*unary, *(table for _, table in left))))
+        )
 
     def state_bounds(self) -> list[Table]:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
-        unary, left = self.exact_terms()
+        unary, left = self.terms_after_messages()
         total = sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
         found = [costs - costs.min() for costs in unary]
         for scope, table in left:
             for axis, v in enumerate(scope):
                 found[v] += table.min(axis=1 - axis) - table.min()
-        return [self._rounded_up_costs(costs + total) for costs in found]
+        return [self._unscaled_costs_rounded_up(costs + total) for costs in found]
 
-    def _rounded_up_costs(self, costs: Any) -> Any:
+    def _unscaled_costs_rounded_up(self, costs: Any) -> Any:
         """Return costs, with the constant, in units of the problem: a bound stays one."""
-        return self.problem.constant - (-costs >> SCALE_BITS)
+        return self.problem.constant - (-costs >> self._scale_bits)
 
-    def rounded_choice(self) -> list[int]:
+    def choice_suggested_by_messages(self) -> list[int]:
         """Return a choice: variables in order, each the best given those before it."""
         chosen: dict[int, int] = {}
         for v in self._order:
             costs = self._unary[v].astype(self._dtype)
             for f in self._terms_of[v]:
-                costs = costs + self._minima_given_choice(f, v, chosen)
+                costs = costs + self._minima_of_term_given_choice(f, v, chosen)
             chosen[v] = int(costs.argmin())
         return [chosen[v] for v in range(len(self.problem.sizes))]
 
-    def _minima_given_choice(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
+    def _minima_of_term_given_choice(self, f: int, v: int, chosen: dict[int, int]) -> Floats:
         """Return the term's minimum per state of v, the other variable as chosen or paying its message."""
         scope, _ = self._terms[f]
         axis = scope.index(v)
         other = chosen.get(scope[1 - axis])
         if other is None:
-            return self._collected_minima(f, axis)
+            return self._minima_of_term_less_messages(f, axis)
         return np.asarray(self._floats[f].take(other, axis=1 - axis))
 
-    def exact_terms(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
-        """Return what is left of variables and terms once rounded messages are sent, times 2**SCALE_BITS.
+    def terms_after_messages(self) -> tuple[list[Table], list[tuple[Scope, Table]]]:
+        """Return what is left of variables and terms once rounded messages are sent, times 2**_scale_bits.
 
         Together they cost what the problem does, at any choice.
         """
         unary, left = [costs.copy() for costs in self._unary], []
         for (scope, number), messages in zip(self._terms, self._messages, strict=True):
-            table = self.problem.tables[number] << SCALE_BITS
+            table = self.problem.tables[number] << self._scale_bits
             for axis, v in enumerate(scope):
                 message = np.rint(messages[axis]).astype(np.int64)
                 unary[v] += message
                 table = table - (message[:, None] if axis == 0 else message)
             left.append((scope, table))
         return unary, left
+
+
+def _sum_of_largest_costs(problem: Problem) -> int:
+    """Return what no choice costs more than, whatever the signs of costs, without a limit to its digits."""
+    tables = (problem.tables[number] for _, number in problem.terms)
+    return abs(problem.constant) + sum(max(abs(int(table.min())), abs(int(table.max()))) for table in tables)
 
 
 def breadth_first_order(count: int, scopes: Iterable[Scope]) -> list[int]:
@@ -153,12 +165,12 @@ def breadth_first_order(count: int, scopes: Iterable[Scope]) -> list[int]:
     seen = [False] * count
     for v in sorted(range(count), key=lambda v: (len(adjacent[v]), v)):
         if not seen[v]:
-            end = _breadth_first_from(v, ordered, [False] * count)[-1]
-            order += _breadth_first_from(end, ordered, seen)
+            end = _breadth_first_order_from(v, ordered, [False] * count)[-1]
+            order += _breadth_first_order_from(end, ordered, seen)
     return order
 
 
-def _breadth_first_from(start: int, adjacent: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
+def _breadth_first_order_from(start: int, adjacent: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
     seen[start] = True
     order, waiting = [], deque([start])
     while waiting:

@@ -89,7 +89,7 @@ def solve_groups(task: Task, known: Known) -> Known:
     return solve_over_groups(task.model, known, task.limits, task.representatives())
 
 
-def divide_groups(task: Task, known: Known) -> Known:
+def solve_halved_groups(task: Task, known: Known) -> Known:
     """Solve over what is left of the groups, divided in two, where they left anything out."""
     if task.representatives is None or known.lower == NO_BOUND:
         return known
@@ -103,13 +103,13 @@ def solve_whole(task: Task, known: Known) -> Known:
     model, limits = task.model, task.limits
     operations = min(limits.operations, limits.tuning.operations_per_s * task.seconds_left)
     outline = task.outline_of_live(known)
-    if outline.entries > limits.tuning.table_entries or not _may_fit_limits(outline, operations, limits.tuning):
+    if outline.entries > limits.tuning.table_entries or not _outline_may_fit_limits(outline, operations, limits.tuning):
         return known
     live = known.live_states_by_colour(model.colours_of_variables)
     found = optimal_choice(model.exact_problem(live), limits, operations)
     if found is None:
         return known
-    return known.with_live_solved(model, _states_by_live_position(live, found.states), found.order)
+    return known.with_live_solved(model, _states_at_live_positions(live, found.states), found.order)
 
 
 def bound_by_messages(task: Task, known: Known) -> Known:
@@ -118,14 +118,14 @@ def bound_by_messages(task: Task, known: Known) -> Known:
     part = model.restricted_model(live)
     messages = Messages(part.relaxed_problem)
     _sweep_until_converged(task, messages)
-    known = known.with_choice_offered(model, _states_by_live_position(live, messages.rounded_choice()))
+    known = known.with_choice_offered(model, _states_at_live_positions(live, messages.choice_suggested_by_messages()))
     known = known.with_lower_bound(-(-messages.lower_bound() // part.scale))
     return known.with_state_bounds(live, [-(-bounds // part.scale) for bounds in messages.state_bounds()])
 
 
 STAGES: dict[str, Callable[[Task, Known], Known]] = {
     "groups": solve_groups,
-    "halves": divide_groups,
+    "halves": solve_halved_groups,
     "whole": solve_whole,
     "messages": bound_by_messages,
     "whole after messages": solve_whole,
@@ -133,14 +133,14 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
 """The stages, in turn; `solve_whole` not again for hardly fewer states."""
 
 
-def _may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
+def _outline_may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
     """Whether a problem may take no more additions, or making its tables takes less time than telling."""
     if outline.entries <= tuning.few_entries:
         return True
     return lockstep_order(outline.sizes, outline.terms, tuning.hoped_gain * operations, tuning, orders=1).complete
 
 
-def _states_by_live_position(live: Live, states: Sequence[int]) -> list[int]:
+def _states_at_live_positions(live: Live, states: Sequence[int]) -> list[int]:
     return [of[state] for of, state in zip(live, states, strict=True)]
 
 

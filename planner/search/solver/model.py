@@ -12,28 +12,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
 from math import prod
-from typing import Protocol
 
 import numpy as np
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
-from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, spread_axes
+from planner.search.costs.tables import Scope, Shape, Table, Tables, Term, table_with_axes_spread
 from planner.search.objectives.objective import Bytes, Objective
 from planner.search.solver.isomorphism import colours_of_variables
 from planner.search.solver.problem import (
     Problem,
-    compacted_problem,
+    problem_in_own_store,
     problem_of_graph,
     restricted_problem,
     simplified_problem,
 )
-from planner.search.solver.quotient import LazyTerm, constant_term, lazy_terms
+from planner.search.solver.quotient import LazyTerm, constant_term, lazy_terms_of_problem
 from planner.search.solver.relaxation import (
-    Group,
+    BackwardGroup,
     RelaxedFetches,
     SharedFetch,
-    is_shared,
+    is_shared_fetch,
     pairwise_relaxation,
     relaxed_fetches,
 )
@@ -57,7 +56,7 @@ class Outline:
     entries: int
 
     @classmethod
-    def of(cls, sizes: Sequence[int], keyed: Iterable[tuple[Scope, Hashable]]) -> Outline:
+    def of_keyed_terms(cls, sizes: Sequence[int], keyed: Iterable[tuple[Scope, Hashable]]) -> Outline:
         """Return the outline of terms of given scopes and keys, which are equal for equal tables."""
         numbers: dict[Hashable, int] = {}
         scopes: dict[int, Scope] = {}
@@ -67,58 +66,6 @@ class Outline:
             scopes.setdefault(number, scope)
             terms.append((scope, number))
         return cls(tuple(sizes), tuple(terms), sum(prod(sizes[v] for v in scope) for scope in scopes.values()))
-
-
-class Model(Protocol):
-    """A problem in two views; `relaxed` costs at most `scale` times what `exact` does, at any choice."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many states every variable has."""
-        ...
-
-    @property
-    def scopes(self) -> list[Scope]:
-        """The variables of every exact term."""
-        ...
-
-    @property
-    def scale(self) -> int:
-        """How many times the exact cost the relaxed one is counted."""
-        ...
-
-    @property
-    def colours_of_variables(self) -> Sequence[int]:
-        """A colour per variable: those of one colour look alike, as far as a few terms away."""
-        ...
-
-    @property
-    def relaxed_problem(self) -> Problem:
-        """The pairwise view, over all states."""
-        ...
-
-    def outline_of_problem(self, live: Live) -> Outline:
-        """Return what the problem over some states of every variable would be, no table made."""
-        ...
-
-    def exact_problem(self, live: Live) -> Problem:
-        """Return the problem over some states of every variable, in a store of its own."""
-        ...
-
-    def restricted_model(self, live: Live) -> Model:
-        """Return the model of choosing among some states of every variable."""
-        ...
-
-    def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
-        """Return terms that cost at most `scale` times the exact, and no less than the relaxed ones do.
-
-        Nothing if the distinct ones have more entries together.
-        """
-        ...
-
-    def value(self, states: Sequence[int]) -> int:
-        """Return the cost of one state per variable."""
-        ...
 
 
 class DenseModel:
@@ -138,29 +85,29 @@ class DenseModel:
     def relaxed_problem(self) -> Problem:
         """The pairwise view, over all states."""
         pairwise = all(len(scope) <= 2 for scope in self.scopes)
-        return self._problem if pairwise else compacted_problem(pairwise_relaxation(self._problem))
+        return self._problem if pairwise else problem_in_own_store(pairwise_relaxation(self._problem))
 
     def outline_of_problem(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
         keys = ((number, *(live[v] for v in scope)) for scope, number in self._problem.terms)
-        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+        return Outline.of_keyed_terms([len(states) for states in live], zip(self.scopes, keys, strict=True))
 
     def exact_problem(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        some_of = states_restricted(live, self.sizes)
+        some_of = live_states_where_restricted(live, self.sizes)
         return (
-            compacted_problem(simplified_problem(restricted_problem(self._problem, some_of)))
+            problem_in_own_store(simplified_problem(restricted_problem(self._problem, some_of)))
             if some_of
             else self._problem
         )
 
-    def restricted_model(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> DenseModel:
         """Return the model of choosing among some states of every variable."""
         return DenseModel(self.exact_problem(live))
 
     def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
-        return _terms_if_few_entries(lazy_terms(self._problem), self.sizes, most_entries)
+        return _lazy_terms_if_few_entries(lazy_terms_of_problem(self._problem), self.sizes, most_entries)
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
@@ -179,8 +126,8 @@ class SharedFetchModel:
         self.scopes = [tuple(sorted(set(factor.scope))) for factor in coarse.factors]
         tables, self.scale, self._groups = Tables(), relaxed.scale, relaxed.groups
         self.relaxed_problem = problem_of_graph(relaxed.coarse, domains, tables, objective)
-        pairs = [factor for factor in coarse.factors if not is_shared(factor.scope)]
-        shared = [factor for factor in coarse.factors if is_shared(factor.scope)]
+        pairs = [factor for factor in coarse.factors if not is_shared_fetch(factor.scope)]
+        shared = [factor for factor in coarse.factors if is_shared_fetch(factor.scope)]
         self._shared = replace(coarse, factors=tuple(shared))
         self._alone = problem_of_graph(replace(coarse, factors=tuple(pairs)), domains, tables, objective)
         self._some: dict[tuple[int, tuple[int, ...]], Domain] = {}
@@ -193,29 +140,31 @@ class SharedFetchModel:
 
     def outline_of_problem(self, live: Live) -> Outline:
         """Return what the problem over some states would be."""
-        domains = self._domains_of(live)
+        domains = self._domains_of_live_states(live)
         keys = (
             (one.cost, one.weight, *((id(domains[v]), scope.index(v)) for v in one.scope))
             for one, scope in zip(self._coarse.factors, self.scopes, strict=True)
         )
-        return Outline.of([len(states) for states in live], zip(self.scopes, keys, strict=True))
+        return Outline.of_keyed_terms([len(states) for states in live], zip(self.scopes, keys, strict=True))
 
     def exact_problem(self, live: Live) -> Problem:
         """Return the problem over some states of every variable."""
-        alone = compacted_problem(restricted_problem(self._alone, states_restricted(live, self.sizes)))
-        shared = problem_of_graph(self._shared, self._domains_of(live), alone.tables, self._objective)
+        alone = problem_in_own_store(restricted_problem(self._alone, live_states_where_restricted(live, self.sizes)))
+        shared = problem_of_graph(self._shared, self._domains_of_live_states(live), alone.tables, self._objective)
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
-        return compacted_problem(simplified_problem(both))
+        return problem_in_own_store(simplified_problem(both))
 
-    def restricted_model(self, live: Live) -> Model:
+    def restricted_model(self, live: Live) -> SharedFetchModel:
         """Return the model of choosing among some states of every variable."""
-        return SharedFetchModel(self._coarse, self._relaxed_fetches, self._domains_of(live), self._objective)
+        return SharedFetchModel(
+            self._coarse, self._relaxed_fetches, self._domains_of_live_states(live), self._objective
+        )
 
     def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the relaxed view's terms and what shared fetches cost beyond, if the distinct have no more entries."""
         spanning: dict[int, list[int]] = defaultdict(list)
-        fetches = self._shared_fetches
+        fetches = [fetch for group in self._groups for fetch in self._shared_fetches_of(group)]
         for at, fetch in enumerate(fetches):
             spanning[fetch.scope[-1]].append(at)
         within: list[list[Term]] = [[] for _ in fetches]
@@ -229,40 +178,32 @@ class SharedFetchModel:
         for fetch, inner in zip(fetches, within, strict=True):
             scope = tuple(dict.fromkeys(fetch.scope))
             placed = tuple(sorted((number, tuple(map(scope.index, part))) for part, number in inner))
-            key = self._key_of_fetch(fetch), tuple(map(scope.index, fetch.scope)), placed
-            terms.append(LazyTerm(scope, key, partial(self._table_of_term, fetch, placed)))
-        return _terms_if_few_entries(terms, self.sizes, most_entries)
+            domains = tuple(id(self._domains[v]) for v in fetch.scope)
+            key = tuple(fetch.costs.items()), fetch.times, domains, tuple(map(scope.index, fetch.scope)), placed
+            terms.append(LazyTerm(scope, key, partial(self._table_of_fetch_and_terms_within, fetch, placed)))
+        return _lazy_terms_if_few_entries(terms, self.sizes, most_entries)
 
-    def _table_of_term(self, fetch: SharedFetch, within: Shape) -> Table:
+    def _table_of_fetch_and_terms_within(self, fetch: SharedFetch, within: Shape) -> Table:
         """Return what a shared fetch costs beyond the relaxed view and the terms of this within its scope.
 
         Its axes are the variables of the scope, each where it first occurs.
         """
         variables = list(dict.fromkeys(fetch.scope))
-        total = self._cost_beyond_relaxed(fetch)
+        total = self._cost_of_fetch_beyond_relaxed(fetch)
         if len(variables) < len(fetch.scope):
             total = np.einsum(total, list(map(variables.index, fetch.scope)), range(len(variables)))
         for number, positions in within:
-            total += spread_axes(self.relaxed_problem.tables[number], positions, len(variables))
+            total += table_with_axes_spread(self.relaxed_problem.tables[number], positions, len(variables))
         return total
 
-    @cached_property
-    def _shared_fetches(self) -> list[SharedFetch]:
-        return [fetch for group in self._groups for fetch in self._shared_fetches_of(group)]
-
-    def _shared_fetches_of(self, group: Group) -> list[SharedFetch]:
-        whole = group.shared(range(group.nodes))
-        if group.nodes == 2 or self._entry_count(whole) <= GROUP_ENTRIES:
+    def _shared_fetches_of(self, group: BackwardGroup) -> list[SharedFetch]:
+        """Return what a group shares: all of its nodes or, where that table would be large, every two of them."""
+        whole = group.fetch_shared_by(range(group.node_count))
+        if group.node_count == 2 or prod(self.sizes[v] for v in whole.scope) <= GROUP_ENTRIES:
             return [whole]
-        return [group.shared(pair) for pair in combinations(range(group.nodes), 2)]
+        return [group.fetch_shared_by(pair) for pair in combinations(range(group.node_count), 2)]
 
-    def _entry_count(self, fetch: SharedFetch) -> int:
-        return prod(self.sizes[v] for v in fetch.scope)
-
-    def _key_of_fetch(self, fetch: SharedFetch) -> object:
-        return tuple(fetch.costs.items()), fetch.times, *(id(self._domains[v]) for v in fetch.scope)
-
-    def _cost_beyond_relaxed(self, fetch: SharedFetch) -> Table:
+    def _cost_of_fetch_beyond_relaxed(self, fetch: SharedFetch) -> Table:
         """Return what a shared fetch costs beyond the relaxed view, [state of each node..., layout]."""
         *nodes, layouts = (self._domains[v] for v in fetch.scope)
         strategies = [domain for domain in nodes if isinstance(domain, Strategies)]
@@ -273,17 +214,17 @@ class SharedFetchModel:
             found = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
             times = fetch.times * (len(nodes) - 1 if len(chosen) == 1 else len(nodes))
             kept = (*(slice(None) if node in chosen else None for node in range(len(nodes))), slice(None))
-            total = _sum_of_tables(total, (found * np.int64(times))[kept])
+            total = _sum_in_place(total, (found * np.int64(times))[kept])
         return total
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
-        domains = self._domains_of([(state,) for state in states])
+        domains = self._domains_of_live_states([(state,) for state in states])
         return (
             self._alone.value(states) + problem_of_graph(self._shared, domains, self._points, self._objective).constant
         )
 
-    def _domains_of(self, live: Live) -> list[Domain]:
+    def _domains_of_live_states(self, live: Live) -> list[Domain]:
         return [self._restricted_domain(domain, states) for domain, states in zip(self._domains, live, strict=True)]
 
     def _restricted_domain(self, domain: Domain, states: tuple[int, ...]) -> Domain:
@@ -295,25 +236,32 @@ class SharedFetchModel:
         return self._some[key]
 
 
-def model_of(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
+Model = DenseModel | SharedFetchModel
+"""A problem in two views; the relaxed one costs at most `scale` times what the exact one does, at any choice.
+
+`lazy_terms` lie between the two; they are nothing where the distinct ones have more entries than asked for.
+"""
+
+
+def model_of_graph(coarse: CoarseGraph, domains: Sequence[Domain], objective: Objective) -> Model:
     """Return the model of choosing one state of each variable's domain so that the objective is least."""
-    relaxed = relaxed_fetches(coarse) if isinstance(objective, Bytes) else None
-    if relaxed is None or not any(is_shared(factor.scope) for factor in coarse.factors):
+    relaxed = relaxed_fetches(coarse, prod(domains[0].ways)) if isinstance(objective, Bytes) else None
+    if relaxed is None or not any(is_shared_fetch(factor.scope) for factor in coarse.factors):
         return DenseModel(problem_of_graph(coarse, domains, Tables(), objective))
     return SharedFetchModel(coarse, relaxed, domains, objective)
 
 
-def _sum_of_tables(total: Table, more: Table) -> Table:
+def _sum_in_place(total: Table, more: Table) -> Table:
     """Return the sum of two tables, in the memory of the first if it is as large."""
     return np.add(total, more, out=total) if total.ndim else more
 
 
-def _terms_if_few_entries(terms: list[LazyTerm], sizes: Sequence[int], most_entries: float) -> list[LazyTerm]:
+def _lazy_terms_if_few_entries(terms: list[LazyTerm], sizes: Sequence[int], most_entries: float) -> list[LazyTerm]:
     """Return the terms if those of different keys have no more entries together, else nothing."""
     entries = {term.key: prod(sizes[v] for v in term.scope) for term in terms}
     return terms if sum(entries.values()) <= most_entries else []
 
 
-def states_restricted(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def live_states_where_restricted(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return the variables that keep only some of their states, with these."""
     return {v: states for v, (states, size) in enumerate(zip(live, sizes, strict=True)) if len(states) < size}

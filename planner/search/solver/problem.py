@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,37 +30,33 @@ class Problem:
 
 def simplified_problem(problem: Problem) -> Problem:
     """Return the same problem with terms of one scope added up, idle axes dropped and separable tables split."""
-    merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
+    merged: dict[Scope, Counter[int]] = defaultdict(Counter)
     constant = problem.constant
     for scope, number in problem.terms:
         for axes, part in problem.tables.separable_parts(number):
             if axes:
-                merged[tuple(scope[axis] for axis in axes)].append((part, 1))
+                merged[tuple(scope[axis] for axis in axes)][part] += 1
             else:
                 constant += int(problem.tables[part])
-    terms = [(scope, _sum_of_constants(problem.tables, parts)) for scope, parts in sorted(merged.items())]
+    terms = [(scope, _weighted_sum(problem.tables, parts)) for scope, parts in sorted(merged.items())]
     return Problem(problem.tables, problem.sizes, tuple(terms), constant)
 
 
-def _sum_of_constants(tables: Tables, parts: list[tuple[int, int]]) -> int:
-    if len(parts) == 1 and parts[0][1] == 1:
-        return parts[0][0]
-    weights: dict[int, int] = defaultdict(int)
-    for number, weight in parts:
-        weights[number] += weight
-    return tables.weighted_sum(tuple(sorted(weights.items())))
+def _weighted_sum(tables: Tables, weights: Counter[int]) -> int:
+    """Return the number of the sum of tables, each times its weight."""
+    return next(iter(weights)) if list(weights.values()) == [1] else tables.weighted_sum(tuple(sorted(weights.items())))
 
 
 def problem_of_graph(
     coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES
 ) -> Problem:
     """Return the problem of choosing one state of each variable's domain so that the objective is least."""
-    merged: dict[Scope, list[tuple[int, int]]] = defaultdict(list)
-    for priced in objective.terms(coarse, domains, tables):
+    merged: dict[Scope, Counter[int]] = defaultdict(Counter)
+    for priced in objective.priced_tables(coarse, domains, tables):
         scope = tuple(sorted(set(priced.scope)))
         number = tables.with_axes_arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
-        merged[scope].append((number, priced.times))
-    terms = tuple((scope, _sum_of_constants(tables, parts)) for scope, parts in merged.items())
+        merged[scope][number] += priced.times
+    terms = tuple((scope, _weighted_sum(tables, parts)) for scope, parts in merged.items())
     return simplified_problem(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
 
 
@@ -74,7 +70,7 @@ def restricted_problem(problem: Problem, kept: Mapping[int, tuple[int, ...]]) ->
     return Problem(problem.tables, sizes, terms, problem.constant)
 
 
-def compacted_problem(problem: Problem) -> Problem:
+def problem_in_own_store(problem: Problem) -> Problem:
     """Return the same problem over a store of its own, so that the memory of what led to it can be freed."""
     tables = Tables()
     terms = tuple((scope, tables.intern(problem.tables[number])) for scope, number in problem.terms)
@@ -101,7 +97,7 @@ def neighbours_by_variable(count: int, scopes: Iterable[Scope]) -> list[set[int]
     return adjacent
 
 
-def surroundings(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
+def surroundings_of_variable(v: int, terms: Sequence[Term]) -> tuple[Scope, tuple[tuple[int, Scope], ...]]:
     """Return a variable's neighbours in the terms, and the terms as positions: 0 the variable, i the i-th neighbour.
 
     Neighbours and terms are in a canonical order, so that alike surroundings are equal.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.solver.problem import Problem, simplified_problem
-from planner.search.solver.relaxation import absorbed_terms
+from planner.search.solver.relaxation import problem_with_small_terms_absorbed
 
 LARGE_ENTRIES = 1 << 18
 """Larger tables are not copied to be brought in order."""
@@ -33,9 +33,9 @@ class LazyTerm:
     table: Callable[[], Table]
 
 
-def lazy_terms(problem: Problem) -> list[LazyTerm]:
+def lazy_terms_of_problem(problem: Problem) -> list[LazyTerm]:
     """Return a problem's terms, those of few variables within larger ones, and its constant."""
-    whole = absorbed_terms(problem)
+    whole = problem_with_small_terms_absorbed(problem)
     terms = [LazyTerm(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
     return [constant_term(whole.constant), *terms]
 
@@ -57,19 +57,19 @@ class Quotient:
         self, terms: Sequence[LazyTerm], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
     ) -> None:
         self.live, self.scale = live, scale
-        self._groups = [_Groups.of(of) for of in representatives]
+        self._groups = [_Groups.of_representatives(of) for of in representatives]
         self.tables = Tables()
         keys: dict[Hashable, int] = {}
         ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
         made: list[tuple[Scope, int, int]] = []
         for _, alike in groupby(ordered, key=lambda term: term.key):
-            made += self._terms_over_groups(list(alike))
+            made += self._numbers_of_terms_over_groups(list(alike))
         sizes = tuple(len(one.standing) for one in self._groups)
         least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
         self.least = simplified_problem(Problem(self.tables, sizes, least))
         self.standing = simplified_problem(Problem(self.tables, sizes, standing))
 
-    def _terms_over_groups(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
+    def _numbers_of_terms_over_groups(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
         """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
         table = terms[0].table()
         made: dict[object, tuple[int, int]] = {}
@@ -87,7 +87,7 @@ class Quotient:
         """Return the states, by their numbers in the model, that stand for the groups chosen."""
         return [of[int(one.standing[group])] for of, one, group in zip(self.live, self._groups, chosen, strict=True)]
 
-    def groups_of(self, v: int) -> NDArray[np.intp]:
+    def groups_of_states(self, v: int) -> NDArray[np.intp]:
         """Return the group of every state of a variable."""
         return self._groups[v].of_state
 
@@ -103,7 +103,7 @@ class _Groups:
     first: NDArray[np.intp]
 
     @classmethod
-    def of(cls, representatives: NDArray[np.intp]) -> _Groups:
+    def of_representatives(cls, representatives: NDArray[np.intp]) -> _Groups:
         standing, group, sizes = np.unique(representatives, return_inverse=True, return_counts=True)
         order, first = np.argsort(group, kind="stable"), np.cumsum(sizes) - sizes
         return cls(representatives.tobytes(), group, standing, order, first)

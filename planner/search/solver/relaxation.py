@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, lcm
 
+from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.tables import Scope, Tables, Term
@@ -21,7 +22,7 @@ Key = tuple[Scope, Cost]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BackwardGroup:
     """Nodes that share a fetch, which counts `times`.
 
     `scope` is (node..., tensor); `costs` are the terms of inclusion and exclusion, by positions of nodes.
@@ -32,22 +33,22 @@ class Group:
     times: int
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """How many nodes share the fetch."""
         return len(self.scope) - 1
 
-    def shared(self, nodes: Sequence[int]) -> SharedFetch:
+    def fetch_shared_by(self, nodes: Sequence[int]) -> SharedFetch:
         """Return what some of the nodes share, counted so that over all choices of as many nodes it is not more."""
         costs = {tuple(map(nodes.index, key)): cost for key, cost in self.costs.items() if set(key) <= set(nodes)}
         scope = (*(self.scope[node] for node in nodes), self.scope[-1])
-        return SharedFetch(scope, costs, self.times // (comb(self.nodes, len(nodes)) * len(nodes)))
+        return SharedFetch(scope, costs, self.times // (comb(self.node_count, len(nodes)) * len(nodes)))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFetch:
     """What a shared fetch costs beyond the mean of what its nodes would fetch alone, times `times` * their number.
 
-    `scope` and `costs` as in `Group`.
+    `scope` and `costs` as in `BackwardGroup`.
     """
 
     scope: Scope
@@ -64,30 +65,35 @@ class RelaxedFetches:
 
     coarse: CoarseGraph
     scale: int
-    groups: tuple[Group, ...]
+    groups: tuple[BackwardGroup, ...]
 
 
-def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
-    """Return a graph without shared fetches, None where factors are not inclusion and exclusion of whole groups."""
+def relaxed_fetches(coarse: CoarseGraph, workers: int) -> RelaxedFetches | None:
+    """Return a graph without shared fetches, None where factors are not inclusion and exclusion of whole groups.
+
+    Nodes' parts are whole numbers; where scaled costs might not stay within 64 bits they are rounded down instead.
+    """
     weights: Counter[Key] = Counter()
     for factor in coarse.factors:
         weights[factor.scope, factor.cost] += factor.weight
-    shared = sorted((key for key in weights if is_shared(key[0])), key=lambda key: -len(key[0]))
+    shared = sorted((key for key in weights if is_shared_fetch(key[0])), key=lambda key: -len(key[0]))
     if not all(isinstance(cost, FetchCost) for _, cost in shared):
         return None
     scale = lcm(*((len(scope) - 1) * (len(scope) - 2) for scope, _ in shared))
+    if scale * most_moved_bytes(coarse.graph, workers) > MOST_BYTES:
+        scale = 1
     scaled: Counter[Key] = Counter()
     groups = []
     for scope, cost in shared:
         weight, nodes = weights[scope, cost], range(len(scope) - 1)
         subsets = [chosen for size in range(1, len(scope)) for chosen in combinations(nodes, size)]
-        parts = {chosen: _part_of_group(scope, cost, chosen) for chosen in subsets}
+        parts = {chosen: _fetch_by_part_of_group(scope, cost, chosen) for chosen in subsets}
         for chosen, part in parts.items():
             weights[part] -= weight
             if len(chosen) == 1:
                 scaled[part] += weight * scale // len(nodes)
         if weight > 0:
-            groups.append(Group(scope, {chosen: one for chosen, (_, one) in parts.items()}, weight * scale))
+            groups.append(BackwardGroup(scope, {chosen: one for chosen, (_, one) in parts.items()}, weight * scale))
     if any(weight < 0 for weight in weights.values()):
         return None
     for key, weight in weights.items():
@@ -96,12 +102,12 @@ def relaxed_fetches(coarse: CoarseGraph) -> RelaxedFetches | None:
     return RelaxedFetches(replace(coarse, factors=factors), scale, tuple(groups))
 
 
-def is_shared(scope: Scope) -> bool:
+def is_shared_fetch(scope: Scope) -> bool:
     """Whether a factor couples the strategies of several variables and a layout."""
     return len(set(scope)) > 2
 
 
-def _part_of_group(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
+def _fetch_by_part_of_group(scope: Scope, cost: Cost, chosen: Sequence[int]) -> Key:
     if not isinstance(cost, FetchCost):
         raise TypeError("only fetches are shared")
     nodes = tuple(cost.nodes[i] for i in chosen)
@@ -115,18 +121,18 @@ def pairwise_relaxation(problem: Problem) -> Problem:
     A large term first takes in the terms within its scope. It is then charged to the pairs that one of its variables
     makes with the others, in equal parts; that variable is the one for which this loses least.
     """
-    whole = absorbed_terms(problem)
+    whole = problem_with_small_terms_absorbed(problem)
     terms: list[Term] = []
     for scope, number in whole.terms:
         if len(scope) <= 2:
             terms.append((scope, number))
             continue
-        for axes, part in _best_pairs(problem.tables, number):
+        for axes, part in _pairs_that_lose_least(problem.tables, number):
             terms.append(((scope[axes[0]], scope[axes[1]]), part))
     return simplified_problem(Problem(problem.tables, problem.sizes, tuple(terms), problem.constant))
 
 
-def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]]:
+def _pairs_that_lose_least(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]]:
     rank = tables[number].ndim
     found = []
     for common in range(rank):
@@ -135,7 +141,7 @@ def _best_pairs(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]
     return max(found, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
 
 
-def absorbed_terms(problem: Problem) -> Problem:
+def problem_with_small_terms_absorbed(problem: Problem) -> Problem:
     """Return the same problem with terms of several variables added to the first larger term that spans theirs."""
     large: dict[Scope, list[tuple[Scope, int]]] = {}
     spanning: dict[int, list[Scope]] = defaultdict(list)

@@ -1,0 +1,135 @@
+"""Gradient accumulation: the pass of one micro-batch, forward and backward, repeated for every one.
+
+Weights, and what depends on no sample (copies of weights in another dtype), are shared. A copy of a node or tensor has
+the number of its micro-batch appended, as in "fc1@2". Micro-batch follows micro-batch, so that the activations of one
+are alive at a time. A weight's gradient is the sum over all of them of whatever was summed in one: operands that are
+alike come together in one sum, which accumulates where it is computed and is reduced once (`planner/accumulate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.graph.build import MOST_NODES, GraphBuilder, too_many_nodes
+from planner.graph.ir import Init, Node, Tensor
+from planner.graph.samples import depending_on_samples
+
+
+def unroll_micro_batches(
+    builder: GraphBuilder, count: int, gradients: Mapping[str, str], metrics: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Repeat the builder's graph for `count` micro-batches; return the gradients' sums, and the metrics.
+
+    The loss is the mean of the micro-batches'; other metrics are the first one's. `gradients` must be those of the mean
+    loss, that is, of a micro-batch's divided by `count`.
+    """
+    own = depending_on_samples(builder.tensors, builder.nodes)
+    sums = _Sums(builder, own, count)
+    for tensor in (metrics["loss"], *gradients.values()):
+        sums.take_apart(tensor)
+    if len(builder.nodes) * count > MOST_NODES:
+        raise too_many_nodes(f"{count} micro-batches")
+    _repeat(builder, own, count)
+    totals = {weight: sums.total(gradient, gradient, "gradient") for weight, gradient in gradients.items()}
+    loss = sums.total(metrics["loss"], f"{metrics['loss']}.sum", "activation")
+    node = Node(metrics["loss"], "scale", (loss,), (), {"factor": 1 / count})
+    first = {metric: _copy_name(name, 0) if name in own else name for metric, name in metrics.items()}
+    return totals, {**first, "loss": builder.emit(node, "loss")[0]}
+
+
+def _copy_name(name: str, number: int) -> str:
+    return f"{name}@{number}"
+
+
+def _repeat(builder: GraphBuilder, own: set[str], count: int) -> None:
+    """Replace the builder's graph by what is shared, followed by the micro-batches' copies of the rest."""
+    shared = [node for node in builder.nodes if own.isdisjoint(node.outputs)]
+    repeated = [node for node in builder.nodes if not own.isdisjoint(node.outputs)]
+    names = own.union(node.name for node in repeated)
+    timesteps = 1 + max((node.unroll[1] for node in repeated if node.unroll), default=0)
+    tensors = {name: tensor for name, tensor in builder.tensors.items() if name not in own}
+    for number in range(count):
+        for name in (name for name in builder.tensors if name in own):
+            copy = _tensor_copy(builder.tensors[name], number)
+            tensors[copy.name] = copy
+    copies = [_node_copy(node, names, number, timesteps) for number in range(count) for node in repeated]
+    builder.rebuild(tensors, [*shared, *copies])
+
+
+def _tensor_copy(tensor: Tensor, number: int) -> Tensor:
+    role = "activation" if tensor.role == "loss" else tensor.role
+    init: Init | None = tensor.init
+    if init is not None:
+        init = replace(init, source=tensor.name, row=number * tensor.shape[0])
+    return replace(tensor, name=_copy_name(tensor.name, number), role=role, init=init)
+
+
+def _node_copy(node: Node, names: set[str], number: int, timesteps: int) -> Node:
+    """Return a micro-batch's copy, in which the names in `names` have its number; timesteps count through all."""
+
+    def named(name: str) -> str:
+        return _copy_name(name, number) if name in names else name
+
+    cell, step = node.unroll or (node.name, 0)
+    return replace(
+        node,
+        name=named(node.name),
+        inputs=tuple(map(named, node.inputs)),
+        outputs=tuple(map(named, node.outputs)),
+        forward=None if node.forward is None else named(node.forward),
+        unroll=(cell, step + number * timesteps),
+    )
+
+
+class _Sums:
+    """Sums over all micro-batches, each made once; `own` are the tensors that every one has of its own."""
+
+    def __init__(self, builder: GraphBuilder, own: set[str], count: int) -> None:
+        self._builder, self._own, self._count = builder, own, count
+        self._producers = {output: node for node in builder.nodes for output in node.outputs}
+        self._terms: dict[str, list[tuple[str, ...]]] = {}
+        self._made: dict[str, str] = {}
+
+    def take_apart(self, tensor: str) -> None:
+        """Note what is to be summed of a tensor, in groups that are alike: what a micro-batch sums for it, or itself.
+
+        A sum that nobody else reads goes: its terms are summed with those of the other micro-batches.
+        """
+        if tensor not in self._terms:
+            self._terms[tensor] = self._groups(tensor)
+
+    def total(self, tensor: str, name: str, role: str) -> str:
+        """Add the nodes that sum a tensor over all micro-batches; return the sum's name, `name` if that is free."""
+        if tensor not in self._made:
+            groups, name = self._terms[tensor], name if tensor in self._own else f"{name}.sum"
+            parts = [f"{name}.{number}" for number in range(len(groups))] if len(groups) > 1 else [name]
+            sums = tuple(self._sum(part, self._copies(group), role) for part, group in zip(parts, groups, strict=True))
+            self._made[tensor] = sums[0] if len(sums) == 1 else self._sum(name, sums, role)
+        return self._made[tensor]
+
+    def _groups(self, tensor: str) -> list[tuple[str, ...]]:
+        producer = self._producers.get(tensor)
+        readers = sum(tensor in node.inputs for node in self._builder.nodes)
+        if producer is None or producer.op != "add_n" or readers or tensor not in self._own:
+            return [(tensor,)]
+        self._builder.nodes.remove(producer)
+        del self._builder.tensors[tensor]
+        groups: dict[str, list[str]] = {}
+        for term in producer.inputs:
+            groups.setdefault(self._likeness(term), []).append(term)
+        return [tuple(group) for group in groups.values()]
+
+    def _copies(self, terms: tuple[str, ...]) -> tuple[str, ...]:
+        numbers = range(self._count)
+        return tuple(_copy_name(term, n) if term in self._own else term for n in numbers for term in terms)
+
+    def _sum(self, name: str, terms: tuple[str, ...], role: str) -> str:
+        return self._builder.emit(Node(name, "add_n", terms, ()), role)[0]
+
+    def _likeness(self, tensor: str) -> str:
+        """Say what results have in common that can be accumulated where they are computed."""
+        producer = self._producers.get(tensor)
+        if producer is None:
+            return tensor
+        return f"{producer.op} {producer.attrs} {[self._builder.shape(name) for name in producer.inputs]}"

@@ -1,0 +1,178 @@
+"""Recomputation: activations that are not kept for the backward pass, but computed again when it needs them.
+
+The forward pass is cut into segments (Chen et al., "Training deep nets with sublinear memory cost", 2016). What crosses
+a cut is kept. Of what a segment makes besides, the backward pass reads copies, which the segment's nodes make again
+from what is kept, just before the first node that reads one; the last segment's are still there. Cuts are chosen so
+that the bytes of what is kept and of the largest segment are least together: where few bytes cross, as between the
+blocks of a network, and the more of them, the deeper it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Node
+from planner.graph.samples import depending_on_samples
+
+AGAIN = ".again"
+"""What the names of copies end in."""
+
+LIMITS = 24
+"""How many limits on a segment's bytes are tried."""
+
+Bytes = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max // 2
+
+
+def recompute_activations(builder: GraphBuilder, forward: int) -> None:
+    """Let nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
+    nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
+    own = depending_on_samples(builder.tensors, nodes)
+    activations = _Activations.of(builder, nodes, backward, own)
+    segments = [_segment(nodes, cut, activations, own) for cut in activations.best_segments()]
+    timesteps = 1 + max((node.unroll[1] for node in nodes if node.unroll), default=0)
+    copied = {node.name for segment in segments for node in segment.nodes}
+    made = [name for segment in segments for node in segment.nodes for name in node.outputs]
+    tensors = builder.tensors | {name + AGAIN: replace(builder.tensors[name], name=name + AGAIN) for name in made}
+    result = [replace(node, unroll=node.unroll or (node.name, 0)) if node.name in copied else node for node in nodes]
+    lost = frozenset[str]().union(*(segment.lost for segment in segments))
+    for node in backward:
+        for segment in [one for one in segments if not one.lost.isdisjoint(node.inputs)]:
+            segments.remove(segment)
+            result += [_again(original, segment.lost, timesteps) for original in segment.nodes]
+        result.append(replace(node, inputs=_renamed(node.inputs, lost)))
+    builder.rebuild(tensors, result)
+
+
+def _renamed(names: Sequence[str], copied: Collection[str]) -> tuple[str, ...]:
+    return tuple(name + AGAIN if name in copied else name for name in names)
+
+
+def _again(node: Node, lost: Collection[str], timesteps: int) -> Node:
+    """Return the node that computes again what a node computed; their hints tie them."""
+    cell, step = node.unroll or (node.name, 0)
+    outputs = tuple(name + AGAIN for name in node.outputs)
+    inputs = _renamed(node.inputs, lost)
+    return replace(
+        node,
+        name=node.name + AGAIN,
+        inputs=inputs,
+        outputs=outputs,
+        forward=node.name,
+        unroll=(cell, step + timesteps),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """What of a segment is computed again: `nodes`, and `lost`, the tensors that are read from copies."""
+
+    nodes: tuple[Node, ...]
+    lost: frozenset[str]
+
+
+def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activations, own: set[str]) -> _Segment:
+    """Return what is computed again so that the backward pass finds what it reads of the nodes [start, stop)."""
+    start, stop = cut
+    wanted = {name for name, made, last, read in activations.rows() if start <= made < stop and last < stop and read}
+    kept = {name for name, made, last, _ in activations.rows() if start <= made < stop <= last}
+    needed = []
+    for node in reversed(nodes[start:stop]):
+        if not wanted.isdisjoint(node.outputs):
+            needed.append(node)
+            wanted.update(name for name in node.inputs if name in own and name not in kept)
+    made = {name for node in needed for name in node.outputs}
+    return _Segment(tuple(reversed(needed)), frozenset(made - kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """The tensors that the forward pass makes of samples, in its order.
+
+    Their bytes; the numbers of the nodes that make them, and of those that read them last (-1: none); whether the
+    backward pass reads them.
+    """
+
+    names: tuple[str, ...]
+    nbytes: Bytes
+    made: Bytes
+    last: Bytes
+    read: NDArray[np.bool_]
+    nodes: int
+
+    @classmethod
+    def of(cls, builder: GraphBuilder, nodes: Sequence[Node], backward: Sequence[Node], own: set[str]) -> _Activations:
+        """Note who makes and reads what."""
+        made = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in own}
+        last = {name: number for number, node in enumerate(nodes) for name in node.inputs}
+        read = {name for node in backward for name in node.inputs}
+        return cls(
+            tuple(made),
+            np.array([builder.tensors[name].nbytes for name in made], dtype=np.int64),
+            np.array(list(made.values()), dtype=np.int64),
+            np.array([last.get(name, -1) for name in made], dtype=np.int64),
+            np.array([name in read for name in made], dtype=bool),
+            len(nodes),
+        )
+
+    def rows(self) -> zip[tuple[str, int, int, bool]]:
+        """Return (name, made, last, read) of every tensor."""
+        return zip(self.names, self.made.tolist(), self.last.tolist(), self.read.tolist(), strict=True)
+
+    def best_segments(self) -> list[tuple[int, int]]:
+        """Return (start, stop) of every segment but the last, such that least is kept and computed again at a time."""
+        places = self._places()
+        within, kept = self._within(places), self._kept(places)
+        total = int(within[0, -1])
+        limits = np.unique(np.geomspace(max(1, total / len(places)), max(1, total), LIMITS).astype(np.int64))
+        found = [_least_kept(within, kept, int(limit)) for limit in limits]
+        _, cuts = min(((cost, cuts) for cost, cuts in found), key=lambda one: (one[0], len(one[1])))
+        return list(pairwise(int(places[cut]) for cut in cuts[:-1]))
+
+    def _places(self) -> Bytes:
+        """Return where cuts may be, the ends included: where no fewer bytes cross just before or just after."""
+        change = np.zeros(self.nodes + 2, dtype=np.int64)
+        np.add.at(change, self.made + 1, self.nbytes)
+        np.add.at(change, np.maximum(self.last, self.made) + 1, -self.nbytes)
+        crossing = np.cumsum(change)[: self.nodes + 1]
+        inner = np.arange(1, self.nodes)
+        least = (crossing[inner] <= crossing[inner - 1]) & (crossing[inner] <= crossing[inner + 1])
+        return np.array([0, *inner[least], self.nodes], dtype=np.int64)
+
+    def _within(self, places: Bytes) -> Bytes:
+        """Return, for every two places, the bytes made between them that the backward pass reads."""
+        upto = [int(self.nbytes[self.read & (self.made < place)].sum()) for place in places]
+        return np.subtract.outer(upto, upto).T
+
+    def _kept(self, places: Bytes) -> Bytes:
+        """Return, for every two places, the bytes made between them that are read after the second."""
+        rows = []
+        for stop in places:
+            crossing = np.where((self.made < stop) & (stop <= self.last), self.nbytes, 0)
+            total = np.concatenate(([0], np.cumsum(crossing)))
+            rows.append(total[-1] - total[np.searchsorted(self.made, places)])
+        return np.array(rows).T
+
+
+def _least_kept(within: Bytes, kept: Bytes, limit: int) -> tuple[int, list[int]]:
+    """Return the least bytes kept and within one segment, none of more than `limit`, and the cuts, ends included."""
+    count = len(within)
+    least, before = np.full(count, NEVER), np.zeros(count, dtype=np.int64)
+    least[0] = 0
+    for stop in range(1, count):
+        costs = np.where(within[:stop, stop] <= limit, least[:stop] + kept[:stop, stop], NEVER)
+        before[stop] = costs.argmin()
+        least[stop] = costs[before[stop]]
+    if least[-1] >= NEVER:
+        return NEVER, [0, count - 1]
+    cuts = [count - 1]
+    while cuts[-1]:
+        cuts.append(int(before[cuts[-1]]))
+    cuts.reverse()
+    return int(least[-1]) + max(int(within[start, stop]) for start, stop in pairwise(cuts)), cuts

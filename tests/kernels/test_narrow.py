@@ -1,0 +1,48 @@
+"""Kernels on 16-bit operands compute in single precision and round once, whatever the kernel."""
+
+import numpy as np
+import pytest
+
+from executor.kernels import KERNELS, KernelCall, run
+from executor.kernels.call import NARROW
+
+random = np.random.default_rng(0)
+
+
+def called(name, operands, out, **attributes):
+    run(KERNELS[name], KernelCall(np, operands, (out,), attributes, {}, ()))
+    return out
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_product_is_rounded_once(dtype):
+    a, b = (random.uniform(-1, 1, (40, 40)).astype(dtype) for _ in range(2))
+    found = called("mm", (a, b), np.empty((40, 40), dtype))
+    expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_an_output_may_be_the_memory_of_an_operand(dtype):
+    a = random.uniform(-1, 1, 64).astype(dtype)
+    expected = np.exp(a.astype(np.float32)).astype(dtype)
+    np.testing.assert_array_equal(called("exp", (a,), a), expected)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+def test_casts_round_to_nearest(dtype, wide):
+    x = random.uniform(-4, 4, 1000).astype(wide)
+    found = called("cast", (x,), np.empty(1000, dtype), dtype=dtype)
+    bits = 8 if dtype == "bfloat16" else 11
+    spacing = 2.0 ** (np.floor(np.log2(np.abs(x))) - bits + 1)
+    assert (np.abs(found.astype(wide) - x) <= spacing / 2).all()
+    np.testing.assert_array_equal(called("cast", (found,), np.empty(1000, wide), dtype=wide), found.astype(wide))
+
+
+def test_other_operands_are_passed_as_they_are():
+    seen = []
+    x, out = np.ones(3, np.float32), np.empty(3, np.float32)
+    run(lambda call: seen.extend((*call.inputs, *call.outputs)), KernelCall(np, (x,), (out,), {}, {}, ()))
+    assert seen[0] is x
+    assert seen[1] is out

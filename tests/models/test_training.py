@@ -1,0 +1,291 @@
+"""Training as it is run: micro-batches, recomputation and 16-bit precision give what the whole batch gives.
+
+The oracles are PyTorch with the same micro-batches and casts, the same model without them, and counts by hand.
+"""
+
+import random
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import one_worker
+import pytest
+
+from planner.errors import GraphError
+from planner.graph.facts import batch_size, micro_batches, precision, recomputed
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import single_worker
+from planner.program.lower import arena_sizes, lower
+from planner.program.tasks import Compute
+from planner.search import SearchOptions, search
+from tests.cross.loopback import Loopback
+from tests.cross.masks import Recount
+from tests.cross.random_plans import random_plan
+
+torch = pytest.importorskip("torch")
+
+import torch_twins  # noqa: E402 (it needs PyTorch)
+
+TOKENS = {"sequence": 5, "vocabulary": 11}
+MODELS = {
+    "mlp-3-8": {},
+    "cnn-2-4": {"image": 6, "classes": 5, "channels": 2},
+    "rnn-2-6": {"unroll": 4, "input_width": 5, "classes": 7},
+    "transformer-2-12": {**TOKENS, "heads": 3},
+    "encoder-decoder-2-8": {"sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2, "tied": False},
+}
+NORMALISED = {
+    "cnn-2-6": {"image": 6, "classes": 5, "channels": 2, "batch_norm": True},
+    "wresnet-14-0.0625": {"image": 8, "classes": 10},
+}
+BATCH = 8
+
+
+def made(name, dtype="float64", **options):
+    return build(name, batch=BATCH, dtype=dtype, **{**MODELS, **NORMALISED}[name], **options)
+
+
+def trained(plan, steps=2):
+    """The values of all that a run updates, and the run."""
+    run = Loopback(plan, lower(plan))
+    for _ in range(steps):
+        run.step()
+    return {name: run.gather(name) for name in plan.graph.updates}, run
+
+
+def cut(graph, ways=(2, 2)):
+    return random_plan(graph, ways, random.Random(f"{graph.name}{ways}"))
+
+
+@cache
+def whole_batch(name):
+    return trained(single_worker(cut(made(name))))[0]
+
+
+def furthest(found, expected):
+    assert found.keys() == expected.keys()
+    return max(one_worker.difference(found[name], expected[name]) for name in expected)
+
+
+def by_torch(name, graph, values, computed=torch.float64):
+    """Loss and gradients by PyTorch, each micro-batch by itself, on copies of the weights in the dtype `computed`."""
+    kept = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
+    weights = {t.name: torch.tensor(values[t.name], requires_grad=True) for t in kept if t.role == "weight"}
+    batches = [{} for _ in range(micro_batches(graph))]
+    for tensor in kept:
+        if tensor.role == "input" and tensor.name != "one":
+            base, _, number = tensor.name.partition("@")
+            value = torch.tensor(values[tensor.name].astype("float64" if "float" in tensor.dtype else "int32"))
+            for batch in batches[int(number) :][:1] if number else batches:
+                batch[base] = value.to(computed) if value.is_floating_point() else value
+    twin, total = torch_twins.TWINS[name.split("-")[0]], 0.0
+    for batch in batches:
+        loss, _ = twin({key: weight.to(computed) for key, weight in weights.items()}, batch)
+        (loss / len(batches)).backward()
+        total += loss.item() / len(batches)
+    return total, {key: weight.grad.numpy() for key, weight in weights.items()}
+
+
+@pytest.mark.parametrize("name", [*MODELS, "cnn-2-6"])
+def test_micro_batches_equal_pytorch(name):
+    graph = made(name, micro_batches=2, recompute="segments" if name.startswith("rnn") else "none")
+    values = one_worker.draw(graph, seed=3)
+    results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values)
+    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
+    assert furthest(found, gradients) < 1e-10
+    assert one_worker.difference(results[graph.metrics["loss"]], loss) < 1e-10
+
+
+@pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in MODELS), ("mlp-3-8", 2), ("mlp-3-8", 8)])
+def test_micro_batches_equal_the_whole_batch(name, count):
+    """Two steps on the very same samples, however the batch is cut."""
+    graph = made(name, micro_batches=count)
+    assert (batch_size(graph), micro_batches(graph)) == (BATCH, count)
+    assert furthest(trained(single_worker(cut(graph)))[0], whole_batch(name)) < 1e-10
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_batch_norm_is_of_a_micro_batch(name):
+    found, _ = trained(single_worker(cut(made(name, micro_batches=2))))
+    expected, _ = trained(single_worker(cut(made(name))))
+    assert furthest(found, expected) > 1e-6
+
+
+@pytest.mark.parametrize("name", [*MODELS, *NORMALISED])
+def test_recomputation_changes_no_bit(name):
+    plain, again = (made(name, "float32", recompute=recompute) for recompute in ("none", "segments"))
+    assert recomputed(again) > 0 == recomputed(plain)
+    expected, found = (trained(single_worker(cut(graph)))[0] for graph in (plain, again))
+    for tensor, values in expected.items():
+        np.testing.assert_array_equal(found[tensor], values)
+
+
+def test_recomputation_in_parts_changes_no_bit():
+    """Data parallel, where both graphs' plans reduce in the same order."""
+    options = SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R")
+    plain, again = (search(made("mlp-3-8", recompute=recompute), options) for recompute in ("none", "segments"))
+    assert plain.total_bytes == again.total_bytes
+    expected, found = trained(plain)[0], trained(again)[0]
+    for tensor, values in expected.items():
+        np.testing.assert_array_equal(found[tensor], values)
+
+
+DEEP = {"mlp-24-32": {"batch": 512}, "transformer-8-32": {"batch": 4, "sequence": 16, "vocabulary": 31}}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_recomputation_trades_operations_for_memory(name):
+    plain, again = (
+        single_worker(cut(build(name, recompute=recompute, **DEEP[name]))) for recompute in ("none", "segments")
+    )
+    stored = sum(tensor.nbytes for tensor in plain.graph.tensors.values() if tensor.init is not None)
+    before, after = arena_sizes(plain)[0] - stored, arena_sizes(again)[0] - stored
+    assert after < 0.6 * before
+    assert 1.1 < operations(again) / operations(plain) < 1.4
+
+
+def operations(plan):
+    return sum(task.operations for task in lower(plan).workers[0].tasks if isinstance(task, Compute))
+
+
+def test_micro_batches_need_less_memory():
+    plans = [single_worker(cut(build("mlp-12-16", batch=256, micro_batches=count))) for count in (1, 4, 16)]
+    whole, quarter, sixteenth = (arena_sizes(plan)[0] for plan in plans)
+    assert sixteenth < quarter < whole / 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_compute_what_the_whole_does(name):
+    plan = cut(made(name, micro_batches=2, recompute="segments"))
+    check_plan(plan)
+    found, run = trained(plan)
+    assert furthest(found, whole_batch(name)) < 1e-10
+    np.testing.assert_array_equal(plan.bytes, run.program.bytes)
+    np.testing.assert_array_equal(plan.bytes * 2, run.moved)
+    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+
+
+HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Rounding errors, relative."""
+
+
+@pytest.mark.parametrize("dtype", [*HALF, "mixed", "mixed-float16"])
+@pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4"])
+def test_parts_compute_what_the_whole_does_in_16_bits(name, dtype):
+    plan = cut(made(name, dtype, micro_batches=2, recompute="segments"))
+    found, run = trained(plan, steps=1)
+    expected, _ = trained(single_worker(plan), steps=1)
+    assert furthest(found, expected) < 32 * HALF["float16" if dtype in {"float16", "mixed-float16"} else "bfloat16"]
+    np.testing.assert_array_equal(plan.bytes, run.moved)
+
+
+@pytest.mark.parametrize(("dtype", "half"), [("mixed", "bfloat16"), ("mixed-float16", "float16")])
+@pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4", "transformer-2-12"])
+def test_mixed_precision_equals_pytorch_with_the_same_casts(name, dtype, half):
+    """Weights are cast to 16 bits, and the loss is of logits in single precision."""
+    graph = made(name, dtype, micro_batches=2, loss_scale=64.0)
+    assert precision(graph) == f"{half}, weights float32"
+    values = one_worker.draw(graph, seed=5)
+    results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values, getattr(torch, half))
+    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
+    assert {str(gradient.dtype) for gradient in found.values()} == {"float32"}
+    assert furthest(found, gradients) < 16 * HALF[half]
+    assert one_worker.difference(results[graph.metrics["loss"]], loss) < 2 * HALF[half]
+
+
+def test_a_loss_scale_saves_small_gradients():
+    """In half precision gradients below 2^-24 are zero; scaled, they are not."""
+    found = []
+    for scale in (1.0, 2.0**12):
+        graph = build("mlp-3-8", batch=8, dtype="mixed-float16", optimizer="sgd", loss_scale=scale)
+        values = one_worker.draw(graph, seed=1)
+        values["fc3.w"] = values["fc3.w"] * np.float32(2.0**-23)
+        results = one_worker.run(graph, values)
+        found.append(results[one_worker.weight_gradients(graph)["fc1.w"]])
+    plain, scaled = found
+    assert np.count_nonzero(plain) < np.count_nonzero(scaled) / 2
+
+
+@pytest.mark.parametrize("scale", [0.25, 1024.0])
+def test_a_power_of_two_as_loss_scale_changes_no_bit_in_double_precision(scale):
+    found, _ = trained(single_worker(cut(made("mlp-3-8", loss_scale=scale))))
+    for tensor, values in whole_batch("mlp-3-8").items():
+        np.testing.assert_array_equal(found[tensor], values)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_16_bits_halve_the_bytes(dtype):
+    options = {"batch": 16, "sequence": 8, "vocabulary": 32, "heads": 2}
+    wide, narrow = (build("transformer-1-16", dtype=one, **options) for one in ("float32", dtype))
+    moved = []
+    for graph in (wide, narrow):
+        plan = search(graph, SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R"))
+        moved.append(plan.total_bytes)
+        assert {graph.tensors[tensor].dtype for tensor, _ in plan.traffic().exchanges()} == {
+            graph.tensors["norm"].dtype
+        }
+    assert moved[0] == 2 * moved[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_gradients_are_reduced_once(count, dtype):
+    """Four workers, data parallel: each gradient goes once to shares and once back, 3 times its bytes either way."""
+    graph = build("mlp-3-8", batch=16, micro_batches=count, dtype=dtype)
+    plan = search(graph, SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R"))
+    item = 4 if dtype == "float32" else 2
+    loss = 4
+    assert plan.total_bytes == 2 * 3 * (3 * 8 * 8 * item + loss)
+    found = Counter(write.tensor for work in plan.traffic().work for write in work.writes if write.hops)
+    assert max(found.values()) == 1
+    assert len(found) == 4
+
+
+def test_a_tied_embedding_is_reduced_once_for_each_use():
+    graph = made("transformer-2-12", micro_batches=4)
+    plan = search(graph, SearchOptions(ways=(2,), searcher="data-parallel", placements="S,R"))
+    reduced = {write.tensor for work in plan.traffic().work for write in work.writes if write.hops}
+    assert {name for name in reduced if name.startswith("embedding.w.grad")} == {
+        "embedding.w.grad.0",
+        "embedding.w.grad.1",
+    }
+
+
+def test_timesteps_of_all_micro_batches_are_summed_at_once():
+    graph = made("rnn-2-6", micro_batches=2)
+    (total,) = [node for node in graph.nodes if node.outputs == ("lstm1.wh.grad",)]
+    assert total.op == "add_n"
+    assert len(total.inputs) == 2 * 4
+    cells = {node.unroll for node in graph.nodes if node.unroll and node.unroll[0] == "lstm1.h_product"}
+    assert {step for _, step in cells} == set(range(8))
+
+
+def test_micro_batch_follows_micro_batch():
+    names = [node.name for node in made("mlp-3-8", micro_batches=4).nodes]
+    order = [name.rpartition("@")[2] for name in names if "@" in name]
+    assert order == sorted(order)
+
+
+def test_what_does_not_depend_on_samples_is_shared():
+    graph = made("rnn-2-6", "mixed", micro_batches=2)
+    casts = [node for node in graph.nodes if node.op == "cast" and graph.tensors[node.outputs[0]].role == "weight"]
+    assert len(casts) == 5
+    assert {name for name in graph.tensors if name.endswith(".initial")} == {
+        f"lstm{layer}.{state}.initial" for layer in (1, 2) for state in "hc"
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 3}, "micro_batches must divide the batch of 8, found 3"),
+        ({"micro_batches": 0}, "option micro_batches must be a positive integer, found 0"),
+        ({"recompute": "all"}, "option recompute must be one of none, segments, found 'all'"),
+        ({"loss_scale": 0.0}, "loss_scale must be a finite number above 0, found 0.0"),
+        ({"dtype": "mixed-float32"}, "option dtype must be one of .*mixed, mixed-float16, found 'mixed-float32'"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(GraphError, match=message):
+        made("mlp-3-8", **{"dtype": "float32", **options})
