@@ -165,7 +165,8 @@ def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
 
 
 def test_where_levels_are_alike_and_computing_is_free_time_ranks_like_bytes():
-    machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", launch_latency_s="0", latency_s="0")
+    free = dict.fromkeys(("launch_latency_s", "host_launch_s", "latency_s"), "0")
+    machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", **free)
     for name in ("mlp-2-12", "cnn-5-4"):
         graph = graph_of(name)
         objective = space_of(graph, timed((2, 2), machine)).objective
