@@ -99,6 +99,7 @@ def recounted_ticks(plan, objective):
     for _, exchange in traffic.exchanges():
         crossed = by_level(exchange.moved(), plan.ways)
         total += max((wait for wait, n in zip(objective.latency_ticks, crossed, strict=True) if n), default=0)
+        total += sum(wait for wait, n in zip(objective.message_ticks, crossed, strict=True) if n)
     for work in traffic.work:
         slowest = 0.0
         for number, worker in enumerate(objective.workers):
@@ -200,7 +201,7 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
         assert (one == pytest.approx(two, rel=0.01)) == alike
 
 
-@pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8"])
+@pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8", "p4d.24xlarge"])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
