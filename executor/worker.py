@@ -16,6 +16,7 @@ from executor.transport import Transport
 from executor.values import Array
 from planner.program.arena import align
 from planner.program.tasks import Call, Compute, Fetch, Kernel, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.workspace import combined_bytes
 
 
 class Worker:
@@ -30,7 +31,8 @@ class Worker:
         self.program = program
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
-        self._scratch = arena.xp.empty(max(map(_combined_bytes, self._calls()), default=0), np.uint8)
+        scratch_bytes = max((combined_bytes(program, call) for call in self._calls()), default=0)
+        self._scratch = arena.xp.empty(scratch_bytes, np.uint8)
         self._actions = [self._action(task) for task in program.tasks]
 
     @property
@@ -69,12 +71,11 @@ class Worker:
             action()
         synchronize(self.memory.xp)
 
-    def _calls(self) -> Iterator[tuple[Memory, Call]]:
+    def _calls(self) -> Iterator[Call]:
         for task in self.program.tasks:
             if isinstance(task, Compute):
                 for kernel in task.kernels:
-                    for call in kernel.calls:
-                        yield self.memory, call
+                    yield from kernel.calls
 
     def _action(self, task: Task) -> Action:
         match task:
@@ -120,14 +121,6 @@ class Worker:
             found.append(self._scratch[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
             at += align(array.nbytes)
         return tuple(found)
-
-
-def _combined_bytes(located: tuple[Memory, Call]) -> int:
-    """Return the scratch that a call needs."""
-    memory, call = located
-    if call.combine is None:
-        return 0
-    return sum(align(memory.part(buffer, slices).nbytes) for buffer, slices in call.outputs)
 
 
 def _in_order(actions: list[Action]) -> Action:

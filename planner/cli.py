@@ -56,7 +56,8 @@ WORKERS_HELP = (
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
-MEMORY_HELP = "What every worker's arena must fit in, as in 11GiB.  [default: no limit]"
+MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
+
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -112,7 +113,7 @@ def _of_the_model(command: click.Command) -> click.Command:
 @click.option("--ties", metavar="RULE,...", callback=read_rules, help=TIES_HELP)
 @click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP)
 @click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little.")
-@click.option("--topo", help="The machine that --objective time is about: a name or a YAML file.")
+@click.option("--topo", help="The machine of --objective time and --memory: a name or a YAML file.")
 @click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP)
 @click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data.")
 @operators_option

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
-from planner.program.lower import arena_sizes
+from planner.program.lower import arena_sizes, lower
+from planner.program.workspace import needed_bytes
 from planner.search import SearchOptions, Ties, best_plan
 from planner.search.memory import parse_memory
 from planner.search.options import placements_of
@@ -33,8 +35,9 @@ def plan(
     """Return the best plan found for a graph on `workers` workers.
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
-    a Machine, is what `objective="time"` is about; `memory`, as in "11GiB" or in bytes, what every worker's arena must
-    fit in. Other options are fields of `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
+    a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
+    must fit in, on a `machine` with its workspace and what the device reserves. Other options are fields of
+    `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
@@ -48,14 +51,22 @@ def plan(
     for name in ("ways", "untie"):
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
+    machine = load_topology(machine) if isinstance(machine, str) else machine
+    of_memory_only = memory is not None and options.get("objective", "bytes") == "bytes"
     asked = SearchOptions(
-        machine=load_topology(machine) if isinstance(machine, str) else machine,
+        machine=None if of_memory_only else machine,
         memory_bytes=_memory_bytes(memory),
-        arena_of=arena_sizes,
+        arena_of=arena_sizes if machine is None else partial(_needed_bytes, machine),
         **options,
     )
     placements_of(asked)
     return best_plan(graph, _workers(workers, asked.ways), asked)
+
+
+def _needed_bytes(machine: Machine, plan: Plan) -> tuple[int, ...]:
+    """Return what every worker takes of its device's memory."""
+    machine.require_devices(plan.workers)
+    return tuple(map(needed_bytes, lower(plan).workers, machine.devices))
 
 
 def _ties(given: object) -> Ties | None:

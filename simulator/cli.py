@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from planner.files import check_written
 from planner.plans.plan_json import load_plan
 from planner.report.console import JobError, collect_seldom, command_errors, stdout
 from planner.report.schema import write_reports
-from simulator.report import report, simulation_of
+from simulator.memory import ALLOCATORS
+from simulator.report import Settings, report, simulation_of
 from simulator.tracing import trace
 from topologies import available
 
@@ -26,6 +28,12 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
+@click.option(
+    "--allocator",
+    type=click.Choice(ALLOCATORS),
+    default=ALLOCATORS[0],
+    help="What memory comes from: the arena that the executor allocates, or an allocator like PyTorch's.",
+)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for chrome://tracing or ui.perfetto.dev.")
@@ -38,9 +46,9 @@ def main(plan_path: Path, topo: str, **options: Any) -> None:
     json_path, trace_path = options["json_path"], options["trace_path"]
     check_written((json_path, trace_path), (plan_path,))
     load_operators(options["operator_files"])
-    plan, settings = load_plan(plan_path), {name: options[name] for name in ("prefetch", "overlap")}
-    simulation = simulation_of(plan, topo, record_messages=trace_path is not None, **settings)
-    result = report(plan, plan_path.name, simulation, settings)
+    plan, settings = load_plan(plan_path), Settings(**{one.name: options[one.name] for one in fields(Settings)})
+    simulation = simulation_of(plan, topo, settings, record_messages=trace_path is not None)
+    result = report(plan, plan_path.name, simulation, asdict(settings))
     if json_path is not None:
         write_reports(json_path, result)
     if trace_path is not None:

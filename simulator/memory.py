@@ -1,114 +1,198 @@
-"""Memory over time: a buffer occupies its worker's memory from the start of its first task to the end of its last."""
+"""Memory over time: a buffer occupies its worker's memory from the start of its first task to the end of its last.
+
+Beside what lives, a device's memory holds what its allocation does not use at its fullest moment, the workspace of
+kernels, and what is reserved. These sum to what must fit: to the byte, the workers' arenas with workspace and reserve.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from planner.program.tasks import Buffer, Program
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.program.tasks import Buffer, Program, WorkerProgram
+from planner.program.workspace import worker_workspace_bytes
 from planner.report.schema import BufferUse, DeviceMemory
+from simulator.caching import peak_reserved_bytes
 from simulator.interpreter import Timeline
+from simulator.lifetimes import overwritten, requests
 from topologies import Machine, Memory
+
+Allocator = Literal["static", "caching"]
+ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
 
 LARGEST = 5  # buffers named at a peak
 PERSISTENT = "persistent"
+KINDS = {"fetch": "fetches", "partial": "partials", "reduce": "partials", "staging": "staging"}
+UNKNOWN = {PERSISTENT: "persistent", "tensor": "results"}
+"""Kinds of tensors where the graph is not given that tells more."""
 
 
-class Change(NamedTuple):
-    """A buffer taken (or given back) at a moment; the order is the one in which changes happen.
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What a simulation tells apart, by name: every node's phase, in the graph's order, and what each tensor is for.
 
-    At one moment tasks follow each other by position, and a task takes its new buffers before it gives back old ones.
+    And what memory is allocated by: "static" is the workers' arenas, which are allocated whole; a "caching" allocator
+    takes segments.
     """
 
-    at_s: float
-    position: int
-    releases: bool
-    worker: int
-    buffer: int
+    phases: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
+    allocator: Allocator = "static"
 
 
-class Live:
-    """The buffers alive at a moment. Buffers at one offset share its bytes: one overwrites the other in place."""
+STATIC = Accounting()
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._places: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-        self.nbytes = 0
-
-    def apply(self, change: Change) -> None:
-        """Take or give back a buffer."""
-        buffer = self._program.workers[change.worker].buffers[change.buffer]
-        place = self._places[change.worker, buffer.offset]
-        before = max(place.values(), default=0)
-        if change.releases:
-            del place[change.buffer]
-        else:
-            place[change.buffer] = buffer.nbytes
-        self.nbytes += max(place.values(), default=0) - before
-
-    def largest(self, count: int) -> tuple[BufferUse, ...]:
-        """Return the `count` largest buffers, largest first; of buffers at one offset, the largest."""
-        found = []
-        for (worker, _), place in self._places.items():
-            if place:
-                buffer, nbytes = max(place.items(), key=lambda item: (item[1], item[0]))
-                found.append((-nbytes, worker, buffer))
-        return tuple(
-            BufferUse(name=self._program.workers[worker].buffers[buffer].name, worker=worker, nbytes=-negative)
-            for negative, worker, buffer in sorted(found)[:count]
-        )
+HANDED_OVER, TAKEN, GIVEN_BACK = range(3)
+"""What happens to a buffer, in the order in which it happens at one task."""
 
 
-def changes(program: Program, timeline: Timeline, workers: Sequence[int]) -> list[Change]:
-    """Return every change of what lives on these workers; persistent buffers are there from the start."""
-    return sorted(change for worker in workers for change in _changes(program, timeline, worker))
+@dataclass(frozen=True, slots=True, eq=False)
+class Usage:
+    """What lives in a memory: after each change, `at_s`, the bytes of each kind ([change, kind])."""
+
+    kinds: tuple[str, ...]
+    at_s: NDArray[np.float64]
+    nbytes: NDArray[np.int64]
+    peak: int  # the change after which most lives
+
+    def moments(self) -> Iterator[tuple[float, Mapping[str, int]]]:
+        """Yield (seconds from the start of the step, bytes by kind) wherever time passes before the next change."""
+        lasting = np.append(self.at_s[1:] > self.at_s[:-1], True)[: len(self.at_s)]
+        for at_s, row in zip(self.at_s[lasting].tolist(), self.nbytes[lasting].tolist(), strict=True):
+            yield at_s, dict(zip(self.kinds, row, strict=True))
 
 
-def device_memories(program: Program, timeline: Timeline, machine: Machine) -> tuple[DeviceMemory, ...]:
-    """Return peak and verdict of every memory that workers use.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Changes:
+    """Changes of what lives, in the order in which they happen: of which buffer, when, and by how many bytes."""
 
-    The verdict compares the arenas, which are allocated whole, with what the memory holds.
-    """
-    used = range(len(program.workers))
+    buffers: tuple[tuple[int, int], ...]  # worker and buffer
+    at_s: NDArray[np.float64]
+    of: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+
+def usage(program: Program, timeline: Timeline, workers: Sequence[int], contents: Mapping[str, str]) -> Usage:
+    """Return what lives on some workers. `contents` says of tensors by name what they are (`planner.graph.facts`)."""
+    return _usage(program, _changes(program, timeline, workers), contents)
+
+
+def device_memories(
+    program: Program, timeline: Timeline, machine: Machine, accounting: Accounting = STATIC
+) -> tuple[DeviceMemory, ...]:
+    """Return what fills every memory that workers use, and whether it fits."""
     return tuple(
-        _device_memory(program, timeline, memory)
+        _device_memory(program, timeline, (machine, memory), accounting)
         for memory in machine.memories
-        if any(device in used for device in memory.devices)
+        if any(device < len(program.workers) for device in memory.devices)
     )
 
 
-def _changes(program: Program, timeline: Timeline, number: int) -> Iterator[Change]:
-    starts, stops = timeline.starts_s[number], timeline.stops_s[number]
-    for i, buffer in enumerate(program.workers[number].buffers):
-        if buffer.kind == PERSISTENT:
-            yield Change(0.0, -1, False, number, i)
-        else:
-            first, last = _span(buffer, len(starts))
-            yield Change(starts[first], first, False, number, i)
-            yield Change(stops[last], last, True, number, i)
+def workers_of(program: Program, memory: Memory) -> tuple[int, ...]:
+    """Return the workers that use a memory."""
+    return tuple(device for device in memory.devices if device < len(program.workers))
 
 
-def _device_memory(program: Program, timeline: Timeline, memory: Memory) -> DeviceMemory:
-    workers = tuple(device for device in memory.devices if device < len(program.workers))
-    history = changes(program, timeline, workers)
-    live, peak, peak_changes = Live(program), 0, 0
-    for i, change in enumerate(history, start=1):
-        live.apply(change)
-        if live.nbytes > peak:
-            peak, peak_changes = live.nbytes, i
-    then = Live(program)
-    for change in history[:peak_changes]:
-        then.apply(change)
-    arenas = sum(program.workers[worker].arena_bytes for worker in workers)
+def _device_memory(
+    program: Program, timeline: Timeline, place: tuple[Machine, Memory], accounting: Accounting
+) -> DeviceMemory:
+    machine, memory = place
+    workers = workers_of(program, memory)
+    changes = _changes(program, timeline, workers)
+    found = _usage(program, changes, accounting.contents)
+    fullest = found.nbytes[found.peak] if len(found.at_s) else np.zeros(len(found.kinds), dtype=np.int64)
+    live = int(fullest.sum())
+    devices = [machine.devices[worker] for worker in workers]
+    reserve = sum(math.ceil(device.reserved_bytes) for device in devices)
+    workspace = sum(
+        worker_workspace_bytes(program.workers[worker], device.workspace_bytes)
+        for worker, device in zip(workers, devices, strict=True)
+    )
+    room = (memory.nbytes - reserve - workspace) / len(workers)
+    allocated = sum(_allocated_bytes(program.workers[worker], accounting.allocator, room) for worker in workers)
+    filled = {kind: int(nbytes) for kind, nbytes in zip(found.kinds, fullest, strict=True) if nbytes}
+    filled |= {"unused": allocated - live, "workspace": workspace, "reserve": reserve}
+    peak = sum(filled.values())
     return DeviceMemory(
         device=memory.name,
         workers=workers,
         peak_bytes=peak,
         capacity_bytes=int(memory.nbytes),
-        verdict="out of memory" if max(arenas, peak) > memory.nbytes else "fits",
-        peak_at_s=history[peak_changes - 1].at_s if peak_changes else 0.0,
-        largest=then.largest(LARGEST),
+        verdict="out of memory" if peak > memory.nbytes else "fits",
+        peak_at_s=float(found.at_s[found.peak]) if len(found.at_s) else 0.0,
+        by_kind={kind: nbytes for kind, nbytes in filled.items() if nbytes},
+        largest=_largest(program, changes, found.peak),
+    )
+
+
+def _allocated_bytes(worker: WorkerProgram, allocator: Allocator, room_bytes: float) -> int:
+    return worker.arena_bytes if allocator == "static" else peak_reserved_bytes(requests(worker), room_bytes)
+
+
+def _changes(program: Program, timeline: Timeline, workers: Sequence[int]) -> _Changes:
+    """Return all changes in the order in which they happen.
+
+    At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
+    one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
+    """
+    found = sorted(change for worker in workers for change in _worker_changes(program, timeline, worker))
+    named = {name: number for number, name in enumerate(sorted({change[3] for change in found}))}
+    return _Changes(
+        buffers=tuple(named),
+        at_s=np.array([change[0] for change in found]),
+        of=np.array([named[change[3]] for change in found], dtype=np.int64),
+        nbytes=np.array([change[4] for change in found], dtype=np.int64),
+    )
+
+
+def _worker_changes(
+    program: Program, timeline: Timeline, number: int
+) -> Iterator[tuple[float, int, int, tuple[int, int], int]]:
+    """Yield (seconds, task, what happens, worker and buffer, bytes)."""
+    worker, starts, stops = program.workers[number], timeline.starts_s[number], timeline.stops_s[number]
+    heirs = overwritten(worker)
+    for i, buffer in enumerate(worker.buffers):
+        first, last = _span(buffer, len(starts))
+        if buffer.kind == PERSISTENT:
+            yield 0.0, -1, TAKEN, (number, i), buffer.nbytes
+            continue
+        yield starts[first], first, TAKEN, (number, i), buffer.nbytes
+        if i in heirs:
+            until = worker.buffers[heirs[i]].first
+            yield starts[until], until, HANDED_OVER, (number, i), -buffer.nbytes
+        else:
+            yield stops[last], last, GIVEN_BACK, (number, i), -buffer.nbytes
+
+
+def _usage(program: Program, changes: _Changes, contents: Mapping[str, str]) -> Usage:
+    what = [_kind(program.workers[worker].buffers[number], contents) for worker, number in changes.buffers]
+    kinds = tuple(dict.fromkeys(what))
+    number_of = {kind: number for number, kind in enumerate(kinds)}
+    kind_of = np.array([number_of[kind] for kind in what], dtype=np.int64)
+    table = np.zeros((len(changes.of), len(kinds)), dtype=np.int64)
+    table[np.arange(len(changes.of)), kind_of[changes.of]] = changes.nbytes
+    table = table.cumsum(axis=0)
+    return Usage(kinds, changes.at_s, table, int(table.sum(axis=1).argmax()) if len(table) else 0)
+
+
+def _kind(buffer: Buffer, contents: Mapping[str, str]) -> str:
+    return KINDS.get(buffer.kind) or contents.get(buffer.name) or UNKNOWN[buffer.kind]
+
+
+def _largest(program: Program, changes: _Changes, peak: int) -> tuple[BufferUse, ...]:
+    """Return the largest buffers that live after a change."""
+    alive = np.zeros(len(changes.buffers), dtype=np.int64)
+    np.add.at(alive, changes.of[: peak + 1], changes.nbytes[: peak + 1])
+    largest = sorted(np.flatnonzero(alive).tolist(), key=lambda of: (-alive[of], changes.buffers[of]))[:LARGEST]
+    found = [(*changes.buffers[of], int(alive[of])) for of in largest]
+    return tuple(
+        BufferUse(name=program.workers[worker].buffers[number].name, worker=worker, nbytes=nbytes)
+        for worker, number, nbytes in found
     )
 
 

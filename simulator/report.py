@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from planner.errors import PlanError
-from planner.graph.facts import batch_size, phases, weight_dtype
+from planner.graph.facts import batch_size, contents, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
 from planner.report.schema import Report, Setting, matrix
+from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
 
 
-def simulate(plan: Plan | str | Path, machine: str | Machine, *, prefetch: int = 1, overlap: bool = True) -> Report:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a plan is simulated; what each means is said by `simulate`."""
+
+    prefetch: int = 1
+    overlap: bool = True
+    allocator: Allocator = "static"
+
+
+def simulate(
+    plan: Plan | str | Path,
+    machine: str | Machine,
+    *,
+    prefetch: int = 1,
+    overlap: bool = True,
+    allocator: Allocator = "static",
+) -> Report:
     """Return the report of one simulated training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
-    compute units early fetches start, `overlap` whether transfers overlap computation. Raises a TopologyError where the
-    machine has too few devices or no figure for a dtype, a PlanError for what is no plan or makes no sense.
+    compute units early fetches start, `overlap` whether transfers overlap computation, `allocator` what memory comes
+    from: the "static" arena, or a "caching" allocator. Raises a TopologyError where the machine has too few devices or
+    no figure for a dtype, a PlanError for what is no plan or makes no sense.
     """
     plan = plan_of(plan)
     if not isinstance(machine, str | Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     if type(overlap) is not bool:
         raise PlanError(f"overlap: expected True or False, found {overlap!r}")
-    found = simulation_of(plan, machine, prefetch=prefetch, overlap=overlap)
-    return report(plan, plan.search.model or "plan", found, {"prefetch": prefetch, "overlap": overlap})
+    if allocator not in ALLOCATORS:
+        raise PlanError(f"allocator: expected one of {', '.join(ALLOCATORS)}, found {allocator!r}")
+    settings = Settings(prefetch, overlap, allocator)
+    return report(plan, plan.search.model or "plan", simulation_of(plan, machine, settings), asdict(settings))
 
 
 def simulation_of(
-    plan: Plan, machine: str | Machine, *, prefetch: int, overlap: bool, record_messages: bool = False
+    plan: Plan,
+    machine: str | Machine,
+    settings: Settings,
+    *,
+    record_messages: bool = False,
 ) -> Simulation:
     """Lower and simulate a plan."""
     machine = load_topology(machine) if isinstance(machine, str) else machine
     machine.require_devices(plan.workers)
     return simulated(
-        lower(plan, prefetch), machine, overlap=overlap, record_messages=record_messages, phases=phases(plan.graph)
+        lower(plan, settings.prefetch),
+        machine,
+        overlap=settings.overlap,
+        record_messages=record_messages,
+        accounting=Accounting(phases(plan.graph), contents(plan.graph), settings.allocator),
     )
 
 

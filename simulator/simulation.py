@@ -12,7 +12,7 @@ from planner.program.tasks import Program
 from planner.report.schema import DeviceMemory, LinkUse
 from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
-from simulator.memory import device_memories
+from simulator.memory import STATIC, Accounting, Usage, device_memories, usage, workers_of
 from simulator.quiet import seconds_without_communication
 from topologies import Machine
 
@@ -21,8 +21,7 @@ from topologies import Machine
 class Simulation:
     """One simulated iteration of a program on a machine.
 
-    `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept. `phases` gives
-    every node's phase, in the order of the graph.
+    `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
     """
 
     program: Program
@@ -31,12 +30,21 @@ class Simulation:
     seconds_without_communication: float
     links: tuple[LinkUse, ...]
     memories: tuple[DeviceMemory, ...]
-    phases: Mapping[str, str]
+    accounting: Accounting
 
     @property
     def seconds(self) -> float:
         """Seconds from the first worker's start to the last one's end."""
         return self.timeline.seconds
+
+    def memory_usage(self) -> Mapping[str, Usage]:
+        """Return what lives in every memory that workers use, over time, by the memory's name."""
+        used = {memory.name: workers_of(self.program, memory) for memory in self.machine.memories}
+        return {
+            name: usage(self.program, self.timeline, workers, self.accounting.contents)
+            for name, workers in used.items()
+            if workers
+        }
 
     @property
     def exposed_s(self) -> float:
@@ -51,7 +59,7 @@ class Simulation:
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
         """What holds up each phase, in order; none where phases are not known."""
-        return bottlenecks(self.program, self.machine, self.timeline, self.phases)
+        return bottlenecks(self.program, self.machine, self.timeline, self.accounting.phases)
 
     @property
     def overfull(self) -> tuple[str, ...]:
@@ -65,7 +73,7 @@ def simulated(
     *,
     overlap: bool = True,
     record_messages: bool = False,
-    phases: Mapping[str, str] | None = None,
+    accounting: Accounting = STATIC,
 ) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 
@@ -79,8 +87,8 @@ def simulated(
         timeline=timeline,
         seconds_without_communication=seconds_without_communication(program, machine, overlap=overlap),
         links=_links(machine, timeline),
-        memories=device_memories(program, timeline, machine),
-        phases=phases or {},
+        memories=device_memories(program, timeline, machine, accounting),
+        accounting=accounting,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from planner.report.trace import Trace
 from simulator.interpreter import MessageSpan
-from simulator.memory import Live, changes
+from simulator.memory import usage
 from simulator.simulation import Simulation
 
 
@@ -42,9 +42,6 @@ def _trace_messages(result: Trace, messages: Iterable[MessageSpan]) -> None:
 
 
 def _trace_memory(result: Trace, simulation: Simulation, worker: int) -> None:
-    live = Live(simulation.program)
-    history = changes(simulation.program, simulation.timeline, (worker,))
-    for change, following in zip(history, [*history[1:], None], strict=True):
-        live.apply(change)
-        if following is None or following.at_s > change.at_s:
-            result.counter(worker, "bytes alive", change.at_s, live.nbytes)
+    alive = usage(simulation.program, simulation.timeline, (worker,), simulation.accounting.contents)
+    for at_s, by_kind in alive.moments():
+        result.counter(worker, "bytes alive", at_s, sum(by_kind.values()))

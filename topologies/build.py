@@ -196,6 +196,7 @@ class _Builder:
             reserved_bytes=self._reserved(kind),
             copy_engines=engines,
             streams_messages=kind.streams_messages,
+            workspace_bytes=kind.workspace_bytes,
             host_launch_s=kind.host_launch_s,
             products=kind.products,
             knee_bytes=kind.knee_bytes,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from display import Shown
 from topologies.errors import TopologyError
 from topologies.kernels import Kernel, Rates, product_s
-from topologies.schema import Products
+from topologies.schema import WORKSPACE_BYTES, Products
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
@@ -47,8 +47,9 @@ class Device:
     """One device: what it attains alone (its roofline), and the shared resources it draws on.
 
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
-    `reserved_bytes` of its memory are taken before anything runs. Its `copy_engines` are a resource too, None where it
-    sends any number of messages at once; where it `streams_messages`, packing and unpacking go on while they flow.
+    `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
+    Its `copy_engines` are a resource too, None where it sends any number of messages at once; where it
+    `streams_messages`, packing and unpacking go on while they flow.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Device:
     host_launch_s: float = 0.0
     products: Products | None = None
     knee_bytes: float = 0.0
+    workspace_bytes: float = WORKSPACE_BYTES
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""

@@ -12,6 +12,9 @@ import msgspec
 FORMAT: Final = "topology/2"
 """Topology/1 knew neither types of links nor names of many things at once (`gpu*8`); its files load as they did."""
 
+WORKSPACE_BYTES = 64 << 20
+"""What kernels may take beside operands and results where nothing else is said, as in the executor."""
+
 Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times that floats cannot add up
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -82,8 +85,9 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     attain half of their bandwidth where they touch so many. A kernel starts `launch_latency_s` after the one before it
     has ended, and not before the host has launched it, which takes the host `host_launch_s`.
     `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs
-    (context, libraries). `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where
-    the processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
+    (context, libraries), and a kernel that needs a workspace takes at most `workspace_bytes`, where parts as small as
+    its data allow. `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where the
+    processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
     `copy_engines` is how many messages it can send at once at full speed, without it any number. A device that
     `streams_messages` packs, sends, and at the other end unpacks or combines piece by piece, all at the same time;
     else these come one after the other. `pci_ids` (vendor:device) and `nvlinks` serve `topologies.imports`.
@@ -99,6 +103,7 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     knee_bytes: NotNegative = 0.0
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
+    workspace_bytes: NotNegative = WORKSPACE_BYTES
     copy_engines: Count | None = None
     streams_messages: bool = False
     cores: Positive = 1.0

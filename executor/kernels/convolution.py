@@ -11,20 +11,20 @@ from types import ModuleType
 
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.window import dilation, framed, local_ranges, windows
+from planner.program.workspace import (
+    at_once,
+    batches,
+    by_shifts,
+    correlation_elements,
+    scattering_elements,
+    weight_gradient_elements,
+)
+from topologies.schema import WORKSPACE_BYTES
 
 Steps = tuple[tuple[int, int], tuple[int, int]]
 """Stride and dilation, each along y and along x."""
 
 DENSE: Steps = ((1, 1), (1, 1))
-
-TEMPORARY_BYTES = 64 << 20
-"""Batches are worked through in parts whose copied windows take no more than this, one image at the least."""
-
-SHIFT_WASTE = 1.4
-"""Shifts compute over the padded image; they are used where that is less than this many times the result."""
-
-BATCHED_AREA = 256
-"""From so many result elements per image on, a product per image beats one product that needs transposed copies."""
 
 
 def convolution(call: KernelCall) -> None:
@@ -48,7 +48,7 @@ def convolution_backward_input(call: KernelCall) -> None:
     grad, (grad_rows, grad_columns) = call.inputs[0], local_ranges(call, 0)
     batch, filters, height, width = grad.shape
     matrix = weight.reshape(filters, -1).T
-    for part in batches(batch, matrix.shape[0] * height * width * grad.itemsize):
+    for part in batches(batch, scattering_elements(weight.shape, grad.shape) * grad.itemsize, WORKSPACE_BYTES):
         piece = grad[part]
         products = call.xp.matmul(matrix, piece.reshape(len(piece), filters, height * width))
         products = products.reshape(len(piece), *weight.shape[1:], height, width)
@@ -65,11 +65,11 @@ def convolution_backward_weight(call: KernelCall) -> None:
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
     image = framed(call, 1, (rows, columns), 0)
     grad, (out,), steps = call.inputs[0], call.outputs, (call.pair("stride"), dilation(call))
-    shifts = steps == DENSE and _waste(image, grad) < SHIFT_WASTE
-    temporary = 0 if shifts else out.shape[2] * out.shape[3]
-    per_image = (image[0].size + image.shape[1] * grad[0, 0].size * temporary + grad[0].size) * grad.itemsize
+    dense = steps == DENSE
+    shifts = by_shifts(image.shape, grad.shape, dense=dense)
+    each = weight_gradient_elements(image.shape, grad.shape, out.shape, dense=dense) * grad.itemsize
     total = None
-    for part in batches(grad.shape[0], per_image):
+    for part in batches(grad.shape[0], each, WORKSPACE_BYTES):
         if shifts:
             product = _weight_by_shifts(call.xp, grad[part], image[part], out.shape)
         else:
@@ -80,22 +80,16 @@ def convolution_backward_weight(call: KernelCall) -> None:
 
 def correlate(xp: ModuleType, image: Array, weight: Array, steps: Steps, out: Array) -> None:
     """Convolve an image that already has its padding; `image` has exactly the rows that the windows read."""
-    taps = weight.shape[2] * weight.shape[3]
-    if steps == DENSE and taps > 1 and _waste(image, out) < SHIFT_WASTE:
-        per_image = (image[0].size * weight.shape[3] + out.shape[1] * out.shape[2] * image.shape[3]) * out.itemsize
-        for part in batches(len(image), per_image):
+    dense, several_taps = steps == DENSE, weight.shape[2] * weight.shape[3] > 1
+    each = correlation_elements(image.shape, weight.shape, out.shape, dense=dense) * out.itemsize
+    parts = batches(len(image), each, WORKSPACE_BYTES)
+    if several_taps and by_shifts(image.shape, out.shape, dense=dense):
+        for part in parts:
             _correlate_by_shifts(xp, image[part], weight, out[part])
         return
-    per_image = image.shape[1] * taps * out[0, 0].size * out.itemsize
-    by_columns = _correlate_by_image if out[0, 0].size >= BATCHED_AREA else _correlate_at_once
-    for part in batches(len(image), per_image):
+    by_columns = _correlate_at_once if at_once(out.shape) else _correlate_by_image
+    for part in parts:
         by_columns(xp, sliding(xp, image[part], (weight.shape, steps)), weight, out[part])
-
-
-def batches(count: int, bytes_each: int) -> list[slice]:
-    """Cut a batch of `count` images into parts that need at most TEMPORARY_BYTES, or one image."""
-    size = max(1, TEMPORARY_BYTES // max(1, bytes_each))
-    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
@@ -109,11 +103,6 @@ def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]
         shape=(batch, channels, taps_y, taps_x, rows // stride_y + 1, columns // stride_x + 1),
         strides=(*outer, row * apart_y, column * apart_x, row * stride_y, column * stride_x),
     )
-
-
-def _waste(image: Array, result: Array) -> float:
-    """How many times the result's area shifts compute over."""
-    return float(image[0, 0].size / result[0, 0].size)
 
 
 def _correlate_by_shifts(xp: ModuleType, image: Array, weight: Array, out: Array) -> None:

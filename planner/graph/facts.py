@@ -7,6 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 
+CONTENTS = {
+    "input": "inputs",
+    "weight": "weights",
+    "state": "optimizer state",
+    "activation": "activations",
+    "gradient": "gradients",
+    "loss": "activations",
+}
+"""What memory holds tensors of a role for, as reports name it."""
+
 
 def batch_size(graph: Graph) -> int | None:
     """Return the samples of one iteration, the least leading extent of what the data set provides; None without any.
@@ -50,6 +60,11 @@ def precision(graph: Graph) -> str:
 def _most(tensors: Iterable[Tensor]) -> str | None:
     counts = Counter(tensor.dtype for tensor in tensors if tensor.dtype in FLOATING)
     return counts.most_common(1)[0][0] if counts else None
+
+
+def contents(graph: Graph) -> Mapping[str, str]:
+    """Return what memory holds each tensor for."""
+    return {name: CONTENTS[tensor.role] for name, tensor in graph.tensors.items()}
 
 
 def phases(graph: Graph) -> Mapping[str, str]:

@@ -42,9 +42,13 @@ class BufferUse(_Record, frozen=True, kw_only=True):
 
 
 class DeviceMemory(_Record, frozen=True, kw_only=True):
-    """The memory of one device: its peak, and whether it fits.
+    """The memory of one device: the most that it must hold, and whether that fits.
 
-    `peak_at_s` is the moment of the peak in seconds from the start of the step, `largest` the largest buffers then.
+    `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "activations",
+    "gradients", "fetches", "partials", "staging"); what the allocation has beside that ("unused": the arenas are
+    allocated whole, as are a caching allocator's segments); the most that a kernel needs while it runs ("workspace");
+    and what the device keeps to itself ("reserve"). `peak_at_s` is when most lives, in seconds from the start of the
+    step, `largest` the largest buffers then.
     """
 
     device: str
@@ -53,6 +57,7 @@ class DeviceMemory(_Record, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
     verdict: Literal["fits", "out of memory", "unknown"] = "unknown"
     peak_at_s: float | None = None
+    by_kind: Mapping[str, int] = {}
     largest: tuple[BufferUse, ...] = ()
 
 

@@ -113,7 +113,7 @@ def _found(found: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
     yield from _predicted(found)
     if found.memory is not None:
         taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
-        yield "largest arena", f"{taken} of {limit} bytes allowed"
+        yield "fullest worker", f"{taken} of {limit} bytes allowed"
     if found.winner:
         yield from _bound(found, ways)
         yield "found by", _winner(found)

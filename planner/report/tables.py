@@ -10,6 +10,7 @@ from planner.report.schema import Matrix, Report, total
 
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
+KINDS_SHOWN = 4
 
 
 @display.tables.register
@@ -50,14 +51,15 @@ def links(report: Report) -> Table:
 
 
 def devices(report: Report) -> Table:
-    """Show each device's memory peak and whether it fits."""
+    """Show the most that each device's memory must hold, whether it fits, and what fills it."""
     rows = []
     for device in report.devices:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
-        largest = ", ".join(f"{use.name} {quantity(use.nbytes, 'B')}" for use in device.largest[:1])
+        filled = sorted(device.by_kind.items(), key=lambda item: -item[1])[:KINDS_SHOWN]
+        largest = ", ".join(f"{kind} {quantity(nbytes, 'B')}" for kind, nbytes in filled)
         peak = quantity(device.peak_bytes, "B")
         rows.append([device.device, ", ".join(map(str, device.workers)), peak, capacity, device.verdict, largest])
-    columns = ["device", "workers", "peak", "capacity", "verdict", "largest at the peak"]
+    columns = ["device", "workers", "peak", "capacity", "verdict", "most of the peak"]
     return table("memory", columns, rows)
 
 

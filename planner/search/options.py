@@ -35,7 +35,8 @@ class SearchOptions(Shown):
     where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
     `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
     them to do without. `objective` is "bytes" or, on a `machine`, "time";
-    `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`).
+    `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`),
+    with what else is to be in there.
     `bound` asks for a lower bound even where the searcher knows none.
     """
 

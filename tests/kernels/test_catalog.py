@@ -9,6 +9,7 @@ import tdl
 from executor.kernels import KERNELS, convolution
 from executor.verification import Options, check_operator
 from executor.verification.cases import CASES, Draw
+from planner.program import workspace
 from tdl.catalog import loss, pointwise
 
 NAMES = sorted(tdl.catalog)
@@ -47,8 +48,8 @@ PATHS = {
     "shifts everywhere": {"SHIFT_WASTE": float("inf")},
     "columns per image": {"SHIFT_WASTE": 0, "BATCHED_AREA": 0},
     "columns at once": {"SHIFT_WASTE": 0, "BATCHED_AREA": 1 << 30},
-    "one image at a time, shifts": {"SHIFT_WASTE": float("inf"), "TEMPORARY_BYTES": 1},
-    "one image at a time, columns": {"SHIFT_WASTE": 0, "TEMPORARY_BYTES": 1},
+    "one image at a time, shifts": {"SHIFT_WASTE": float("inf"), "WORKSPACE_BYTES": 1},
+    "one image at a time, columns": {"SHIFT_WASTE": 0, "WORKSPACE_BYTES": 1},
 }
 
 
@@ -56,7 +57,7 @@ PATHS = {
 @pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "convolution_backward_weight", "conv1d"])
 def test_every_way_of_convolving_is_right(monkeypatch, path, name):
     for constant, value in PATHS[path].items():
-        monkeypatch.setattr(convolution, constant, value)
+        monkeypatch.setattr(convolution if constant == "WORKSPACE_BYTES" else workspace, constant, value)
     result = check_operator(name, Options(cases=8, seed=1, pairs=2))
     assert [str(failure) for failure in result.failures] == []
 

@@ -169,7 +169,6 @@ def test_dtypes(dtype):
         "",
         "mlp",
         "mlp-4",
-        "mlp-0-8",
         "mlp-4-8-2",
         "mlp-4-8kk",
         "MLP-4-8",

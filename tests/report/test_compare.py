@@ -122,6 +122,7 @@ def test_summary_says_what_matters(report):
         peak_bytes=12_000_000_000,
         capacity_bytes=11_000_000_000,
         verdict="out of memory",
+        by_kind={"weights": 5_000_000, "reserve": 11_995_000_000},
         largest=(BufferUse(name="w", worker=0, nbytes=5_000_000),),
     )
     full = replace(
@@ -134,7 +135,16 @@ def test_summary_says_what_matters(report):
         check=CheckResult(passed=False, tensors=3, worst_tensor="w", worst_difference=None, tolerance=1e-4),
     )
     text = render(summary(full), devices(full), links(full))
-    for part in ("OUT OF MEMORY on", "12 GB", "w 5 MB", "75.0 %", "BLAS workspace", "not finite", "FAILED", "50.0 %"):
+    for part in (
+        "OUT OF MEMORY on",
+        "12 GB",
+        "reserve 12 GB, weights 5 MB",
+        "75.0 %",
+        "BLAS workspace",
+        "not finite",
+        "FAILED",
+        "50.0 %",
+    ):
         assert part in text
     assert "16 (equal to the plan)" in text
     assert "differs from one worker at w" in " ".join(notes(*compare([full])))

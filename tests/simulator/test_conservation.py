@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import Switches, interpret, simulated
+from simulator.memory import Accounting
 from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, shared_processor, star, wait
 from tests.simulator.test_interpreter import programs
 
@@ -161,7 +162,7 @@ def test_what_holds_up_each_phase():
         [named(compute(100), "f"), fetch(0, {0: 70}), wait(0), named(compute(200), "b"), named(compute(50), "u")],
     ]
     phases = {"f": "forward", "b": "backward", "u": "update"}
-    simulation = simulated(program(*tasks), star(2, link=7), phases=phases)
+    simulation = simulated(program(*tasks), star(2, link=7), accounting=Accounting(phases))
     forward, backward, update = simulation.bottlenecks
     assert (forward.phase, forward.worker, forward.kind, forward.name) == ("forward", 0, "compute", "d0")
     assert (backward.kind, backward.worker) == ("wire", 1)

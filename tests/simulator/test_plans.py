@@ -10,6 +10,7 @@ from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
+from planner.program.workspace import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import simulated
@@ -38,13 +39,13 @@ def plan_file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_simulated_bytes_are_the_plans_and_the_peak_is_within_the_arena(model, machine):
+def test_simulated_bytes_are_the_plans_and_the_peak_is_the_arena_with_workspace_and_reserve(model, machine):
     plan = planned(model, **MODELS[model])
     for prefetch in (0, 1, 3):
         simulation = simulated(lower(plan, prefetch=prefetch), machine)
         assert (simulation.timeline.bytes == plan.bytes).all()
         for memory, worker in zip(simulation.memories, simulation.program.workers, strict=True):
-            assert memory.peak_bytes <= worker.arena_bytes
+            assert memory.peak_bytes == needed_bytes(worker, machine.devices[worker.worker])
         assert simulation.seconds_without_communication <= simulation.seconds
         assert all(link.utilisation <= 1 for link in simulation.links)
 
@@ -95,7 +96,7 @@ def test_command(plan_file, tmp_path, capsys):
     assert "seconds per step" in out
     assert "equal to the plan" in out
     (found,) = read_reports(json_file)
-    assert found.settings == {"prefetch": 1, "overlap": True}
+    assert found.settings == {"prefetch": 1, "overlap": True, "allocator": "static"}
     events = json.loads(trace_file.read_text())["traceEvents"]
     received = sum(event["args"]["bytes"] for event in events if event.get("cat", "").startswith("receive"))
     assert received == found.total_bytes
@@ -134,6 +135,7 @@ def assert_disjoint(events):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["PLAN", "--topo", "p2.8xlarge", "--allocator", "pool"], "error: Invalid value for '--allocator': 'pool' is"),
         (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of dgx-1-p100, "),
         (["PLAN", "--topo", "SMALL"], r"error: star: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),

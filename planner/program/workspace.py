@@ -1,0 +1,181 @@
+"""What kernels need beside their operands and results while they run: the rules, as functions of local shapes.
+
+A convolution works through its batch in parts: of each it copies out what the windows read, and multiplies. A part is
+as many images as fit in the device's `workspace_bytes`, one at the least. The executor's kernels cut their batches by
+these functions; MXNet's convolutions without cuDNN have the same rule, and with it the same figure is what an algorithm
+may ask for at most. A call that is combined with what earlier calls left needs room for its own result. Nothing else
+needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the executor's alone
+and not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+from planner.graph.ir import ITEM_BYTES
+from planner.program.arena import align
+from planner.program.tasks import Call, Compute, Kernel, Slices, WorkerProgram
+from topologies import Device
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+
+SHIFT_WASTE = 1.4
+"""Shifts compute over the padded image; they are used where that is less than this many times the result."""
+
+BATCHED_AREA = 256
+"""From so many result elements per image on, a product per image beats one product that needs transposed copies."""
+
+
+def batches(count: int, bytes_each: int, limit_bytes: float) -> list[slice]:
+    """Cut a batch of `count` images into parts that need at most `limit_bytes`, or one image."""
+    size = max(1, int(limit_bytes) // max(1, bytes_each))
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def by_shifts(image: Shape, result: Shape, *, dense: bool) -> bool:
+    """Whether shifts of the flat padded image serve every tap: `dense` is without stride and dilation."""
+    return dense and math.prod(image[2:]) < SHIFT_WASTE * math.prod(result[2:])
+
+
+def at_once(result: Shape) -> bool:
+    """Whether the windows of all images are copied out together and multiplied once."""
+    return math.prod(result[2:]) < BATCHED_AREA
+
+
+def correlation_elements(image: Shape, weight: Shape, result: Shape, *, dense: bool) -> int:
+    """Return what correlating one padded image takes: the shifted rows of taps and two sums, or the copied windows.
+
+    Windows of one element each, read one after the other, are where they are needed.
+    """
+    taps, area = math.prod(weight[2:]), math.prod(result[2:])
+    if taps > 1 and by_shifts(image, result, dense=dense):
+        return image[1] * weight[3] * math.prod(image[2:]) + 2 * result[1] * result[2] * image[3]
+    if at_once(result):
+        return (image[1] * taps + result[1]) * area
+    return 0 if taps == 1 and dense else image[1] * taps * area
+
+
+def scattering_elements(weight: Shape, gradient: Shape) -> int:
+    """Return what the products of one image's gradient and all taps take, before they go back to the windows."""
+    return math.prod(weight[1:]) * math.prod(gradient[2:])
+
+
+def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, *, dense: bool) -> int:
+    """Return what one image's share takes: flat image and widened gradient, or copied windows and copied gradient."""
+    if by_shifts(image, gradient, dense=dense):
+        return math.prod(image[1:]) + gradient[1] * math.prod(image[2:])
+    return (image[1] * math.prod(weight[2:]) + gradient[1]) * math.prod(gradient[2:])
+
+
+def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
+    """Return the most that any call of a worker's kernels needs; all take turns with it."""
+    calls = (
+        (kernel, call)
+        for task in worker.tasks
+        if isinstance(task, Compute)
+        for kernel in task.kernels
+        for call in kernel.calls
+    )
+    return max((call_workspace_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
+
+
+def needed_bytes(worker: WorkerProgram, device: Device) -> int:
+    """Return what a worker takes of its device's memory: arena, workspace, and what is reserved."""
+    workspace = worker_workspace_bytes(worker, device.workspace_bytes)
+    return worker.arena_bytes + workspace + math.ceil(device.reserved_bytes)
+
+
+def call_workspace_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_bytes: float) -> int:
+    """Return what one call needs."""
+    combined = combined_bytes(worker, call)
+    return combined + (_convolution_bytes(worker, kernel, call, limit_bytes) if kernel.op in CONVOLUTIONS else 0)
+
+
+def combined_bytes(worker: WorkerProgram, call: Call) -> int:
+    """Return the size of a call's own result where it is combined with what earlier calls left."""
+    if call.combine is None:
+        return 0
+    item = [ITEM_BYTES[worker.buffers[buffer].dtype] for buffer, _ in call.outputs]
+    return sum(align(math.prod(shape) * size) for shape, size in zip(_outputs(worker, call), item, strict=True))
+
+
+def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_bytes: float) -> int:
+    """Return what a part of the batch takes; groups of channels follow each other."""
+    shapes = (*_inputs(worker, call), *_outputs(worker, call))
+    if not all(map(math.prod, shapes)):
+        return 0
+    elements = CONVOLUTIONS[kernel.op](_by_group(kernel, call, shapes), kernel.attributes)
+    each = elements * ITEM_BYTES[worker.buffers[call.outputs[0][0]].dtype]
+    images = shapes[0][0]
+    return each * len(range(*batches(images, each, limit_bytes)[0].indices(images)))
+
+
+def _by_group(kernel: Kernel, call: Call, shapes: Shapes) -> Shapes:
+    """Return the shapes that one group has: its part of all channels, and of a weight's filters."""
+    if kernel.attributes.get("groups", 1) == 1:
+        return shapes
+    start, stop = call.ranges["g"]
+    of_weight = 2 if kernel.op == "convolution_backward_weight" else 1
+    split = [0 if number == of_weight else 1 for number in range(len(shapes))]
+    return tuple(
+        (*shape[:dim], shape[dim] // (stop - start), *shape[dim + 1 :])
+        for shape, dim in zip(shapes, split, strict=True)
+    )
+
+
+def _forward(shapes: Shapes, attributes: Mapping[str, object]) -> int:
+    image, weight, result = shapes
+    return correlation_elements(_read(image, weight, result, attributes), weight, result, dense=_dense(attributes))
+
+
+def _backward_input(shapes: Shapes, attributes: Mapping[str, object]) -> int:
+    gradient, weight, result = shapes
+    if _pair(attributes, "stride") != (1, 1):
+        return scattering_elements(weight, gradient)
+    turned = (weight[1], weight[0], *weight[2:])
+    return correlation_elements(_read(gradient, weight, result, attributes), turned, result, dense=_dense(attributes))
+
+
+def _backward_weight(shapes: Shapes, attributes: Mapping[str, object]) -> int:
+    gradient, image, weight = shapes
+    read = _read(image, weight, gradient, attributes)
+    return weight_gradient_elements(read, gradient, weight, dense=_dense(attributes))
+
+
+CONVOLUTIONS = {
+    "convolution": _forward,
+    "convolution_backward_input": _backward_input,
+    "convolution_backward_weight": _backward_weight,
+}
+"""Elements per image, of the shapes of a call's operands and result."""
+
+
+def _read(image: Shape, weight: Shape, result: Shape, attributes: Mapping[str, object]) -> Shape:
+    """Return the shape of an image with exactly the rows and columns that the windows of a result read."""
+    pairs = zip(result[2:], weight[2:], _pair(attributes, "stride"), _pair(attributes, "dilation"), strict=True)
+    extents = [(extent - 1) * stride + (taps - 1) * apart + 1 for extent, taps, stride, apart in pairs]
+    return (*image[:2], *extents)
+
+
+def _dense(attributes: Mapping[str, object]) -> bool:
+    return _pair(attributes, "stride") == _pair(attributes, "dilation") == (1, 1)
+
+
+def _pair(attributes: Mapping[str, object], name: str) -> tuple[int, int]:
+    along_y, along_x = cast("tuple[int, int]", attributes.get(name, (1, 1)))
+    return along_y, along_x
+
+
+def _inputs(worker: WorkerProgram, call: Call) -> Shapes:
+    return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.inputs)
+
+
+def _outputs(worker: WorkerProgram, call: Call) -> Shapes:
+    return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.outputs)
+
+
+def _extents(shape: Shape, slices: Slices) -> Shape:
+    return tuple(len(range(*part.indices(extent))) for part, extent in zip(slices, shape, strict=True))

@@ -1,0 +1,138 @@
+"""What a common order, fused fetches and a static arena save in memory (Tofu, Section 6).
+
+    python -m results memory-savings
+
+writes data.json and the tables in README.md, beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from planner.models import build
+from planner.plans.plan import single_worker
+from planner.program.lower import lower
+from planner.program.tasks import WorkerProgram
+from planner.search import SearchOptions, search
+from results.experiment import Pages, filled, publish, table
+from simulator.caching import peak_reserved_bytes
+from simulator.lifetimes import Fetching, Reuse, peak_live_bytes, requests
+
+HERE = Path(__file__).parent
+WAYS, PLACEMENTS = (2, 2, 2), "S"
+MODELS = {"wresnet-50-4": 64, "rnn-6-4k": 64, "transformer-12-768": 64}
+"""Batch sizes by model."""
+
+GIGABYTE = 10**9
+REUSE = {
+    Reuse.ORDER: "a common order of all tasks",
+    Reuse.OPERATORS: "dependencies as between operators before splitting (Tofu's)",
+    Reuse.DATA: "dependencies by a worker's own data",
+}
+FETCHING = {Fetching.FUSED: "fused", Fetching.STAGED: "staged (the program)", Fetching.SPLIT: "a buffer per piece"}
+
+Row = dict[str, Any]
+
+
+def measured(model: str, batch: int) -> Row:
+    """Plan a model and say what its fullest worker takes under all rules, in bytes."""
+    plan = search(build(model, batch=batch), SearchOptions(ways=WAYS, placements=PLACEMENTS))
+    worker = max(lower(plan).workers, key=lambda one: one.arena_bytes)
+    return {
+        "model": model,
+        "batch": batch,
+        "alone": lower(single_worker(plan)).workers[0].arena_bytes,
+        "arena": worker.arena_bytes,
+        "rules": [under(worker, reuse, fetching) for reuse in Reuse for fetching in Fetching],
+    }
+
+
+def under(worker: WorkerProgram, reuse: Reuse, fetching: Fetching) -> Row:
+    """Say what a worker takes under one rule: bytes alive at most, and in a caching allocator's segments."""
+    asked = requests(worker, reuse, fetching)
+    return {
+        "reuse": reuse.value,
+        "fetching": fetching.value,
+        "alive": peak_live_bytes(asked),
+        "caching": peak_reserved_bytes(asked),
+    }
+
+
+def found(row: Row, reuse: Reuse, fetching: Fetching, key: str = "caching") -> int:
+    """Return a row's bytes under one rule."""
+    return int({(one["reuse"], one["fetching"]): one[key] for one in row["rules"]}[reuse.value, fetching.value])
+
+
+def rules_table(rows: list[Row], key: str) -> str:
+    """Render bytes by rule (lines) and model (columns), over those of the static arena."""
+
+    def cell(row: Row, reuse: Reuse, fetching: Fetching) -> str:
+        nbytes = found(row, reuse, fetching, key)
+        return f"{nbytes / GIGABYTE:.2f} ({nbytes / row['arena']:.2f})"
+
+    return table(
+        ["memory is used again by", "fetches", *(f"{row['model']}, batch {row['batch']}" for row in rows)],
+        [
+            (after, by, *(cell(row, reuse, fetching) for row in rows))
+            for reuse, after in REUSE.items()
+            for fetching, by in FETCHING.items()
+        ],
+    )
+
+
+def arenas_table(rows: list[Row]) -> str:
+    """Render the static arenas beside an eighth of what one worker takes."""
+    return table(
+        ["model", "an eighth of one worker's arena, GB", "arena, GB", "ratio"],
+        [
+            (
+                f"{row['model']}, batch {row['batch']}",
+                f"{row['alone'] / 8 / GIGABYTE:.2f}",
+                f"{row['arena'] / GIGABYTE:.2f}",
+                f"{row['arena'] * 8 / row['alone']:.2f}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def savings(rows: list[Row]) -> str:
+    """Say what each of the two saves of what an allocator takes with neither, and what the program's order does."""
+    without = [found(row, Reuse.DATA, Fetching.SPLIT) for row in rows]
+
+    def line(name: str, reuse: Reuse, fetching: Fetching) -> tuple[str, ...]:
+        return (
+            name,
+            *(f"{1 - found(row, reuse, fetching) / all_:.0%}" for row, all_ in zip(rows, without, strict=True)),
+        )
+
+    return table(
+        ["of what is taken with neither", *(row["model"] for row in rows)],
+        [
+            line("control dependencies alone save", Reuse.OPERATORS, Fetching.SPLIT),
+            line("fused fetches alone save", Reuse.DATA, Fetching.FUSED),
+            line("both save", Reuse.OPERATORS, Fetching.FUSED),
+            line("the program, a common order and staging, saves", Reuse.ORDER, Fetching.STAGED),
+            (
+                "its static arena saves",
+                *(f"{1 - r['arena'] / all_:.0%}" for r, all_ in zip(rows, without, strict=True)),
+            ),
+        ],
+    )
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables."""
+    rows = data["rows"]
+    blocks = {key: rules_table(rows, key) for key in ("caching", "alive")}
+    return {"README.md": filled(HERE / "README.md", arenas=arenas_table(rows), savings=savings(rows), **blocks)}
+
+
+def main() -> None:
+    """Plan, account, and write the files."""
+    publish(HERE, {"rows": [measured(model, batch) for model, batch in MODELS.items()]}, pages)
+
+
+if __name__ == "__main__":
+    main()

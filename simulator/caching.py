@@ -1,0 +1,164 @@
+"""A caching allocator with the rules of PyTorch's for CUDA (c10/cuda/CUDACachingAllocator.cpp), on one stream.
+
+Sizes are rounded up to 512 bytes. Requests of up to 1 MiB come from segments of 2 MiB of their own; larger ones, below
+10 MiB, from segments of 20 MiB, and others from segments of their size rounded up to 2 MiB. The smallest free block
+that holds a request is taken, and split where what remains is of use: 512 bytes, or more than 1 MiB of a large segment.
+A block that is given back joins its free neighbours. Segments are kept, until a new one would not fit: then all that
+are wholly free go back to the device.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from planner.program.arena import Storage
+
+MIB = 1 << 20
+BLOCK = 512
+SMALL = MIB
+SMALL_SEGMENT = 2 * MIB
+SHARED_SEGMENT = 20 * MIB
+LARGE = 10 * MIB
+LARGE_ROUNDING = 2 * MIB
+
+Key = tuple[int, int]
+"""A free block's size and address: the order in which blocks are looked for."""
+
+
+def rounded(nbytes: int, to: int = BLOCK) -> int:
+    """Round a size up; at least one unit."""
+    return max(1, -(-nbytes // to)) * to
+
+
+def segment_bytes(size: int) -> int:
+    """Return the size of the segment that a rounded request gets where no free block holds it."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return SHARED_SEGMENT if size < LARGE else rounded(size, LARGE_ROUNDING)
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A range of a segment; `before` and `after` are its neighbours there."""
+
+    address: int
+    size: int
+    small: bool
+    is_free: bool = True
+    before: Block | None = None
+    after: Block | None = None
+
+    @property
+    def key(self) -> Key:
+        """Where it stands among free blocks."""
+        return self.size, self.address
+
+    def split(self, size: int) -> Block:
+        """Keep `size` bytes and return the rest."""
+        rest = Block(self.address + size, self.size - size, self.small, True, self, self.after)
+        if self.after is not None:
+            self.after.before = rest
+        self.size, self.after = size, rest
+        return rest
+
+    def join(self, rest: Block) -> None:
+        """Take in the neighbour behind it."""
+        self.size, self.after = self.size + rest.size, rest.after
+        if rest.after is not None:
+            rest.after.before = self
+
+
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """Free blocks by size and address."""
+
+    keys: list[Key] = field(default_factory=list)
+    blocks: dict[Key, Block] = field(default_factory=dict)
+
+    def add(self, block: Block) -> None:
+        bisect.insort(self.keys, block.key)
+        self.blocks[block.key] = block
+
+    def remove(self, block: Block) -> None:
+        del self.keys[bisect.bisect_left(self.keys, block.key)]
+        del self.blocks[block.key]
+
+    def smallest(self, size: int) -> Block | None:
+        at = bisect.bisect_left(self.keys, (size, -1))
+        return self.blocks[self.keys[at]] if at < len(self.keys) else None
+
+
+class CachingAllocator:
+    """Hands out blocks of segments that hold at most `capacity_bytes` between them, if that can be (None: any).
+
+    `allocated_bytes` are in blocks that are taken, `reserved_bytes` in segments; `peak_bytes` is the most of these.
+    """
+
+    def __init__(self, capacity_bytes: float | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.allocated_bytes = self.reserved_bytes = self.peak_bytes = 0
+        self._pools = {True: _Pool(), False: _Pool()}
+        self._end = 0
+
+    def allocate(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes`."""
+        size = rounded(nbytes)
+        pool = self._pools[size <= SMALL]
+        block = pool.smallest(size)
+        if block is None:
+            block = self._new_segment(size)
+        else:
+            pool.remove(block)
+        rest = block.size - size
+        if rest >= BLOCK if block.small else rest > SMALL:
+            pool.add(block.split(size))
+        block.is_free = False
+        self.allocated_bytes += block.size
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take a block back."""
+        self.allocated_bytes -= block.size
+        pool = self._pools[block.small]
+        if block.after is not None and block.after.is_free:
+            pool.remove(block.after)
+            block.join(block.after)
+        if block.before is not None and block.before.is_free:
+            pool.remove(block.before)
+            block.before.join(block)
+            block = block.before
+        block.is_free = True
+        pool.add(block)
+
+    def _new_segment(self, size: int) -> Block:
+        nbytes = segment_bytes(size)
+        if self.capacity_bytes is not None and self.reserved_bytes + nbytes > self.capacity_bytes:
+            self._give_back()
+        block = Block(self._end, nbytes, size <= SMALL)
+        self._end += nbytes
+        self.reserved_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
+        return block
+
+    def _give_back(self) -> None:
+        for pool in self._pools.values():
+            for block in [one for one in pool.blocks.values() if one.before is None and one.after is None]:
+                pool.remove(block)
+                self.reserved_bytes -= block.size
+
+
+def peak_reserved_bytes(requests: Iterable[Storage], capacity_bytes: float | None = None) -> int:
+    """Return the most bytes that segments take while requests come and go in the order of their positions.
+
+    At a position what is new is taken, in the order given, before what is last used there is given back.
+    """
+    allocator = CachingAllocator(capacity_bytes)
+    held: list[tuple[int, int, Block]] = []
+    for number, request in enumerate(sorted(requests, key=lambda one: one.first)):
+        while held and held[0][0] < request.first:
+            allocator.free(held.pop(0)[2])
+        if request.nbytes:
+            bisect.insort(held, (request.last, number, allocator.allocate(request.nbytes)))
+    return allocator.peak_bytes
