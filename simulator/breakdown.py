@@ -169,7 +169,9 @@ def _busiest_link(program: Program, machine: Machine, positions: Sequence[range]
     for worker, at in zip(program.workers, positions, strict=True):
         for task in worker.tasks[at.start : at.stop]:
             for message in task.messages if isinstance(task, Fetch | Reduce) else ():
-                for resource, units in machine.route(message.peer, worker.worker).uses:
-                    busy_s[resource] += message.nbytes * units / machine.resources[resource].capacity
+                route = machine.route(message.peer, worker.worker)
+                for resource, units in route.uses:
+                    work = message.nbytes + route.half_bandwidth_bytes
+                    busy_s[resource] += work * units / machine.resources[resource].capacity
     links = [at for at, resource in enumerate(machine.resources) if resource.kind == "link"]
     return machine.resources[max(links, key=busy_s.__getitem__)].name if links else ""

@@ -38,7 +38,7 @@ class Costs:
     def __init__(self, machine: Machine, sharing: Sharing) -> None:
         self._machine = machine
         self._sharing = sharing
-        self._routes: dict[tuple[int, int], Activity] = {}
+        self._routes: dict[tuple[int, int, bool], Activity] = {}
         self._kernels: dict[object, Activity] = {}
         self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
 
@@ -57,29 +57,45 @@ class Costs:
         return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
-        """Price the copy of every outgoing message into staging; None where there is none."""
-        return self._copy(program.worker, READ_AND_WRITE * self._total(task.messages))
+        """Price the copy of every outgoing message into staging; None where there is none.
+
+        A device that streams messages launches what sends them, and reads them where they lie.
+        """
+        nbytes = self._total(task.messages)
+        streams = self._machine.devices[program.worker].streams_messages
+        return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
-        """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it."""
+        """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
+
+        Where messages are streamed, local pieces are left, unless they were combined with the first message.
+        """
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
+        if self._machine.devices[program.worker].streams_messages:
+            copied = 0 if received and isinstance(task, Reduce) else local
+            return self._copy(program.worker, received + local, READ_AND_WRITE * copied)
         if isinstance(task, Fetch):
-            return self._copy(program.worker, READ_AND_WRITE * (received + local))
-        return self._copy(program.worker, buffer.nbytes + COMBINE * (received + local))
+            return self._copy(program.worker, received + local, READ_AND_WRITE * (received + local))
+        return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (received + local))
 
-    def message(self, source: int, target: int) -> Activity:
-        """Price one byte from one worker to another: the route's class and latency."""
-        pair = (source, target)
-        if pair not in self._routes:
-            route = self._machine.route(source, target)
-            number = self._sharing.number(ActivityClass(route.uses))
-            self._routes[pair] = Activity(number, 1.0, route.latency_s)
-        return self._routes[pair]
+    def message(self, source: int, target: int, *, combined: bool) -> Activity:
+        """Price a message that is `combined` or copied where it goes to: its class, work beyond its bytes, latency."""
+        key = (source, target, combined)
+        if key not in self._routes:
+            route, device = self._machine.route(source, target), self._machine.devices[target]
+            uses = dict(route.uses)
+            if device.streams_messages:
+                touched = COMBINE if combined else READ_AND_WRITE
+                uses[self._machine.memories[device.memory].resource] += touched / device.efficiency[COPY]
+            number = self._sharing.number(ActivityClass(tuple(uses.items())))
+            self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
+        return self._routes[key]
 
-    def _copy(self, worker: int, touched_bytes: int) -> Activity | None:
-        if not touched_bytes:
+    def _copy(self, worker: int, moved_bytes: int, touched_bytes: int) -> Activity | None:
+        """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
+        if not moved_bytes:
             return None
         key = (worker, touched_bytes)
         if key not in self._kernels:

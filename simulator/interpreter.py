@@ -137,8 +137,9 @@ class _Interpreter:
         self._receiving: list[dict[int, Fetch | Reduce]] = [{} for _ in program.workers]
         k = len(program.workers)
         self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
-        self._routes = np.full((k, k), -1, dtype=np.intp)  # classes of messages
+        self._routes = np.full((2, k, k), -1, dtype=np.intp)  # classes of messages, that are copied and combined
         self._latency_s = np.zeros((k, k))
+        self._work_beyond_bytes = np.zeros((k, k))
         self._in_flight = _InFlight(k)
         self._timeline = Timeline(
             starts_s=[[] for _ in range(k)],
@@ -254,7 +255,7 @@ class _Interpreter:
         if not self._switches.communicate:
             self._arrive(transfer, sent, now_s, 0.0)
             return
-        numbers, latency_s = self._priced(sent)
+        numbers, latency_s = self._priced(sent, transfer.combined)
         for latency in np.unique(latency_s).tolist():
             chosen = np.flatnonzero(latency_s == latency)
             arrive = partial(self._arrive, transfer, start_s=now_s, latency_s=latency)
@@ -266,16 +267,19 @@ class _Interpreter:
             arrive(sent[empty])
             sent, numbers = sent[~empty], numbers[~empty]
         if len(sent):
-            self._sharing.start_many(numbers, sent.nbytes.astype(np.float64), lambda slots: arrive(sent[slots]))
+            work = sent.nbytes + self._work_beyond_bytes[sent.sources, sent.targets]
+            self._sharing.start_many(numbers, work, lambda slots: arrive(sent[slots]))
 
-    def _priced(self, sent: Sent) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    def _priced(self, sent: Sent, combined: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Return messages' classes and latencies; routes are priced when they are first used."""
-        numbers = self._routes[sent.sources, sent.targets]
+        routes = self._routes[int(combined)]
+        numbers = routes[sent.sources, sent.targets]
         if (numbers < 0).any():
             for u, w in zip(sent.sources.tolist(), sent.targets.tolist(), strict=True):
-                activity = self._costs.message(u, w)
-                self._routes[u, w], self._latency_s[u, w] = activity.number, activity.delay_s
-            numbers = self._routes[sent.sources, sent.targets]
+                activity = self._costs.message(u, w, combined=combined)
+                routes[u, w], self._latency_s[u, w] = activity.number, activity.delay_s
+                self._work_beyond_bytes[u, w] = activity.work
+            numbers = routes[sent.sources, sent.targets]
         return numbers, self._latency_s[sent.sources, sent.targets]
 
     def _arrive(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:

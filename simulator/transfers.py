@@ -63,13 +63,14 @@ class Shape:
 
 
 class Transfer:
-    """One transfer while it is under way.
+    """One transfer while it is under way; what arrives is `combined` with what is there, or copied.
 
     `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
     of the message that each worker completed last; `waiting` are the events that workers wait for.
     """
 
     __slots__ = (
+        "combined",
         "last_latency_s",
         "last_start_s",
         "number",
@@ -81,9 +82,10 @@ class Transfer:
         "wanted",
     )
 
-    def __init__(self, number: int, shape: Shape, starters: Sequence[int]) -> None:
+    def __init__(self, number: int, shape: Shape, starters: Sequence[int], combined: bool) -> None:
         k = len(shape.count)
         self.number = number
+        self.combined = combined
         self.shape = shape
         self.pending = shape.count.copy()
         self.posted = np.zeros(k, dtype=np.bool_)
@@ -121,6 +123,7 @@ def transfers(program: Program) -> dict[int, Transfer]:
     sends: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
     receives: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
     starters: defaultdict[int, list[int]] = defaultdict(lambda: [0] * k)
+    combined = {task.transfer for worker in program.workers for task in worker.tasks if isinstance(task, Reduce)}
     for worker in program.workers:
         for task in worker.tasks:
             if isinstance(task, Send):
@@ -131,7 +134,7 @@ def transfers(program: Program) -> dict[int, Transfer]:
                 starters[task.transfer][worker.worker] += 1
     shapes = _Shapes(k)
     return {
-        number: Transfer(number, shapes.agreed(number, sends[number], receives[number]), counts)
+        number: Transfer(number, shapes.agreed(number, sends[number], receives[number]), counts, number in combined)
         for number, counts in starters.items()
     }
 

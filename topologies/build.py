@@ -100,7 +100,6 @@ class _Builder:
                 backward=backward,
                 type=entry.type or "",
                 count=entry.count,
-                message_overhead_s=kind.message_overhead_s,
                 half_bandwidth_bytes=kind.half_bandwidth_bytes,
             )
 
@@ -180,6 +179,9 @@ class _Builder:
             processor = self._add(f"{entry.name}.processor", "processor", kind.cores)
         else:
             processor = None
+        engines = (
+            None if kind.copy_engines is None else self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
+        )
         return Device(
             name=entry.name,
             type=entry.type,
@@ -192,11 +194,12 @@ class _Builder:
             cores=kind.cores,
             message_core_s_per_byte=kind.message_core_s_per_byte,
             reserved_bytes=self._reserved(kind),
+            copy_engines=engines,
+            streams_messages=kind.streams_messages,
             workspace_bytes=kind.workspace_bytes,
             host_launch_s=kind.host_launch_s,
             products=kind.products,
             knee_bytes=kind.knee_bytes,
-            copy_engines=kind.copy_engines,
         )
 
     def _reserved(self, kind: DeviceType) -> float:

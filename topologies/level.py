@@ -19,12 +19,13 @@ class Level:
     """One step's level.
 
     `bandwidth_bytes_per_s` is what all workers together move when every pair of the level sends equally, at once;
-    `latency_s` the longest route's.
+    `latency_s` the longest route's, `message_s` what a message of every pair takes them beyond its bytes.
     """
 
     ways: int
     bandwidth_bytes_per_s: float
     latency_s: float
+    message_s: float
 
 
 def levels(machine: Machine, ways: Sequence[int]) -> tuple[Level, ...]:
@@ -45,6 +46,9 @@ def _level(machine: Machine, ways: tuple[int, ...], step: int) -> Level:
         for resource, amount in machine.route(*pair).uses:
             load[resource] += amount
     if not pairs:
-        return Level(ways[step], math.inf, 0.0)
+        return Level(ways[step], math.inf, 0.0, 0.0)
     seconds = max(amount / machine.resources[resource].capacity for resource, amount in load.items())
-    return Level(ways[step], len(pairs) / seconds, max(machine.route(*pair).latency_s for pair in pairs))
+    routes = [machine.route(*pair) for pair in pairs]
+    latency_s = max(route.latency_s for route in routes)
+    message_s = seconds * max(route.half_bandwidth_bytes for route in routes)
+    return Level(ways[step], len(pairs) / seconds, latency_s, message_s)

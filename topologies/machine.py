@@ -22,9 +22,9 @@ Use = tuple[int, float]  # a resource's index, and units of it used per unit of 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something shared: a direction of a link, a memory's bus, or a processor.
+    """Something shared: a direction of a link, a memory's bus, a processor, or a device's copy engines.
 
-    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor".
+    `capacity` is in bytes per second for a "link" or a "memory", in cores for a "processor", a number for "engines".
     """
 
     name: str
@@ -48,7 +48,8 @@ class Device:
 
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
     `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
-    It drives `copy_engines` transfers at once (None: any number).
+    Its `copy_engines` are a resource too, None where it sends any number of messages at once; where it
+    `streams_messages`, packing and unpacking go on while they flow.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Device:
     message_core_s_per_byte: float
     reserved_bytes: float = 0.0
     copy_engines: int | None = None
+    streams_messages: bool = False
     host_launch_s: float = 0.0
     products: Products | None = None
     knee_bytes: float = 0.0
@@ -118,7 +120,6 @@ class Link:
     backward: int
     type: str = ""
     count: int = 1
-    message_overhead_s: float = 0.0
     half_bandwidth_bytes: float = 0.0
 
 
@@ -126,13 +127,12 @@ class Link:
 class Route:
     """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed.
 
-    Per message, `message_overhead_s` is the links' sum, `half_bandwidth_bytes` the largest of theirs.
+    A message uses them as if it were `half_bandwidth_bytes` longer, the largest of its links'.
     """
 
     uses: tuple[Use, ...]
     latency_s: float
     nodes: tuple[str, ...]
-    message_overhead_s: float = 0.0
     half_bandwidth_bytes: float = 0.0
 
 

@@ -28,7 +28,6 @@ RANGES = {
     "reserved_bytes": Range(1e5, 1e11, "bytes", (("MB", 1e6), ("GB", 1e9))),
     "half_bandwidth_bytes": Range(1.0, 1e9, "bytes", (("KB", 1e3),)),
     "latency_s": Range(1e-9, 1e-2, "s", _TIMES),
-    "message_overhead_s": Range(1e-9, 1e-2, "s", _TIMES),
     "launch_latency_s": Range(1e-8, 1e-2, "s", _TIMES),
     "cores": Range(1.0, 1e5, "cores", ()),
     "message_core_s_per_byte": Range(1e-13, 1e-6, "s/byte", (("ns/byte", 1e-9),)),

@@ -88,8 +88,9 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     (context, libraries), and a kernel that needs a workspace takes at most `workspace_bytes`, where parts as small as
     its data allow. `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where the
     processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
-    `copy_engines` is how many transfers it can drive at once, without it any number. `pci_ids` (vendor:device) and
-    `nvlinks` serve `topologies.imports`.
+    `copy_engines` is how many messages it can send at once at full speed, without it any number. A device that
+    `streams_messages` packs, sends, and at the other end unpacks or combines piece by piece, all at the same time;
+    else these come one after the other. `pci_ids` (vendor:device) and `nvlinks` serve `topologies.imports`.
     """
 
     name: Name
@@ -104,6 +105,7 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     reserved_bytes: NotNegative = 0.0
     workspace_bytes: NotNegative = WORKSPACE_BYTES
     copy_engines: Count | None = None
+    streams_messages: bool = False
     cores: Positive = 1.0
     message_core_s_per_byte: NotNegative = 0.0
     forwards_traffic: bool = False
@@ -148,15 +150,14 @@ class SwitchEntry(_Record, frozen=True, kw_only=True):
 class LinkType(_Record, frozen=True, kw_only=True):
     """A kind of link: `bandwidth` holds for each direction, or is shared by both.
 
-    A message further takes `message_overhead_s`, during which it occupies nothing; one of `half_bandwidth_bytes` moves
-    at half of the bandwidth (0: all sizes at the same).
+    A message occupies it as if it were `half_bandwidth_bytes` longer, which is what starting it costs in time of the
+    link: one of that size moves at half of the bandwidth (Hockney's n-half; 0: all sizes at the same).
     """
 
     name: Name
     bandwidth_bytes_per_s: Positive
     direction: Literal["each", "shared"]
     latency_s: Seconds
-    message_overhead_s: Seconds = 0.0
     half_bandwidth_bytes: NotNegative = 0.0
 
 

@@ -48,7 +48,6 @@ def route_tables(machine: Machine, source: int, target: int) -> tuple[Table, ...
     together = [
         ("bandwidth of one message alone", quantity(machine.bandwidth_bytes_per_s(source, target), "B/s")),
         ("latency", seconds(route.latency_s)),
-        ("further time per message", seconds(route.message_overhead_s)),
         ("half of the bandwidth at", quantity(route.half_bandwidth_bytes, "B")),
     ]
     title = f"{route.nodes[0]} to {route.nodes[-1]}"

@@ -99,6 +99,7 @@ def recounted_ticks(plan, objective):
     for _, exchange in traffic.exchanges():
         crossed = by_level(exchange.moved(), plan.ways)
         total += max((wait for wait, n in zip(objective.latency_ticks, crossed, strict=True) if n), default=0)
+        total += sum(wait for wait, n in zip(objective.message_ticks, crossed, strict=True) if n)
     for work in traffic.work:
         slowest = 0.0
         for number, worker in enumerate(objective.workers):
@@ -165,7 +166,8 @@ def test_least_time_takes_no_longer_than_least_bytes(name, placements, p2):
 
 
 def test_where_levels_are_alike_and_computing_is_free_time_ranks_like_bytes():
-    machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", launch_latency_s="0", latency_s="0")
+    free = dict.fromkeys(("launch_latency_s", "host_launch_s", "latency_s"), "0")
+    machine = own("uniform-8", float32="1e30", memory_bandwidth_bytes_per_s="1e30", **free)
     for name in ("mlp-2-12", "cnn-5-4"):
         graph = graph_of(name)
         objective = space_of(graph, timed((2, 2), machine)).objective
@@ -199,7 +201,7 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
         assert (one == pytest.approx(two, rel=0.01)) == alike
 
 
-@pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8"])
+@pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8", "p4d.24xlarge"])
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -1,5 +1,7 @@
 """Programs and machines written by hand, with figures that make the arithmetic easy."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.program.tasks import (
@@ -51,6 +53,17 @@ links:
     for i in range(devices):
         text += f"  - {{ends: [d{i}, s], bandwidth_bytes_per_s: {link}, direction: each, latency_s: {latency_s}}}\n"
     return parse_topology(text)
+
+
+def changed(machine: Machine, *, streams: bool = False, half_bandwidth_bytes: float = 0) -> Machine:
+    """A machine whose devices stream messages, and whose messages cost their routes so many bytes more."""
+    return replace(
+        machine,
+        devices=tuple(replace(device, streams_messages=streams) for device in machine.devices),
+        routes={
+            ends: replace(route, half_bandwidth_bytes=half_bandwidth_bytes) for ends, route in machine.routes.items()
+        },
+    )
 
 
 def shared_processor(ranks: int, cores: float, *, memory: float = INSTANT) -> Machine:

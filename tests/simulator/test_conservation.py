@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator import Switches, interpret, simulated
 from simulator.memory import Accounting
-from tests.simulator.programs import INSTANT, compute, fetch, program, send, shared_processor, star, wait
+from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, shared_processor, star, wait
 from tests.simulator.test_interpreter import programs
 
 MACHINE = {"link": 7, "memory": 50, "latency_s": 0.01, "launch_s": 0.02}
@@ -18,10 +19,14 @@ def slow_hub(devices=4):
     return star(devices, **MACHINE)
 
 
+def streaming_hub(devices=4):
+    """The same, whose messages are packed and combined while they flow, and cost what 5 bytes more would."""
+    return changed(slow_hub(devices), streams=True, half_bandwidth_bytes=5)
+
+
 @settings(deadline=None, max_examples=30)
-@given(programs())
-def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one):
-    machine = slow_hub()
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one, machine):
     timeline = interpret(one, machine, Switches(record_messages=True))
     crossed = Counter()
     for message in timeline.messages:
@@ -42,9 +47,8 @@ def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one):
 
 
 @settings(deadline=None, max_examples=30)
-@given(programs())
-def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one):
-    machine = slow_hub()
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machine):
     devices = tuple(
         replace(
             device,
@@ -76,10 +80,10 @@ def computing_only(one):
 
 
 @settings(deadline=None, max_examples=30)
-@given(programs())
-def test_free_communication_is_the_time_without_communication(one):
+@given(programs(), st.booleans())
+def test_free_communication_is_the_time_without_communication(one, streams):
     one = computing_only(one)
-    free = star(4, link=INSTANT, memory=INSTANT)
+    free = changed(star(4, link=INSTANT, memory=INSTANT), streams=streams, half_bandwidth_bytes=5)
     for overlap in (True, False):
         without = simulated(one, star(4, link=7, memory=50, latency_s=0.01), overlap=overlap)
         assert without.seconds_without_communication == pytest.approx(
@@ -99,10 +103,10 @@ def test_the_time_without_communication_is_the_interpreters(one):
 
 
 @settings(deadline=None, max_examples=30)
-@given(programs())
-def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one):
+@given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
+def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one, machine):
     for overlap in (True, False):
-        simulation = simulated(one, slow_hub(), overlap=overlap)
+        simulation = simulated(one, machine, overlap=overlap)
         for spent, seconds in zip(simulation.breakdown, simulation.timeline.compute_s, strict=True):
             assert spent.seconds.total == pytest.approx(simulation.seconds, rel=1e-12)
             assert spent.seconds.compute == pytest.approx(seconds, rel=1e-12)

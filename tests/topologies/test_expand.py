@@ -52,9 +52,9 @@ def test_a_star_is_a_letter_in_the_first_format():
 def test_types_of_links():
     found = machine(
         "link_types: [{name: slow, bandwidth_bytes_per_s: 1.0e6, direction: shared, latency_s: 1.0e-6,"
-        " message_overhead_s: 2.0e-6, half_bandwidth_bytes: 100},"
+        " half_bandwidth_bytes: 100},"
         " {name: nvlink1, bandwidth_bytes_per_s: 5.0e6, direction: each, latency_s: 1.0e-6,"
-        " message_overhead_s: 3.0e-6, half_bandwidth_bytes: 50}]\n"
+        " half_bandwidth_bytes: 50}]\n"
         "devices: [{name: a, type: gk210}, {name: b, type: gk210}]\nswitches: [{name: s}]\n"
         "links: [{ends: [a, s], type: slow, count: 3}, {ends: [s, b], type: nvlink1}]"
     )
@@ -63,7 +63,7 @@ def test_types_of_links():
     assert slow.forward == slow.backward
     assert own.bandwidth_bytes_per_s == 5e6  # the file's, not the package's
     route = found.route(0, 1)
-    assert (route.message_overhead_s, route.half_bandwidth_bytes) == (pytest.approx(5e-6), 100)
+    assert route.half_bandwidth_bytes == 100
 
 
 def test_what_devices_reserve_and_drive():
@@ -74,10 +74,31 @@ def test_what_devices_reserve_and_drive():
     )
     (plain,) = machine(kind % "").devices
     assert (plain.reserved_bytes, plain.copy_engines) == (0, None)
-    (device,) = machine(kind % ", reserved_bytes: 3.0e8, copy_engines: 2").devices
-    assert (device.reserved_bytes, device.copy_engines) == (3e8, 2)
+    found = machine(kind % ", reserved_bytes: 3.0e8, copy_engines: 2, streams_messages: true")
+    (device,) = found.devices
+    assert (plain.streams_messages, device.streams_messages, device.reserved_bytes) == (False, True, 3e8)
+    engines = found.resources[device.copy_engines]
+    assert (engines.kind, engines.capacity) == ("engines", 2)
     with pytest.raises(TopologyError, match=r"device_types\[0\]\.reserved_bytes: expected less than memory_bytes"):
         machine(kind % ", reserved_bytes: 1.0e9")
+
+
+def test_copy_engines_are_shared_by_what_a_device_sends():
+    text = (
+        "device_types: [{name: d, peak_flop_per_s: {float32: 1.0e9}, memory_bandwidth_bytes_per_s: 1.0e15,"
+        " efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}, launch_latency_s: 0,"
+        " memory_bytes: 1.0e9, copy_engines: 2}]\ndevices: [{name: d*3, type: d}]\n"
+        "links: [{ends: [d0, d1], bandwidth_bytes_per_s: 5.0e9, direction: each, latency_s: 0},"
+        " {ends: [d0, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0},"
+        " {ends: [d1, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0}]"
+    )
+    found = machine(text)
+    engines = found.devices[0].copy_engines
+    assert found.resources[engines].capacity == 2
+    assert dict(found.route(0, 1).uses)[engines] == pytest.approx(1 / 5e9)
+    assert dict(found.route(0, 2).uses)[engines] == pytest.approx(1 / 2e9)
+    assert engines not in dict(found.route(1, 0).uses)
+    assert found.bandwidth_bytes_per_s(0, 2) == 2e9  # one message has its full speed
 
 
 BOX = HEAD + f"devices: [{{name: gpu*2, type: gk210}}]\nswitches: [{{name: s}}]\nlinks: [{{ends: [gpu*2, s], {LINK}}}]"

@@ -43,8 +43,9 @@ MOST_TICKS_PARTIAL = 1 << 48
 class Time:
     """Predicted time on a machine, in ticks of `tick_s` seconds.
 
-    `byte_ticks` and `latency_ticks` are per level: of one byte that crosses it while all workers send, and of a
-    transfer that crosses it; copying into and out of messages is in both. `workers` are the devices that compute.
+    `byte_ticks`, `latency_ticks` and `message_ticks` are per level: of one byte that crosses it while all workers send,
+    of the latency of a transfer that crosses it, and of its messages beyond their bytes, which add up over levels. The
+    first two hold copying into and out of messages. `workers` are the devices that compute.
     """
 
     machine: Machine
@@ -52,6 +53,7 @@ class Time:
     tick_s: float
     byte_ticks: tuple[int, ...]
     latency_ticks: tuple[int, ...]
+    message_ticks: tuple[int, ...]
     allows_everywhere: bool = True
 
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
@@ -95,10 +97,14 @@ class Time:
     def _byte_and_latency_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
         crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
         moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.table_by_level(), axes=1)
-        latencies = np.array(self.latency_ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
+        latencies, messages = (
+            np.array(ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
+            for ticks in (self.latency_ticks, self.message_ticks)
+        )
         waiting = np.zeros_like(moving)
         for sign, part in crossings.parts:
-            waiting = waiting + sign * (latencies * (part > 0)).max(axis=0, initial=0)
+            crossed = part > 0
+            waiting = waiting + sign * ((latencies * crossed).max(axis=0, initial=0) + (messages * crossed).sum(axis=0))
         return [crossings.table_over_strategies(moving), crossings.table_over_strategies(waiting)]
 
     def _priced_computation_tables(
@@ -136,24 +142,29 @@ def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph,
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
     found, workers = levels(machine, ways), workers_of_machine(machine, math.prod(ways))
-    packing_s = COPIES * sum(worker.copy_s_per_byte for worker in workers) / len(workers) ** 2
+    copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.streams_messages)
+    packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
     copy_start_s = max(worker.copy_start_s for worker in workers)
     latency_s = [level.latency_s + COPIES * copy_start_s for level in found]
-    tick_s = _upper_bound_seconds(coarse, byte_s, latency_s, workers) / most_ticks
+    message_s = [level.message_s for level in found]
+    transfer_s = max(latency_s, default=0.0) + sum(message_s)
+    tick_s = _upper_bound_seconds(coarse, byte_s, transfer_s, workers) / most_ticks
     byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)
-    latency_ticks = tuple(round(seconds / tick_s) for seconds in latency_s)
-    return Time(machine, workers, tick_s, byte_ticks, latency_ticks)
+    latency_ticks, message_ticks = (
+        tuple(round(seconds / tick_s) for seconds in times) for times in (latency_s, message_s)
+    )
+    return Time(machine, workers, tick_s, byte_ticks, latency_ticks, message_ticks)
 
 
 def _upper_bound_seconds(
-    coarse: CoarseGraph, byte_s: Sequence[float], latency_s: Sequence[float], workers: tuple[Worker, ...]
+    coarse: CoarseGraph, byte_s: Sequence[float], transfer_s: float, workers: tuple[Worker, ...]
 ) -> float:
     """Return a time that no plan exceeds by much: everybody fetches, stores and computes everything."""
     tensors, total = coarse.graph.tensors, 0.0
     for node in coarse.graph.nodes:
         names = (*node.inputs, *node.outputs)
-        total += len(names) * max(latency_s, default=0.0)
+        total += len(names) * transfer_s
         total += len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
     counts: Counter[NodeKernel] = Counter()
     for _, kernel, count in kernels_of_nodes(coarse):

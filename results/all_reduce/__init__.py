@@ -1,0 +1,1 @@
+"""Published times of an all-reduce on one node of A100s, predicted from its links."""

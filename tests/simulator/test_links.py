@@ -1,0 +1,98 @@
+"""What messages cost: their protocol, streaming devices, copy engines; by hand, and for an all-reduce of any size."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.all_reduce import simulated as all_reduce
+from simulator import interpret
+from tests.simulator.programs import changed, fetch, program, reduce, send, star, wait
+from topologies import parse_topology
+
+MIB = 1 << 20
+
+
+def seconds(machine, *tasks):
+    return interpret(program(*tasks), machine).seconds
+
+
+def one_message(nbytes):
+    return [send(0, {1: nbytes}), wait(0)], [fetch(0, {0: nbytes}), wait(0)]
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(20, 4), (60, 8), (0, 0)])
+def test_a_message_of_half_the_bandwidth(nbytes, expected):
+    # 10 bytes/s; every message that is not empty occupies its links as if it were 20 bytes longer
+    assert seconds(changed(star(), half_bandwidth_bytes=20), *one_message(nbytes)) == pytest.approx(expected)
+
+
+def test_messages_side_by_side_each_cost_their_link():
+    tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]
+    timeline = interpret(program(*tasks), changed(star(3), half_bandwidth_bytes=20))
+    assert timeline.seconds == pytest.approx(8)
+    assert timeline.bytes.sum() == 40
+
+
+def test_what_a_streaming_device_still_copies():
+    # 20 bytes at 10 bytes/s take 2 s on the wire. Staged, packing and unpacking touch 40 bytes each, at 10 bytes/s
+    sender = [send(0, {1: 20}), wait(0)]
+    receiver = [fetch(0, {0: 20}, local=5), wait(0)]
+    assert seconds(star(memory=10), sender, receiver) == pytest.approx(4 + 2 + 2 * (20 + 20) / 10)
+    # streamed, every byte that arrives touches two more in the receiver's memory; then 20 local bytes are copied
+    assert seconds(changed(star(memory=10), streams=True), sender, receiver) == pytest.approx(3 * 2 + 2 * 20 / 10)
+    assert seconds(changed(star(memory=30), streams=True), sender, receiver) == pytest.approx(2 + 2 * 20 / 30)
+
+
+def test_a_streaming_device_combines_what_arrives_with_its_own():
+    tasks = [send(0, {1: 20}), wait(0)], [reduce(0, {0: 20}, local=5), wait(0)]
+    assert seconds(changed(star(memory=10), streams=True), *tasks) == pytest.approx((1 + 3) * 20 / 10)
+    assert seconds(changed(star(memory=40), streams=True), *tasks) == pytest.approx(2)
+    alone = [reduce(0, local=5), wait(0)]
+    assert seconds(changed(star(1, memory=10), streams=True), alone) == pytest.approx(2 * 20 / 10)
+
+
+def test_streaming_still_launches():
+    assert seconds(changed(star(launch_s=1), streams=True), *one_message(20)) == pytest.approx(1 + 2 + 1)
+
+
+@pytest.mark.parametrize(("engines", "expected"), [(1, 4), (2, 2), (3, 2)])
+def test_copy_engines(engines, expected):
+    # a message of 20 bytes to each of two others, over links of 10 bytes/s of their own
+    text = f"""
+format: topology/2
+name: triangle
+description: three devices linked with each other
+device_types:
+  - name: d
+    peak_flop_per_s: {{float32: 100}}
+    memory_bytes: 1000
+    memory_bandwidth_bytes_per_s: 1.0e24
+    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
+    launch_latency_s: 0
+    copy_engines: {engines}
+devices: [{{name: d*3, type: d}}]
+links:
+"""
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        text += f"  - {{ends: [d{a}, d{b}], bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}}\n"
+    tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]
+    assert seconds(parse_topology(text), *tasks) == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 8), st.integers(1, 1 << 22), st.sampled_from([0, 1e5, 1e7]))
+def test_a_larger_all_reduce_never_takes_less_time_and_moves_what_it_must(workers, items, half_bandwidth_bytes):
+    machine = all_reduce.machine(half_bandwidth_bytes)
+    shorter, longer = all_reduce.seconds(machine, workers, [4 * items, 8 * items])
+    assert 0 < shorter <= longer * (1 + 1e-9)
+    assert all_reduce.plan(workers, 4 * items).total_bytes == 2 * (workers - 1) * 4 * items
+
+
+def test_an_all_reduce_of_one_size_by_hand():
+    machine, workers, nbytes = all_reduce.machine(), 4, 64 * MIB
+    route, device = machine.route(0, 1), machine.devices[0]
+    bandwidth = machine.bandwidth_bytes_per_s(0, 1)
+    copied_s = 2 * nbytes / workers / device.memory_bandwidth_bytes_per_s / device.efficiency["elementwise"]
+    messages_s = (workers - 1) * (nbytes / workers + route.half_bandwidth_bytes) / bandwidth
+    expected = 4 * device.launch_latency_s + 2 * (route.latency_s + messages_s) + copied_s
+    assert all_reduce.seconds(machine, workers, [nbytes]) == pytest.approx([expected], rel=1e-9)
