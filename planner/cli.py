@@ -28,7 +28,7 @@ from planner.plans.plan_json import load_plan
 from planner.report import summary
 from planner.report.console import collect_seldom, command_errors, stdout
 from planner.search.run import FAR
-from planner.search.searchers import DEAR, MOST_STEPS, STEP_BY_STEP
+from planner.search.searchers import MOST_STEPS, NEARLY_FREE, STEP_BY_STEP
 from planner.search.space import SMALL_STATES
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
@@ -41,7 +41,7 @@ have it, and for functions with a parameter of its name.
 
 Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
 {", ".join(STEP_BY_STEP)} in the finest factorisation, unless in a single step they move over {FAR} times as much;
-{", ".join(DEAR)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
+{", ".join(NEARLY_FREE)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
 
 
 @command_errors

@@ -97,21 +97,17 @@ def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarseni
     """Return what the rivals find, each in its own space, those that are worth trying."""
     found, own, of_one_step = {}, asked.space, Tables()
     for name, options in rivals.items():
+        if name in DEAR and not own.is_small:
+            continue
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)
-        if (
-            name != options.searcher
-            or name in FREE
-            or _is_worth_trying(space, options, asked.outcome.cost, of_one_step)
-        ):
+        if options.searcher in FREE or _may_be_near(space, options, asked.outcome.cost, of_one_step):
             found[name] = _found_in_space(space, options)
     return found
 
 
-def _is_worth_trying(space: Space, options: SearchOptions, cost: int, of_one_step: Tables) -> bool:
-    """Whether an alternative takes little time and, in a single step, is not far worse than a plan of this cost."""
+def _may_be_near(space: Space, options: SearchOptions, cost: int, of_one_step: Tables) -> bool:
+    """Whether an alternative, in a single step, is not far worse than a plan of this cost."""
     name = options.searcher
-    if name in DEAR and not space.is_small:
-        return False
     if space.objective is not BYTES:
         return True
     single = replace(space, ways=(prod(space.ways),), tables=of_one_step)

@@ -31,10 +31,13 @@ UNIFORM = ("equalchop", "data-parallel")
 STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick")
 """Alternatives that choose from few plans."""
 
-DEAR = ("allrow", "spartan", "icml18")
-"""Alternatives that choose from nearly as many plans as the joint search: they are tried in small graphs."""
+NEARLY_FREE = ("allrow", "spartan", "icml18")
+"""Alternatives that choose from nearly as many plans as the joint search."""
 
-ALTERNATIVES = (*UNIFORM, *STEP_BY_STEP, *DEAR)
+DEAR = (*NEARLY_FREE, "S")
+"""The rivals that are tried in small graphs only; "S" is the recursion without replication."""
+
+ALTERNATIVES = (*UNIFORM, *STEP_BY_STEP, *NEARLY_FREE)
 """The searchers that choose from some of a space's plans."""
 
 MOST_STEPS = 4
