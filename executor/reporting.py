@@ -13,9 +13,9 @@ from executor.cluster import Cluster
 from executor.job import Findings
 from executor.training import Programs
 from planner.graph.facts import batch_size, weight_dtype
-from planner.program.tasks import Compute, Program
+from planner.program.tasks import Compute, Program, Task
 from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
-from planner.report.trace import Trace
+from planner.report.trace import Trace, Track, compute_name
 
 
 def hardware(xp: Any, cluster: Cluster) -> str:
@@ -74,12 +74,22 @@ def trace(program: Program, findings: Findings, one_clock: bool) -> Trace:
     Ranks of one host share a clock; else every rank's step starts at zero.
     """
     result = Trace()
+    for worker in program.workers:
+        result.process(worker.worker, f"worker {worker.worker}", ("compute", "transfers"))
     first = min(rank.moments[0] for rank in findings.ranks)
     for worker, rank in zip(program.workers, findings.ranks, strict=True):
         origin = first if one_clock else rank.moments[0]
         for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False):
-            result.task(worker.worker, task, start - origin, stop - origin)
+            thread, name = _drawn(task)
+            result.interval(Track(worker.worker, thread), name, start - origin, stop - origin)
     return result
+
+
+def _drawn(task: Task) -> tuple[int, str]:
+    """Return a task's thread in the trace, and its name there."""
+    if isinstance(task, Compute):
+        return 0, compute_name(task)
+    return 1, f"{type(task).__name__} {task.transfer}"
 
 
 def _compute_seconds(program: Program, findings: Findings) -> tuple[float, ...]:

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from planner.errors import PlanError
-from planner.graph.facts import batch_size, contents, phases, weight_dtype
+from planner.graph.facts import batch_size, contents, no_data_parallelism, phases, weight_dtype
+from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
-from planner.report.schema import Report, Setting, matrix
+from planner.report.schema import Bottleneck, DataParallelism, Report, Setting, Spending, matrix
+from simulator import breakdown
 from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
@@ -26,30 +28,36 @@ class Settings:
     allocator: Allocator = "static"
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 -- what a user may choose, by name
     plan: Plan | str | Path,
     machine: str | Machine,
     *,
     prefetch: int = 1,
     overlap: bool = True,
     allocator: Allocator = "static",
+    data_parallel: bool = True,
 ) -> Report:
     """Return the report of one simulated training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
     compute units early fetches start, `overlap` whether transfers overlap computation, `allocator` what memory comes
-    from: the "static" arena, or a "caching" allocator. Raises a TopologyError where the machine has too few devices or
-    no figure for a dtype, a PlanError for what is no plan or makes no sense.
+    from: the "static" arena, or a "caching" allocator; `data_parallel` whether data parallelism of the same graph is
+    simulated beside it. Raises a TopologyError where the machine has too few devices or no figure for a dtype, a
+    PlanError for what is no plan or makes no sense.
     """
     plan = plan_of(plan)
     if not isinstance(machine, str | Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
-    if type(overlap) is not bool:
-        raise PlanError(f"overlap: expected True or False, found {overlap!r}")
+    for name, value in (("overlap", overlap), ("data_parallel", data_parallel)):
+        if type(value) is not bool:
+            raise PlanError(f"{name}: expected True or False, found {value!r}")
     if allocator not in ALLOCATORS:
         raise PlanError(f"allocator: expected one of {', '.join(ALLOCATORS)}, found {allocator!r}")
+    machine = load_topology(machine) if isinstance(machine, str) else machine
     settings = Settings(prefetch, overlap, allocator)
-    return report(plan, plan.search.model or "plan", simulation_of(plan, machine, settings), asdict(settings))
+    found = simulation_of(plan, machine, settings)
+    beside = data_parallelism(plan, machine, settings) if data_parallel else None
+    return report(plan, plan.search.model or "plan", found, asdict(settings), beside)
 
 
 def simulation_of(
@@ -71,7 +79,31 @@ def simulation_of(
     )
 
 
-def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str, Setting]) -> Report:
+def data_parallelism(plan: Plan, machine: Machine, settings: Settings) -> DataParallelism | None:
+    """Simulate data parallelism of a plan's graph over as many workers; None for a single one."""
+    if plan.workers == 1:
+        return None
+    if refused := no_data_parallelism(plan.graph, plan.workers):
+        return DataParallelism(refused=refused)
+    beside = planned(plan.graph, ways=(plan.workers,), searcher="data-parallel")
+    found = simulation_of(beside, machine, settings)
+    batch = batch_size(plan.graph)
+    return DataParallelism(
+        seconds_per_step=found.seconds,
+        samples_per_s=batch / found.seconds if batch and found.seconds else None,
+        total_bytes=beside.total_bytes,
+        arena_bytes=max(worker.arena_bytes for worker in found.program.workers),
+        out_of_memory=found.overfull,
+    )
+
+
+def report(
+    plan: Plan,
+    name: str,
+    simulation: Simulation,
+    settings: Mapping[str, Setting],
+    beside: DataParallelism | None = None,
+) -> Report:
     """Return the report of one simulated plan; reports are matched by the plan's `name`."""
     machine, program = simulation.machine, simulation.program
     batch, seconds = batch_size(plan.graph), simulation.seconds
@@ -96,6 +128,26 @@ def report(plan: Plan, name: str, simulation: Simulation, settings: Mapping[str,
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=tuple(simulation.timeline.compute_s),
         links=simulation.links,
+        spending=tuple(map(_spending, simulation.breakdown)),
+        bottlenecks=tuple(map(_bottleneck, simulation.bottlenecks)),
+        data_parallel=beside,
         devices=simulation.memories,
         settings=settings,
+    )
+
+
+def _spending(spent: breakdown.Spent) -> Spending:
+    seconds = {f"{name}_s": value for name, value in asdict(spent.seconds).items()}
+    return Spending(worker=spent.worker, **seconds, hidden_s=spent.hidden_s)
+
+
+def _bottleneck(found: breakdown.Bottleneck) -> Bottleneck:
+    return Bottleneck(
+        phase=found.phase,
+        worker=found.worker,
+        begin_s=found.begin_s,
+        end_s=found.end_s,
+        kind=found.kind,
+        seconds=getattr(found.seconds, found.kind),
+        name=found.name,
     )

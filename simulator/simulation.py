@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.program.tasks import Program
-from planner.report.schema import DeviceMemory, LinkUse
+from planner.report.schema import DeviceMemory, LinkUse, overfull
 from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import STATIC, Accounting, Usage, device_memories, usage, workers_of
@@ -59,12 +59,13 @@ class Simulation:
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
         """What holds up each phase, in order; none where phases are not known."""
-        return bottlenecks(self.program, self.machine, self.timeline, self.accounting.phases)
+        phases = self.accounting.phases
+        return bottlenecks(self.program, self.machine, self.timeline, phases) if phases else ()
 
     @property
     def overfull(self) -> tuple[str, ...]:
         """The devices whose memory does not hold what is allocated in it."""
-        return tuple(memory.device for memory in self.memories if memory.verdict != "fits")
+        return overfull(self.memories)
 
 
 def simulated(

@@ -1,47 +1,93 @@
-"""A simulation as a trace: each worker's tasks, the messages it receives, and the bytes alive on it."""
+"""A simulation as a trace: what each device computes, copies, waits for and receives, its memory, and every link.
+
+Of each device the tracks are, in this order: kernels; packing, unpacking and combining; what it is blocked by; the
+messages that it receives, each on the first track that is free. Every message is a flow, too: from the packing of what
+is sent to the unpacking, or combining, of what was received.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-
-from planner.report.trace import Trace
+from planner.report.trace import Moment, Trace, Track
+from simulator.history import (
+    COMBINE,
+    COMPUTE,
+    PACK,
+    UNPACK,
+    WAIT,
+    lanes,
+    link_names,
+    link_rates,
+    memory_use,
+    spans,
+    tensor_names,
+)
 from simulator.interpreter import MessageSpan
-from simulator.memory import usage
 from simulator.simulation import Simulation
+
+THREADS = ("compute", "copies", "waiting")
+THREAD_OF = {COMPUTE: 0, PACK: 1, UNPACK: 1, COMBINE: 1, WAIT: 2}
+
+Received = list[tuple[int, MessageSpan]]  # each message with its lane
 
 
 def trace(simulation: Simulation) -> Trace:
     """Return the trace of a simulation that recorded its messages."""
-    result = Trace()
-    for worker in simulation.program.workers:
-        _trace_tasks(result, simulation, worker.worker)
-    _trace_messages(result, simulation.timeline.messages)
-    for worker in simulation.program.workers:
-        _trace_memory(result, simulation, worker.worker)
+    result, received = Trace(), list(lanes(simulation.timeline.messages))
+    _name(result, simulation, received)
+    moments = _workers(result, simulation)
+    _messages(result, simulation, received, moments)
+    workers = len(simulation.program.workers)
+    for worker in range(workers):
+        for at_s, nbytes in memory_use(simulation, worker):
+            result.counter(worker, "memory", "bytes", at_s, nbytes)
+    for link, rates in link_rates(simulation).items():
+        for at_s, rate in rates:
+            result.counter(workers, link, "bytes per second", at_s, rate)
     return result
 
 
-def _trace_tasks(result: Trace, simulation: Simulation, worker: int) -> None:
-    starts, stops = simulation.timeline.starts_s[worker], simulation.timeline.stops_s[worker]
-    for task, start_s, stop_s in zip(simulation.program.workers[worker].tasks, starts, stops, strict=True):
-        if stop_s > start_s:
-            result.task(worker, task, start_s, stop_s)
+def _name(result: Trace, simulation: Simulation, received: Received) -> None:
+    """Name every worker's tracks, and behind them the links, which have counters alone."""
+    workers = len(simulation.program.workers)
+    for worker in range(workers):
+        needed = 1 + max((lane for lane, message in received if message.target == worker), default=-1)
+        threads = [*THREADS, *(f"receive {lane}" for lane in range(needed))]
+        result.process(worker, f"worker {worker}: {simulation.machine.devices[worker].name}", threads)
+    result.process(workers, "links", [])
 
 
-def _trace_messages(result: Trace, messages: Iterable[MessageSpan]) -> None:
-    """Put each message on its receiver's first lane that is free."""
-    lanes: defaultdict[int, list[float]] = defaultdict(list)  # worker -> when each lane is free again
-    for message in sorted(messages, key=lambda span: (span.start_s, span.stop_s, span.transfer, span.source)):
-        free = lanes[message.target]
-        lane = next((i for i, until_s in enumerate(free) if until_s <= message.start_s), len(free))
-        free[lane : lane + 1] = [message.stop_s]
-        name = f"transfer {message.transfer} from {message.source}"
-        track = (message.target, f"receive {lane}")
-        result.interval(track, name, message.start_s, message.stop_s, {"bytes": message.nbytes})
+def _workers(result: Trace, simulation: Simulation) -> dict[tuple[int, int, bool], Moment]:
+    """Draw what workers do; return when each packs (True) or unpacks what of a transfer it sends or receives."""
+    ends = {(one.transfer, one.source, True) for one in simulation.timeline.messages}
+    ends |= {(one.transfer, one.target, False) for one in simulation.timeline.messages}
+    moments = {}
+    for worker in range(len(simulation.program.workers)):
+        for span in spans(simulation, worker):
+            track = Track(worker, THREAD_OF[span.kind])
+            end = span.transfer, worker, span.kind == PACK
+            if track.thread == THREAD_OF[PACK] and end in ends:
+                moments[end] = Moment(track, span.start_s)
+            elif span.stop_s <= span.start_s:
+                continue
+            name = span.what if span.kind == COMPUTE else f"{span.kind} {span.what}"
+            result.interval(track, name, span.start_s, span.stop_s)
+    return moments
 
 
-def _trace_memory(result: Trace, simulation: Simulation, worker: int) -> None:
-    alive = usage(simulation.program, simulation.timeline, (worker,), simulation.accounting.contents)
-    for at_s, by_kind in alive.moments():
-        result.counter(worker, "bytes alive", at_s, sum(by_kind.values()))
+def _messages(
+    result: Trace, simulation: Simulation, received: Received, moments: dict[tuple[int, int, bool], Moment]
+) -> None:
+    names = tensor_names(simulation.program)
+    for lane, message in received:
+        arguments = {
+            "transfer": message.transfer,
+            "from": message.source,
+            "to": message.target,
+            "bytes": message.nbytes,
+            "links": link_names(simulation, message),
+        }
+        name = names[message.transfer]
+        track = Track(message.target, len(THREADS) + lane)
+        result.interval(track, f"{name} from {message.source}", message.start_s, message.stop_s, arguments)
+        begin, end = moments[message.transfer, message.source, True], moments[message.transfer, message.target, False]
+        result.flow(name, begin, end)

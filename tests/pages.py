@@ -26,7 +26,8 @@ def shell_in(tmp_path):
     folder.mkdir()
     for name, target in SCRIPTS.items():
         module, function = target.split(":")
-        code = f"import sys\nfrom {module} import {function}\nsys.argv[0] = {name!r}\n{function}()\n"
+        lines = (f"import sys\nfrom {module} import {function}\n", f"sys.argv[0] = {name!r}\n")
+        code = "".join((*lines, f"if __name__ == '__main__':\n    {function}()\n"))
         (programs / name).write_text(f"#!{sys.executable}\n{code}")
         (programs / name).chmod(0o755)
     # Not a link: next to a link Python looks for its environment in vain.

@@ -67,6 +67,14 @@ def contents(graph: Graph) -> Mapping[str, str]:
     return {name: CONTENTS[tensor.role] for name, tensor in graph.tensors.items()}
 
 
+def no_data_parallelism(graph: Graph, workers: int) -> str:
+    """Say why the samples of one iteration cannot be split over so many workers; nothing where they can."""
+    samples = batch_size(graph) or 0
+    if samples >= workers * micro_batches(graph):
+        return ""
+    return "fewer samples than workers" if samples else "no samples to split"
+
+
 def phases(graph: Graph) -> Mapping[str, str]:
     """Return each node's phase: "forward" up to the first node of the backward pass, "update" behind the last one.
 

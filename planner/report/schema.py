@@ -7,7 +7,7 @@ know is optional and stays empty in the other's report.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +69,49 @@ class LinkUse(_Record, frozen=True, kw_only=True):
     utilisation: float
 
 
+class Spending(_Record, frozen=True, kw_only=True):
+    """What one worker spends a step on, in seconds; all but `hidden_s` sum to the step, all but compute is exposed.
+
+    `copies_s` is packing and unpacking, `launches_s` the launching of these; wire, latency and waiting are what it is
+    blocked by. `hidden_s` is how long it communicated without being held up.
+    """
+
+    worker: int
+    compute_s: float
+    copies_s: float
+    launches_s: float
+    wire_s: float
+    latency_s: float
+    waiting_s: float
+    hidden_s: float
+
+
+class Bottleneck(_Record, frozen=True, kw_only=True):
+    """What a phase of the step waits for: what the worker that ends it last spends most of it on, `seconds` of it.
+
+    `kind` is a field of `Spending` without its unit, `name` the device or link that it is about, if any.
+    """
+
+    phase: str
+    worker: int
+    begin_s: float
+    end_s: float
+    kind: str
+    seconds: float
+    name: str = ""
+
+
+class DataParallelism(_Record, frozen=True, kw_only=True):
+    """Data parallelism of the same graph over as many workers, simulated alike; `refused` says why there is none."""
+
+    refused: str = ""
+    seconds_per_step: float | None = None
+    samples_per_s: float | None = None
+    total_bytes: int | None = None
+    arena_bytes: int | None = None  # the largest
+    out_of_memory: tuple[str, ...] = ()  # the devices whose memory is too small
+
+
 class CheckResult(_Record, frozen=True, kw_only=True):
     """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
 
@@ -120,6 +163,9 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     compute_seconds: tuple[float, ...] = ()  # per worker, in one step
     links: tuple[LinkUse, ...] = ()  # simulator
+    spending: tuple[Spending, ...] = ()  # simulator, one per worker
+    bottlenecks: tuple[Bottleneck, ...] = ()  # simulator, in order
+    data_parallel: DataParallelism | None = None  # simulator; None where it was not asked for
     planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: what the program predicted
     devices: tuple[DeviceMemory, ...] = ()
     outside_arena: tuple[OutsideArena, ...] = ()
@@ -149,11 +195,28 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
         return total(self.bytes)
 
     @property
+    def exposed_seconds(self) -> float | None:
+        """What communication adds to a step (simulator); None where not known."""
+        if self.seconds_per_step is None or self.seconds_without_communication is None:
+            return None
+        return self.seconds_per_step - self.seconds_without_communication
+
+    @property
     def communication_share(self) -> float | None:
         """The share of a step that communication adds (simulator); None where not known."""
-        if not self.seconds_per_step or self.seconds_without_communication is None:
+        if not self.seconds_per_step or self.exposed_seconds is None:
             return None
-        return 1 - self.seconds_without_communication / self.seconds_per_step
+        return self.exposed_seconds / self.seconds_per_step
+
+    @property
+    def overfull(self) -> tuple[str, ...]:
+        """The devices whose memory does not hold what is allocated in it."""
+        return overfull(self.devices)
+
+
+def overfull(devices: Iterable[DeviceMemory]) -> tuple[str, ...]:
+    """Return the devices whose memory does not hold what is allocated in it."""
+    return tuple(device.device for device in devices if device.verdict == "out of memory")
 
 
 def matrix(counted: ArrayLike) -> Matrix:

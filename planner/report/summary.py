@@ -11,7 +11,7 @@ from rich.table import Table
 
 import display
 from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
-from planner.graph.facts import batch_size, micro_batches, precision, recomputed
+from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
@@ -104,8 +104,7 @@ def _moved(plan: Plan) -> Rows:
     if (moved := found.data_parallel_bytes) is not None:
         times = f", {moved / total:.3g} times as many" if moved and total else ""
         yield "data parallelism", exact_bytes(moved) + times
-    elif found.winner and (batch_size(plan.graph) or 0) < plan.workers * micro_batches(plan.graph):
-        why = "fewer samples than workers" if batch_size(plan.graph) else "no samples to split"
+    elif found.winner and (why := no_data_parallelism(plan.graph, plan.workers)):
         yield "data parallelism", f"not possible: {why}"
 
 

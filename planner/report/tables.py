@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 
 import display
 from display import exact_bytes, facts, grid, percent, quantity, seconds, table
-from planner.report.schema import Matrix, Report, total
+from planner.report.schema import Bottleneck, DataParallelism, DeviceMemory, Matrix, Report, Spending, total
 
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
@@ -16,8 +18,10 @@ KINDS_SHOWN = 4
 @display.tables.register
 def tables(report: Report) -> tuple[Table, ...]:
     """Show a report; links and devices are what a simulator knows."""
-    predicted = (devices(report), links(report)) if report.source == "simulator" else ()
-    return (summary(report), *predicted[:1], byte_matrix(report.bytes), *predicted[1:])
+    if report.source != "simulator":
+        return (summary(report), byte_matrix(report.bytes))
+    spent = (spending(report),) if report.spending else ()
+    return (summary(report), *spent, devices(report), byte_matrix(report.bytes), links(report))
 
 
 def byte_matrix(matrix: Matrix) -> Table:
@@ -38,7 +42,8 @@ def byte_matrix(matrix: Matrix) -> Table:
 def summary(report: Report) -> Table:
     """Show what a simulation or a run found, without the matrix."""
     kind = "simulated" if report.source == "simulator" else "measured"
-    rows = (*_identity(report), *_time(report), *_memory(report), *_training(report))
+    groups = (_identity, _time, _bottleneck, _memory, _beside, _training)
+    rows = [row for group in groups for row in group(report)]
     return facts(f"{kind}: {report.plan}", rows)
 
 
@@ -79,7 +84,8 @@ def _time(report: Report) -> list[tuple[str, str]]:
     rows = [("seconds per step", seconds(report.seconds_per_step))]
     if report.seconds_without_communication is not None:
         rows.append(("without communication", seconds(report.seconds_without_communication)))
-        rows.append(("share of communication", percent(report.communication_share)))
+        share = percent(report.communication_share)
+        rows.append(("exposed communication", f"{seconds(report.exposed_seconds)}, {share} of the step"))
     if report.samples_per_s is not None:
         rows.append(("samples per second", f"{report.samples_per_s:.4g}"))
     equal = "equal to the plan" if report.bytes == report.planned_bytes else "NOT EQUAL to the plan"
@@ -87,15 +93,82 @@ def _time(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
+def busiest(report: Report) -> tuple[str, float] | None:
+    """Return what is busy for most of a simulated step, a worker's computing or a link, and which share of it."""
+    if not report.seconds_per_step:
+        return None
+    shares = [(f"computing on worker {w}", s / report.seconds_per_step) for w, s in enumerate(report.compute_seconds)]
+    shares += [(f"link {link.name}", link.utilisation) for link in report.links]
+    return max(shares, key=lambda entry: entry[1], default=None)
+
+
+def spending(report: Report) -> Table:
+    """Show what every worker spends the step on; all but the last column sum to it."""
+    names = [name for name in Spending.__struct_fields__ if name != "worker"]
+    rows = [[str(one.worker), *(seconds(getattr(one, name)) for name in names)] for one in report.spending]
+    return table("time of each worker", ["worker", *(name.removesuffix("_s") for name in names)], rows)
+
+
+def _bottleneck(report: Report) -> list[tuple[str, str]]:
+    """Say what holds up each phase; where phases are not known, what is busy for most of the step."""
+    if report.bottlenecks:
+        return [(f"bottleneck of {one.phase}", _held_up(one)) for one in report.bottlenecks]
+    if report.source != "simulator" or (found := busiest(report)) is None:
+        return []
+    name, share = found
+    if share < 0.5:
+        return [("bottleneck", f"waiting: nothing is busy for half of the step, {name} for {percent(share)}")]
+    return [("bottleneck", f"{name}, busy for {percent(share)} of the step")]
+
+
+def _held_up(one: Bottleneck) -> str:
+    where = f" on {one.name}" if one.name else ""
+    return f"{one.kind}{where}: {seconds(one.seconds)} of {seconds(one.end_s - one.begin_s)}, worker {one.worker}"
+
+
+def fullest(report: Report) -> DeviceMemory | None:
+    """Return the device whose memory is used most of those whose capacity is known."""
+    return max(
+        report.devices,
+        key=lambda one: (one.peak_bytes / (one.capacity_bytes or math.inf), one.peak_bytes),
+        default=None,
+    )
+
+
 def _memory(report: Report) -> list[tuple[str, str]]:
     rows = [("largest arena", quantity(max(report.arena_bytes), "B"))]
-    full = [device.device for device in report.devices if device.verdict == "out of memory"]
-    if full:
-        rows.append(("OUT OF MEMORY on", ", ".join(full)))
+    if report.overfull:
+        rows.append(("OUT OF MEMORY on", ", ".join(report.overfull)))
+    elif (device := fullest(report)) is not None and device.capacity_bytes:
+        peak, capacity = quantity(device.peak_bytes, "B"), quantity(device.capacity_bytes, "B")
+        rows.append(("fits", f"at most {peak} of {capacity}, in {device.device}"))
     for item in report.outside_arena:
         size = "unknown size" if item.nbytes is None else quantity(item.nbytes, "B")
         rows.append(("outside the arena", f"{item.what}: {size}"))
     return rows
+
+
+def _beside(report: Report) -> list[tuple[str, str]]:
+    """Say what data parallelism would cost."""
+    beside = report.data_parallel
+    if beside is None:
+        return []
+    if beside.refused:
+        return [("data parallelism", f"not possible: {beside.refused}")]
+    rows = [("data parallelism", f"{seconds(beside.seconds_per_step)} per step{_times(beside, report)}")]
+    if beside.samples_per_s is not None:
+        rows.append(("  samples per second", f"{beside.samples_per_s:.4g}"))
+    rows.append(("  bytes per step", exact_bytes(beside.total_bytes or 0)))
+    rows.append(("  largest arena", quantity(beside.arena_bytes or 0, "B")))
+    if beside.out_of_memory:
+        rows.append(("  OUT OF MEMORY on", ", ".join(beside.out_of_memory)))
+    return rows
+
+
+def _times(beside: DataParallelism, report: Report) -> str:
+    if not (beside.seconds_per_step and report.seconds_per_step):
+        return ""
+    return f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
 
 
 def _training(report: Report) -> list[tuple[str, str]]:

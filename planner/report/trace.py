@@ -1,88 +1,86 @@
-"""Traces in the Chrome trace event format, which chrome://tracing and ui.perfetto.dev open.
+"""Traces in the trace event format, which ui.perfetto.dev and chrome://tracing open.
 
-Format: "Trace Event Format", Google, 2016. One process per worker, one thread per lane ("compute", "receive", ...).
+Format: "Trace Event Format", Google, 2016, the JSON object form. Times are whole nanoseconds, written in microseconds,
+so that what follows each other on a track does not overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from planner.files import write_file
-from planner.program.tasks import Compute, Task
+from planner.program.tasks import Compute
 
-MICROSECONDS = 1e6
 
-Track = tuple[int, str]  # worker and lane
+class Track(NamedTuple):
+    """Where intervals are drawn: a thread of a process, both by number; a worker is a process."""
+
+    process: int
+    thread: int
+
+
+class Moment(NamedTuple):
+    """A time on a track, in seconds: one end of a flow, within the interval that it belongs to."""
+
+    track: Track
+    at_s: float
 
 
 class Trace:
-    """Events of a run, collected in any order and written at the end.
+    """Events of a run, collected in any order and written at the end; times are in seconds from any common origin.
 
-    Times are in seconds from any common origin. Lanes of a worker are shown in the order of their first event.
+    Processes are shown in the order of their numbers, and so are the threads of each.
     """
 
     def __init__(self) -> None:
         self._events: list[dict[str, object]] = []
-        self._lanes: dict[Track, int] = {}
-        self._named_workers: set[int] = set()
+        self._flows = 0
+
+    def process(self, number: int, name: str, threads: Sequence[str]) -> None:
+        """Name a process and its threads, which are numbered from 0."""
+        self._describe("process", Track(number, 0), name)
+        for thread, title in enumerate(threads):
+            self._describe("thread", Track(number, thread), title)
 
     def interval(
-        self,
-        track: Track,
-        name: str,
-        start_s: float,
-        stop_s: float,
-        arguments: Mapping[str, object] | None = None,
+        self, track: Track, name: str, start_s: float, stop_s: float, arguments: Mapping[str, object] | None = None
     ) -> None:
         """Record that something happened from `start_s` to `stop_s`; intervals of one track must not overlap."""
-        worker, lane = track
-        event: dict[str, object] = {
-            "ph": "X",
-            "name": name,
-            "cat": lane,
-            "pid": worker,
-            "tid": self._lane(track),
-            "ts": start_s * MICROSECONDS,
-            "dur": max(0.0, stop_s - start_s) * MICROSECONDS,
-        }
-        if arguments:
-            event["args"] = dict(arguments)
-        self._events.append(event)
+        duration = _microseconds(stop_s, since_s=start_s)
+        self._add("X", track, start_s, name=name, dur=duration, args=dict(arguments or {}))
 
-    def task(self, worker: int, task: Task, start_s: float, stop_s: float) -> None:
-        """Record that a worker was busy with a task of its program."""
-        if isinstance(task, Compute):
-            self.interval((worker, "compute"), " + ".join(task.nodes), start_s, stop_s)
-        else:
-            self.interval((worker, "transfers"), f"{type(task).__name__} {task.transfer}", start_s, stop_s)
+    def counter(self, process: int, name: str, unit: str, at_s: float, value: float) -> None:
+        """Record the value of a quantity from `at_s` on."""
+        self._add("C", Track(process, 0), at_s, name=name, args={unit: value})
 
-    def counter(self, worker: int, name: str, at_s: float, value: float) -> None:
-        """Record the value of a quantity (live bytes, ...) from `at_s` on."""
-        self._name_worker(worker)
-        event = {"ph": "C", "name": name, "pid": worker, "ts": at_s * MICROSECONDS, "args": {name: value}}
-        self._events.append(event)
+    def flow(self, name: str, begin: Moment, end: Moment) -> None:
+        """Record that what happens at one moment leads to what happens at another."""
+        self._flows += 1
+        self._add("s", *begin, name=name, cat="flow", id=self._flows)
+        self._add("f", *end, name=name, cat="flow", id=self._flows, bp="e")
 
     def write(self, path: Path | str) -> None:
         """Write the JSON object form."""
-        data = {"traceEvents": self._events, "displayTimeUnit": "ms"}
-        write_file(path, msgspec.json.encode(data))
+        write_file(path, msgspec.json.encode({"traceEvents": self._events, "displayTimeUnit": "ns"}))
 
-    def _lane(self, track: Track) -> int:
-        worker, lane = track
-        self._name_worker(worker)
-        if track not in self._lanes:
-            number = sum(known == worker for known, _ in self._lanes)
-            self._lanes[track] = number
-            self._name("thread_name", worker, number, lane)
-        return self._lanes[track]
+    def _add(self, phase: str, track: Track, at_s: float, **fields: object) -> None:
+        where = {"pid": track.process, "tid": track.thread}
+        self._events.append({"ph": phase, "ts": _microseconds(at_s), **where, **fields})
 
-    def _name_worker(self, worker: int) -> None:
-        if worker not in self._named_workers:
-            self._named_workers.add(worker)
-            self._name("process_name", worker, 0, f"worker {worker}")
+    def _describe(self, kind: str, track: Track, name: str) -> None:
+        order = track.process if kind == "process" else track.thread
+        for what, value in (("name", name), ("sort_index", order)):
+            self._add("M", track, 0.0, name=f"{kind}_{what}", args={what: value})
 
-    def _name(self, kind: str, worker: int, lane: int, name: str) -> None:
-        self._events.append({"ph": "M", "name": kind, "pid": worker, "tid": lane, "args": {"name": name}})
+
+def compute_name(task: Compute) -> str:
+    """Name what is computed by its nodes."""
+    return " + ".join(task.nodes)
+
+
+def _microseconds(at_s: float, since_s: float = 0.0) -> float:
+    return (round(at_s * 1e9) - round(since_s * 1e9)) / 1e3

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as with_fields
 
-from planner.graph.facts import batch_size, micro_batches
+from planner.graph.facts import no_data_parallelism
 from planner.graph.ir import Graph
 from planner.plans.check import check_plan, check_search, check_workers
 from planner.plans.plan import Plan
@@ -77,7 +77,7 @@ def _best_plan_over_factorisations(
 def data_parallel_bytes(plan: Plan, coarsenings: Coarsenings) -> int | None:
     """Return what data parallelism over the plan's workers would move; None where there is no batch to split."""
     ways = (plan.workers,) if plan.ways else ()
-    if (batch_size(plan.graph) or 0) < plan.workers * micro_batches(plan.graph):
+    if no_data_parallelism(plan.graph, plan.workers):
         return None
     options = SearchOptions(ways, "data-parallel")
     return SEARCHERS["data-parallel"](space_of(plan.graph, options, coarsenings), options.limits).cost

@@ -239,7 +239,7 @@ def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
 def test_a_plan_cut_in_half(refused, tmp_path):
     text = (ROOT / "docs" / "examples" / "product.plan.json").read_text()
     (tmp_path / "cut.json").write_text(text[: len(text) // 2])
-    refused(simulate, tmp_path / "cut.json", "--topo", "uniform-8", match=r"cut\.json: .*truncated")
+    refused(simulate, tmp_path / "cut.json", "--topo", "uniform-8", match=r"cut\.json: .*JSON: Unterminated")
 
 
 def test_files_that_cannot_be_read(refused, tmp_path):

@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 
 from planner.plans.plan_json import load_plan
+from planner.report.schema import (
+    Bottleneck,
+    CheckResult,
+    DataParallelism,
+    DeviceMemory,
+    LinkUse,
+    OutsideArena,
+    Report,
+    Spending,
+)
+from simulator.sweep import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "docs" / "design.md").read_text()
+REPORTS = (ROOT / "docs" / "reports.md").read_text()
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -36,7 +48,7 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_linked_files_exist():
-    for folder, text in ((ROOT, README), (ROOT / "docs", DESIGN), (ROOT / "docs", EXTENDING)):
+    for folder, text in ((ROOT, README), (ROOT / "docs", DESIGN), (ROOT / "docs", EXTENDING), (ROOT / "docs", REPORTS)):
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
                 assert (folder / target).exists(), target
@@ -56,3 +68,32 @@ def test_the_worked_example_is_stored_as_decided():
     assert len(decided) == 3
     for name, *placements in decided:
         assert [step["tensors"][name] for step in data["steps"]] == placements
+
+
+def documented(heading):
+    """The keys that a section of docs/reports.md describes, by part; those of the report itself under ""."""
+    found, part = {}, ""
+    section = REPORTS.split(f"## {heading}\n")[1].split("\n## ")[0]
+    for row in re.findall(r"^\|(.*`\w+`.*)\|$", section, re.MULTILINE):
+        cells = [cell.strip() for cell in row.split("|")]
+        if heading == "Parts of a report":
+            part = cells.pop(0).strip("`") or part
+        found.setdefault(part, []).extend(re.findall(r"`(\w+)`", cells[0]))
+    return {name: sorted(keys) for name, keys in found.items()}
+
+
+PARTS = {
+    "links": LinkUse,
+    "devices": DeviceMemory,
+    "spending": Spending,
+    "bottlenecks": Bottleneck,
+    "data_parallel": DataParallelism,
+    "outside_arena": OutsideArena,
+    "check": CheckResult,
+}
+
+
+def test_every_key_of_a_report_is_documented():
+    assert documented("Report") == {"": sorted(Report.__struct_fields__)}
+    assert documented("Parts of a report") == {name: sorted(kind.__struct_fields__) for name, kind in PARTS.items()}
+    assert documented("Sweeps") == {"": sorted(Cell.__struct_fields__)}

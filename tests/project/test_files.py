@@ -41,7 +41,7 @@ def test_full_standard_output(command, tmp_path):
 
 
 def test_a_missing_folder_is_found_before_the_search(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("planner.cli.load_model", lambda *_: pytest.fail("the model was built"))
+    monkeypatch.setattr("planner.arguments.load_model", lambda *_: pytest.fail("the model was built"))
     for option in ("-o", "--json"):
         error = refused(plan, capsys, "mlp-2-8", "--workers", "2", option, tmp_path / "no" / "plan.json")
         assert error == f"error: {tmp_path}/no/plan.json: No such file or directory\n"

@@ -78,7 +78,7 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     file, data = tmp_path / "plan.json", tmp_path / "data.json"
     searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
     record = json.loads(data.read_text())
-    monkeypatch.setattr("planner.cli.searched", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr("planner.arguments.searched", lambda *_, **__: pytest.fail("searched again"))
     assert shown_of(capsys, file, "--explain", "--json", data) == searched
     assert json.loads(data.read_text()) == record
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]

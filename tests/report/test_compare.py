@@ -1,14 +1,25 @@
 """The comparison: verdicts per pair, seconds of different machines apart, and the tables as printed."""
 
 import io
+import re
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
-from planner.report.schema import BufferUse, CheckResult, DeviceMemory, LinkUse, OutsideArena, ReportError
-from planner.report.tables import byte_matrix, devices, links, seconds, summary
+from planner.report.schema import (
+    Bottleneck,
+    BufferUse,
+    CheckResult,
+    DataParallelism,
+    DeviceMemory,
+    LinkUse,
+    OutsideArena,
+    ReportError,
+    Spending,
+)
+from planner.report.tables import byte_matrix, devices, links, seconds, summary, tables
 
 
 def render(*tables):
@@ -148,6 +159,40 @@ def test_summary_says_what_matters(report):
         assert part in text
     assert "16 (equal to the plan)" in text
     assert "differs from one worker at w" in " ".join(notes(*compare([full])))
+
+
+def test_the_bottleneck_is_what_is_busy_for_most_of_the_step(report):
+    busy = replace(report, compute_seconds=(0.1, 0.2), links=(LinkUse(name="a->b", nbytes=16, utilisation=0.75),))
+    assert "computing on worker 1, busy for 80.0 % of the step" in render(summary(busy))
+    assert "link a->b, busy for 75.0 %" in render(summary(replace(busy, compute_seconds=(0.1, 0.125))))
+    idle = replace(report, compute_seconds=(0.01, 0.02))
+    assert "waiting: nothing is busy for half of the step" in render(summary(idle))
+    assert "bottleneck" not in render(summary(replace(busy, source="executor")))
+
+
+def test_bottlenecks_of_phases_are_named(report):
+    one = Bottleneck(phase="backward", worker=1, begin_s=0.05, end_s=0.2, kind="wire", seconds=0.1, name="a->b")
+    text = render(summary(replace(report, bottlenecks=(one,))))
+    assert "bottleneck of backward" in text
+    assert "wire on a->b: 100 ms of 150 ms, worker 1" in text
+
+
+def test_what_workers_spend_the_step_on(report):
+    parts = {"compute_s": 0.1, "copies_s": 0.02, "launches_s": 0.01, "wire_s": 0.05, "latency_s": 0.03}
+    one = Spending(worker=1, **parts, waiting_s=0.04, hidden_s=0.06)
+    (row,) = [line for line in render(*tables(replace(report, spending=(one,)))).splitlines() if "100 ms" in line]
+    assert re.findall(r"(\d+) ms", row) == ["100", "20", "10", "50", "30", "40", "60"]
+
+
+def test_data_parallelism_beside(report):
+    beside = DataParallelism(
+        seconds_per_step=0.5, samples_per_s=32.0, total_bytes=1234567, arena_bytes=5_000_000, out_of_memory=("gpu0",)
+    )
+    text = render(summary(replace(report, data_parallel=beside)))
+    for part in ("500 ms per step, 2 times as long", "32", "1,234,567", "5 MB", "OUT OF MEMORY on"):
+        assert part in text
+    refused = DataParallelism(refused="no samples to split")
+    assert "not possible: no samples to split" in render(summary(replace(report, data_parallel=refused)))
 
 
 def test_byte_matrix(report):

@@ -1,0 +1,105 @@
+"""What happened in a simulation, by worker and link, as traces and plots show it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Wait
+from planner.report.trace import compute_name
+from simulator.interpreter import MessageSpan
+from simulator.memory import usage
+from simulator.simulation import Simulation
+
+PACK, UNPACK, COMBINE, COMPUTE, WAIT = "pack", "unpack", "combine", "compute", "wait for"
+ENDING: Mapping[type[Fetch | Reduce], str] = {Fetch: UNPACK, Reduce: COMBINE}
+
+
+class Span(NamedTuple):
+    """What a worker does from one moment to another, in seconds: its kind, and nodes or the tensor that it is about.
+
+    `transfer` is None for kernels.
+    """
+
+    kind: str
+    what: str
+    start_s: float
+    stop_s: float
+    transfer: int | None = None
+
+
+def tensor_names(program: Program) -> dict[int, str]:
+    """Return what every transfer is for: the tensor that it makes on the workers that receive."""
+    worker = program.workers[0]
+    return {
+        task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Fetch | Reduce)
+    }
+
+
+def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
+    """Yield what a worker does, in order, what takes no time included."""
+    timeline, tasks = simulation.timeline, simulation.program.workers[worker].tasks
+    names = tensor_names(simulation.program)
+    blocked = {one.task: (one.begin_s, one.end_s) for one in timeline.blocked[worker]}
+    endings = {task.transfer: ENDING[type(task)] for task in tasks if isinstance(task, Fetch | Reduce)}
+    for position, task in enumerate(tasks):
+        start_s, stop_s = timeline.starts_s[worker][position], timeline.stops_s[worker][position]
+        if isinstance(task, Compute):
+            yield Span(COMPUTE, compute_name(task), start_s, stop_s)
+            continue
+        begin_s, end_s = blocked.get(position, (stop_s, start_s))
+        what = names.get(task.transfer, f"transfer {task.transfer}")
+        if isinstance(task, Send):
+            yield Span(PACK, what, start_s, begin_s, task.transfer)
+        if position in blocked:
+            yield Span(WAIT, what, begin_s, end_s, task.transfer)
+        if isinstance(task, Wait) and task.transfer in endings:
+            yield Span(endings[task.transfer], what, end_s, stop_s, task.transfer)
+
+
+def lanes(messages: Iterable[MessageSpan]) -> Iterator[tuple[int, MessageSpan]]:
+    """Put each message on its receiver's first lane that is free."""
+    free: defaultdict[int, list[float]] = defaultdict(list)  # worker -> when each lane is free again
+    for message in sorted(messages, key=lambda span: (span.start_s, span.stop_s, span.transfer, span.source)):
+        until = free[message.target]
+        lane = next((i for i, until_s in enumerate(until) if until_s <= message.start_s), len(until))
+        until[lane : lane + 1] = [message.stop_s]
+        yield lane, message
+
+
+def memory_use(simulation: Simulation, worker: int) -> Iterator[tuple[float, int]]:
+    """Return the bytes alive on a worker, from each moment at which they change, in seconds."""
+    alive = usage(simulation.program, simulation.timeline, (worker,), simulation.accounting.contents)
+    return ((at_s, sum(by_kind.values())) for at_s, by_kind in alive.moments())
+
+
+def link_names(simulation: Simulation, message: MessageSpan) -> list[str]:
+    """Return the links that a message crosses, in order."""
+    resources = (
+        simulation.machine.resources[i] for i, _ in simulation.machine.route(message.source, message.target).uses
+    )
+    return [resource.name for resource in resources if resource.kind == "link"]
+
+
+def link_rates(simulation: Simulation) -> dict[str, list[tuple[float, float]]]:
+    """Return every link's bytes per second, from each moment at which they change; each message at its mean rate."""
+    changed: dict[str, list[tuple[float, float, int]]] = {link.name: [] for link in simulation.links}
+    for message in simulation.timeline.messages:
+        if message.nbytes and message.stop_s > message.start_s:
+            rate = message.nbytes / (message.stop_s - message.start_s)
+            for name in link_names(simulation, message):
+                changed[name] += [(message.start_s, rate, 1), (message.stop_s, -rate, -1)]
+    return {name: _summed(sorted(entries)) for name, entries in changed.items()}
+
+
+def _summed(changed: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
+    """Add up changes of a rate, from zero; where nothing flows it is zero, whatever rounding left."""
+    moments = [0.0, *(at_s for at_s, _, _ in changed)]
+    rates = np.cumsum([0.0, *(rate for _, rate, _ in changed)])
+    flowing = np.cumsum([0, *(count for _, _, count in changed)])
+    found = zip(moments, np.where(flowing, rates, 0.0).tolist(), strict=True)
+    return [one for one, following in pairwise([*found, (np.inf, 0.0)]) if following[0] > one[0]]

@@ -1,0 +1,185 @@
+"""The command `simulate`: models planned first, data parallelism beside the plan, sweeps, pictures, what is refused."""
+
+import json
+import re
+from itertools import product
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from planner.cli import main as plan
+from planner.plans.plan_json import load_plan
+from planner.report.schema import read_reports
+from simulator import simulate
+from simulator.cli import main
+from simulator.report import Settings, simulation_of
+
+MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
+
+
+def run(*arguments, command=main):
+    with pytest.raises(SystemExit) as ended:
+        command([str(argument) for argument in arguments])
+    return ended.value.code
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "mlp.json"
+    assert run(*MODEL[:-2], "-o", path, command=plan) == 0
+    return path
+
+
+def but_its_name(report):
+    return {name: getattr(report, name) for name in report.__struct_fields__ if name != "plan"}
+
+
+def test_a_model_is_planned_first(saved, tmp_path, capsys):
+    one, other, kept = (tmp_path / name for name in ("one.json", "other.json", "kept.json"))
+    assert run(*MODEL, "--json", one, "-o", kept) == 0
+    assert run(saved, "--topo", "uniform-8", "--json", other) == 0
+    shown = capsys.readouterr().out
+    assert "simulated: kept.json" in shown
+    assert "simulated: mlp.json" in shown
+    (planned,), (loaded,) = read_reports(one), read_reports(other)
+    assert but_its_name(planned) == but_its_name(loaded)
+    assert load_plan(kept).layouts == load_plan(saved).layouts
+
+
+def test_what_planning_is_asked_for_is_done(tmp_path):
+    asked = ("--search", "data-parallel", "--ways", "4", "--objective", "time")
+    assert run(*MODEL, *asked, "--json", tmp_path / "r.json", "-o", tmp_path / "p.json") == 0
+    found, (report,) = load_plan(tmp_path / "p.json"), read_reports(tmp_path / "r.json")
+    assert (found.search.objective, found.search.machine, report.searcher) == ("time", "uniform-8", "data-parallel")
+
+
+def test_data_parallelism_stands_beside_the_plan(tmp_path, capsys):
+    """What is said of it is what simulating its plan says."""
+    assert run(*MODEL, "--json", tmp_path / "r.json") == 0
+    shown = capsys.readouterr().out
+    (report,) = read_reports(tmp_path / "r.json")
+    alone = ("--search", "data-parallel", "--ways", "4", "--no-data-parallel")
+    assert run(*MODEL, *alone, "--json", tmp_path / "d.json") == 0
+    assert "data parallelism " not in capsys.readouterr().out
+    (beside,) = read_reports(tmp_path / "d.json")
+    assert beside.data_parallel is None
+    assert report.data_parallel.seconds_per_step == beside.seconds_per_step
+    assert report.data_parallel.samples_per_s == beside.samples_per_s
+    assert report.data_parallel.total_bytes == beside.total_bytes
+    assert report.data_parallel.arena_bytes == max(beside.arena_bytes)
+    times = beside.seconds_per_step / report.seconds_per_step
+    assert f"{times:.3g} times as long" in shown
+
+
+def test_where_data_parallelism_is_not_possible_the_reason_is_given(capsys):
+    assert run("mlp-2-16", "--batch", "2", "--workers", "4", "--topo", "uniform-8") == 0
+    assert "not possible: fewer samples than workers" in capsys.readouterr().out
+    assert run("docs/examples/product.plan.json", "--topo", "uniform-8") == 0
+    assert "data parallelism" in capsys.readouterr().out
+
+
+def test_from_python_the_same_is_found(saved, tmp_path):
+    assert run(saved, "--topo", "uniform-8", "--json", tmp_path / "r.json") == 0
+    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(simulate(saved, "uniform-8"))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--batch", "8"), ("--workers", "4"), ("--ways", "4"), ("--placements", "S"), ("--seed", "1"), ("-o", "p.json"),
+        ("--objective", "bytes"), ("--memory", "1GiB"), ("--optimizer", "sgd"), ("--search", "joint"),
+    ],
+)  # fmt: skip
+def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
+    assert run(saved, "--topo", "uniform-8", *option) == 2
+    assert re.fullmatch(rf"error: .*mlp\.json is a saved plan, .*: expected no {option[0]}\n", capsys.readouterr().err)
+
+
+def test_a_sweep_is_every_combination(tmp_path, capsys):
+    file = tmp_path / "sweep.json"
+    swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,nowhere")
+    assert run("mlp-2-16", "--workers", "4", *swept, "--json", file) == 1
+    shown = capsys.readouterr()
+    assert shown.err == "error: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
+    assert shown.out.count("error: nowhere") == 4
+    assert shown.out.count("not possible") == 2
+    found = json.loads(file.read_text())
+    assert found["format"] == "sweep/1"
+    combinations = [dict(zip(("batch", "overlap", "topo"), one, strict=True)) for one in product(
+        ("2", "8"), ("true", "false"), ("uniform-8", "nowhere"))]  # fmt: skip
+    assert [cell["values"] for cell in found["cells"]] == combinations
+    for cell in found["cells"]:
+        assert (cell["report"] is None) == (cell["values"]["topo"] == "nowhere") == (cell["error"] is not None)
+    alone = tmp_path / "alone.json"
+    assert (
+        run("mlp-2-16", "--workers", "4", "--batch", "8", "--no-overlap", "--topo", "uniform-8", "--json", alone) == 0
+    )
+    assert json.loads(alone.read_text()) == found["cells"][6]["report"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sweep", "batch"), r"--sweep.*batch=8,16,32, found 'batch'"),
+        (("--sweep", "batch=8,,9"), r"--sweep.*found 'batch=8,,9'"),
+        (("--sweep", "batch=8", "--sweep", "batch=9"), r"once, found batch again"),
+        (("--sweep", "batch=8,x"), r"--batch.*'x'"),
+        (("--sweep", "colour=red"), r"--sweep colour: expected one of .*batch"),
+        (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
+        (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
+        (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
+    ],
+)
+def test_what_a_sweep_refuses(arguments, message, capsys):
+    assert run(*MODEL, *arguments) == 2
+    assert re.fullmatch(rf"error: .*{message}.*\n", capsys.readouterr().err)
+
+
+def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
+    assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
+    assert re.search(
+        r"--sweep batch: expected one of allocator, data-parallel, overlap, prefetch, topo\n", capsys.readouterr().err
+    )
+
+
+def texts(path):
+    return [element.text for element in ElementTree.parse(path).iter() if element.text and element.text.strip()]
+
+
+def test_pictures_are_drawn(saved, tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
+    folder = tmp_path / "new" / "pictures"
+    assert run(saved, "--topo", "uniform-8", "--plot", folder) == 0
+    assert {path.name for path in folder.iterdir()} == {"timeline.svg", "memory.svg", "links.svg", "bytes.svg"}
+    for path in folder.iterdir():
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+def test_pictures_show_what_was_simulated(saved):
+    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
+    plots = pytest.importorskip("simulator.plots")
+    simulation = simulation_of(load_plan(saved), "uniform-8", Settings(), record_messages=True)
+    for draw in plots.PLOTS.values():
+        axes = draw(simulation).axes[0]
+        assert axes.get_title()
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+    (matrix,) = plots.byte_matrix(simulation).axes[0].get_images()
+    assert (np.asarray(matrix.get_array()) == simulation.timeline.bytes).all()
+    axes = plots.links(simulation).axes[0]
+    (image,) = axes.get_images()
+    capacity = {one.name: one.capacity for one in simulation.machine.resources}
+    used = {link.name: link.nbytes for link in simulation.links}
+    for label, row in zip(axes.get_yticklabels(), np.asarray(image.get_array()), strict=True):
+        carried = row.mean() / 100 * capacity[label.get_text()] * simulation.seconds
+        assert carried == pytest.approx(used[label.get_text()])
+    legend = {text.get_text() for text in plots.timeline(simulation).legends[0].get_texts()}
+    assert {"computing", "receiving", "waiting for messages"} <= legend
+
+
+def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("simulator.cli.find_spec", lambda _: None)
+    assert run(saved, "--topo", "uniform-8", "--plot", tmp_path / "p") == 2
+    assert capsys.readouterr().err == "error: --plot needs Matplotlib: pip install 'tensor-partitioner[plot]'\n"
+    assert not (tmp_path / "p").exists()
