@@ -29,7 +29,7 @@ from simulator.request import Request
 from simulator.simulation import Simulation
 from simulator.sweep import read_sweeps, requests, run, sweep_table
 from simulator.tracing import trace
-from topologies import available
+from topologies import available, load_topology
 
 SIMULATING = (
     *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files"),
@@ -106,6 +106,8 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
     if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
         raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
     asked = list(requests(context, SIMULATING if is_saved_plan(source) else None))
+    for topo in dict.fromkeys(str(request.options["topo"]) for _, request in asked):
+        load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
     with progress("simulating", len(asked)) as done:
         found = run(asked, options["operator_files"], done)
     if options["json_path"] is not None:

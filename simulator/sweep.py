@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -20,6 +21,7 @@ from planner.report.console import collect_seldom, describe_failure
 from planner.report.schema import Report
 from planner.report.tables import busiest, fullest
 from simulator.request import Request
+from topologies import TopologyWarning
 
 FORMAT = "sweep/1"
 
@@ -110,6 +112,7 @@ def run(asked: Sequence[tuple[dict[str, str], Request]], operators: Sequence[Pat
 def _prepare(operators: Sequence[Path]) -> None:
     """Make a process ready: it ends with Ctrl-C without a word, and knows the operators of the command."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    warnings.simplefilter("ignore", TopologyWarning)  # said once, by the command
     collect_seldom()
     load_operators(operators)
 

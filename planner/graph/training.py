@@ -48,6 +48,8 @@ class Recipe:
 
 DEFAULT = Recipe()
 
+LARGEST_FLOAT16 = 65504.0
+
 
 def training_graph(
     builder: GraphBuilder,
@@ -64,6 +66,8 @@ def training_graph(
     loss = metrics.get("loss")
     if loss is None:
         raise GraphError(f"the metrics must name the loss, found {', '.join(metrics) or 'none'}")
+    if builder.dtype == "float16" and recipe.loss_scale > LARGEST_FLOAT16:
+        raise GraphError(f"loss_scale must be at most {LARGEST_FLOAT16:g} in float16, found {recipe.loss_scale:g}")
     builder.set_role(loss, "loss")
     weights = [
         tensor.name for tensor in builder.tensors.values() if tensor.role == "weight" and tensor.init is not None

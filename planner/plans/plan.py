@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from display import Shown, grid
+from planner.errors import PlanError
 from planner.files import write_file
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.graph_json import to_data
@@ -107,7 +108,9 @@ class Plan(Shown):
         return text_of(PlanRecord(FORMAT, to_data(self.graph), self.seed, list(self.ways), decisive, steps, reported))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan where `planner.load` reads it."""
+        """Write the plan where `planner.load` reads it; PlanError for what is no path."""
+        if not isinstance(path, str | Path):
+            raise PlanError(f"expected the path of a file to write, found {path!r}")
         write_file(path, self.to_json())
 
     def __repr__(self) -> str:

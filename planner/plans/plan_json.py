@@ -30,6 +30,8 @@ class _Format(msgspec.Struct, frozen=True):
 
 def load_plan(path: str | Path) -> Plan:
     """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
+    if not isinstance(path, str | Path):
+        raise PlanError(f"expected the path of a plan.json, found {path!r}")
     try:
         return plan_from_json(Path(path).read_bytes())
     except (PlanError, GraphError) as error:

@@ -23,7 +23,10 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
     arena is not as large as predicted.
     """
-    comparisons = compare([report for file in files for report in read_reports(file)])
+    reports = [report for file in files for report in read_reports(file)]
+    if not reports:
+        raise click.UsageError(f"expected a report in {', '.join(map(str, files))}, found none")
+    comparisons = compare(reports)
     console = stdout()
     for comparison in comparisons:
         console.print(printable(comparison.heading), style="bold")
@@ -32,5 +35,7 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
     console.print(seconds_table(comparisons))
     for line in (note for comparison in comparisons for note in notes(comparison)):
         console.print(printable(line))
-    if any(comparison.unequal_pairs or comparison.misallocated for comparison in comparisons):
+    if any(
+        comparison.unequal_pairs or comparison.unequal_arenas or comparison.misallocated for comparison in comparisons
+    ):
         context.exit(JOB_FAILED)

@@ -60,6 +60,19 @@ class PlanComparison:
         """The reports whose arenas are not as large as their own program predicted."""
         return tuple(r for r in self.reports if r.planned_arena_bytes not in ((), r.arena_bytes))
 
+    @property
+    def arenas(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Every worker's arena, by column: the plan's where a report tells it, then every report's."""
+        planned = next((report.planned_arena_bytes for report in self.reports if report.planned_arena_bytes), ())
+        first = (("plan", planned),) if planned else ()
+        return (*first, *((column_title(report), report.arena_bytes) for report in self.reports))
+
+    @property
+    def unequal_arenas(self) -> tuple[int, ...]:
+        """The workers whose arenas should be equal and are not."""
+        each = zip(*(arenas for _, arenas in self.arenas), strict=True)
+        return tuple(worker for worker, values in enumerate(each) if self.arena_verdict(values) == "UNEQUAL")
+
     def arena_verdict(self, values: Sequence[int]) -> str:
         """Say of one worker's arenas whether they are equal; those of programs of unlike `prefetch` need not be."""
         if len(values) == 1:
@@ -128,16 +141,11 @@ def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:
 
 def memory_table(comparison: PlanComparison) -> Table:
     """Show each worker's arena as planned and as every report found it."""
-    first = comparison.reports[0]
-    columns = [(column_title(report), report.arena_bytes) for report in comparison.reports]
-    planned = next((report.planned_arena_bytes for report in comparison.reports if report.planned_arena_bytes), ())
-    if planned:
-        columns.insert(0, ("plan", planned))
     rows = []
-    for worker in range(first.workers):
-        values = [arena[worker] for _, arena in columns]
+    for worker in range(comparison.reports[0].workers):
+        values = [arenas[worker] for _, arenas in comparison.arenas]
         rows.append([str(worker), *map(exact_bytes, values), comparison.arena_verdict(values)])
-    return table("arena bytes", ["worker", *(title for title, _ in columns), "verdict"], rows)
+    return table("arena bytes", ["worker", *(title for title, _ in comparison.arenas), "verdict"], rows)
 
 
 def notes(comparison: PlanComparison) -> list[str]:

@@ -87,7 +87,7 @@ def command_errors(command: click.Command) -> Main:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_: _warn(message)
-                warnings.simplefilter("always", TopologyWarning)
+                warnings.simplefilter("once", TopologyWarning)
                 status = command.main(args=args, prog_name=command.name, standalone_mode=False)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:

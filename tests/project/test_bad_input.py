@@ -302,6 +302,10 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-0-64", "--workers", "2"), r"mlp-0-64: .*mlp-L-H.*from 1 to 999999999"),
         (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "none", "--lr", "1"), r"none has no constant lr.*are none"),
+        (
+            ("mlp-2-8", "--workers", "2", "--dtype", "float16", "--loss-scale", "1e6"),
+            r"at most 65504 in float16, found 1e",
+        ),
         ((), r"MODEL"),
     ],
 )

@@ -212,7 +212,9 @@ def test_seconds(value, text):
 
 def test_arenas_of_other_programs_may_differ(report, run):
     alike, other = replace(run, arena_bytes=(256, 384), planned_arena_bytes=(256, 384)), {"prefetch": 3}
-    assert "UNEQUAL" in render(memory_table(*compare([report, alike])))
+    (comparison,) = compare([report, alike])
+    assert "UNEQUAL" in render(memory_table(comparison))
+    assert comparison.unequal_arenas
     text = render(memory_table(*compare([report, replace(alike, settings=other)])))
     assert "other prefetch" in text
     assert "UNEQUAL" not in text
