@@ -98,19 +98,19 @@ def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
 
 def test_a_sweep_is_every_combination(tmp_path, capsys):
     file = tmp_path / "sweep.json"
-    swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,nowhere")
+    swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,uniform-2")
     assert run("mlp-2-16", "--workers", "4", *swept, "--json", file) == 1
     shown = capsys.readouterr()
     assert shown.err == "error: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
-    assert shown.out.count("error: nowhere") == 4
+    assert shown.out.count("error: uniform-2") == 4
     assert shown.out.count("not possible") == 2
     found = json.loads(file.read_text())
     assert found["format"] == "sweep/1"
     combinations = [dict(zip(("batch", "overlap", "topo"), one, strict=True)) for one in product(
-        ("2", "8"), ("true", "false"), ("uniform-8", "nowhere"))]  # fmt: skip
+        ("2", "8"), ("true", "false"), ("uniform-8", "uniform-2"))]  # fmt: skip
     assert [cell["values"] for cell in found["cells"]] == combinations
     for cell in found["cells"]:
-        assert (cell["report"] is None) == (cell["values"]["topo"] == "nowhere") == (cell["error"] is not None)
+        assert (cell["report"] is None) == (cell["values"]["topo"] == "uniform-2") == (cell["error"] is not None)
     alone = tmp_path / "alone.json"
     assert (
         run("mlp-2-16", "--workers", "4", "--batch", "8", "--no-overlap", "--topo", "uniform-8", "--json", alone) == 0
@@ -125,6 +125,7 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "batch=8,,9"), r"--sweep.*found 'batch=8,,9'"),
         (("--sweep", "batch=8", "--sweep", "batch=9"), r"once, found batch again"),
         (("--sweep", "batch=8,x"), r"--batch.*'x'"),
+        (("--sweep", "topo=uniform-8,nowhere"), r"nowhere: expected a topology file or one of"),
         (("--sweep", "colour=red"), r"--sweep colour: expected one of .*batch"),
         (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
         (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
