@@ -27,6 +27,7 @@ OPTIMIZERS: dict[str, str | None] = {
 """From each optimizer to the operator that updates one weight; `none` computes gradients and updates nothing."""
 
 STEPS = "t"
+LEAST_FLOAT16 = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimize
     op = OPTIMIZERS[optimizer.name]
     if op is None:
         return {}
+    if builder.dtype == "float16" and "eps" in attrs and optimizer.eps < LEAST_FLOAT16:
+        raise GraphError(
+            f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where less is zero, found {optimizer.eps:g};"
+            " mixed-float16 keeps optimizer state in float32"
+        )
     updates: Updates = {}
     if STEPS in tdl.catalog[op].operands:
         step = builder.state("step", ())

@@ -306,6 +306,7 @@ def test_a_cyclic_graph(refused, tmp_path):
             ("mlp-2-8", "--workers", "2", "--dtype", "float16", "--loss-scale", "1e6"),
             r"at most 65504 in float16",
         ),
+        (("mlp-2-8", "--workers", "2", "--dtype", "float16", "--optimizer", "adam"), r"eps must be at least 6e-08"),
         ((), r"MODEL"),
     ],
 )
