@@ -244,7 +244,7 @@ RANDOM = {
     "sample_exponential": partial(_samples, operands=1),
     "sample_rejection": partial(_samples, operands=2, distribution="gamma"),
     "sample_choice": drawn(
-        lambda d, b, c, n, draws=(2, 4): Case((d.positive(b, c, n),), {"draws": draws, "seed": d.number(0, 5)})
+        lambda d, b, c, n, draws=(2, 4): Case((d.positive(b, c, n),), {"draws": draws, "seed": d.size(0, 5)})
     ),
 }
 

@@ -159,8 +159,10 @@ def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
     path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
     Case("mlp", (2,), "recursive", "S").plan().save(path)
     report, _ = run_one(ranks, path, "--steps", "2", "--trace", traced, "--memory")
-    events = [event for event in json.loads(traced.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert {(event["pid"], event["cat"]) for event in events} == {
+    found = json.loads(traced.read_text())["traceEvents"]
+    events = [event for event in found if event["ph"] == "X"]
+    lanes = {(one["pid"], one["tid"]): one["args"]["name"] for one in found if one["name"] == "thread_name"}
+    assert {(event["pid"], lanes[event["pid"], event["tid"]]) for event in events} == {
         (worker, lane) for worker in (0, 1) for lane in ("compute", "transfers")
     }
     assert all(event["ts"] >= 0 for event in events)

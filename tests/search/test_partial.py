@@ -359,4 +359,4 @@ def test_a_bounded_search_finds_a_plan_too(memory_bytes, is_bounded):
     plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
     check_plan(plan)
     assert (found.lower_bound is not None) is is_bounded
-    assert plan.total_bytes == found.bytes >= (found.lower_bound or 0)
+    assert plan.total_bytes == found.cost >= (found.lower_bound or 0)
