@@ -10,11 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.resources import files
+from math import prod
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from simpy import Environment
 
@@ -78,35 +77,19 @@ def _at_once(count: int, chance: random.Random) -> float:
 def command(model: str, batch: str, ways: str) -> dict[str, float]:
     """Return seconds of CPU and memory of the command `simulate` on a plan of the recursion under `S`."""
     with tempfile.TemporaryDirectory() as folder:
-        plan, machine = Path(folder) / "plan.json", _machine(Path(folder), ways)
-        options = ["--batch", batch, "--ways", ways, "--placements", "S", "-o", str(plan)]
+        plan, report = str(Path(folder) / "plan.json"), str(Path(folder) / "report.json")
+        workers = prod(map(int, ways.split(",")))
+        machine = MACHINE if workers <= WORKERS else f"uniform-{workers}"
+        options = ["--batch", batch, "--ways", ways, "--placements", "S", "-o", plan]
         _run("plan", model, *options)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        status = _run("simulate", str(plan), "--topo", machine, "--json", str(Path(folder) / "report.json"))
+        status = _run("simulate", plan, "--topo", machine, "--no-data-parallel", "--json", report)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "memory_bytes": after.ru_maxrss * 1024,
         "fits": status == 0,
     }
-
-
-def _machine(folder: Path, ways: str) -> str:
-    """Return p2.8xlarge for 8 workers, and for more as many of its GPUs on one switch."""
-    workers = int(np.prod([int(way) for way in ways.split(",")]))
-    if workers <= WORKERS:
-        return MACHINE
-    described = yaml.safe_load((files("topologies") / "uniform-8.yaml").read_text())
-    described["name"] = f"uniform-{workers}"
-    for kind, name in (("devices", "name"), ("links", "ends")):
-        first = described[kind][0]
-        described[kind] = [
-            {**first, name: f"gpu{number}" if name == "name" else [f"gpu{number}", first["ends"][1]]}
-            for number in range(workers)
-        ]
-    path = folder / "machine.yaml"
-    path.write_text(yaml.safe_dump(described))
-    return str(path)
 
 
 def _run(name: str, *arguments: str) -> int:
