@@ -14,7 +14,7 @@ from executor.cluster import Cluster, cluster
 from executor.data import Random
 from executor.launch import job_main
 from executor.training import Trainer, lowered
-from executor.transport import PointToPoint
+from executor.transport.point_to_point import PointToPoint
 from executor.waiting import doze, host_place, spin
 from executor.worker import Worker
 from planner.plans.plan_json import load_plan

@@ -5,7 +5,7 @@ import pytest
 
 from executor.arena import Arena, Memory
 from executor.exchange import packing, unpacking
-from executor.staging import InArena, Mirrored, staging
+from executor.transport.staging import InArena, Mirrored, staging
 from planner.program.tasks import Message, Piece
 from tests.executor.programs import buffers, program
 

@@ -4,7 +4,7 @@ import pytest
 from executor.arena import ALIGNMENT_BYTES, Arena, Memory
 from executor.backend import asnumpy
 from executor.cluster import alone
-from executor.transport import PointToPoint
+from executor.transport.point_to_point import PointToPoint
 from executor.worker import Worker
 from planner.program.tasks import Fetch, LocalCopy, Reduce, Send, Wait
 from tests.executor.programs import compute, compute_all, piece, program

@@ -1,49 +1,20 @@
-"""Transports: how the pieces of a transfer get from worker to worker.
-
-A transport turns a task into an action, once, when the worker is built; the training loop only calls actions. It
-counts the bytes that it hands to the medium at the call that does so.
-"""
+"""The transport of nonblocking MPI messages, packed contiguously; works across machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from executor.arena import Memory
 from executor.exchange import Action, arrival, copy_all, nothing, packing
-from executor.staging import HostBytes, staging
+from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, WaitFor
 from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
 
 SMALLEST_TAG_LIMIT = 32767
 """What MPI guarantees where an implementation does not tell its largest tag."""
-
-
-class Transport(Protocol):
-    """What a worker asks of a transport.
-
-    `sent_bytes[w]` counts what was handed to the medium for worker w; `outside_arena` names what it allocated.
-    """
-
-    sent_bytes: NDArray[np.int64]
-
-    @property
-    def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
-
-    def send(self, task: Send) -> Action:
-        """Return the action that starts the outgoing half of a transfer."""
-
-    def receive(self, task: Fetch | Reduce) -> Action:
-        """Return the action that starts the incoming half of a transfer."""
-
-    def wait(self, task: Wait) -> Action:
-        """Return the action that ends a transfer; asked for after its halves."""
 
 
 class PointToPoint:
@@ -126,7 +97,3 @@ class PointToPoint:
             arrived()
 
         return action
-
-
-TRANSPORTS: Mapping[str, Callable[[Memory, MPI.Comm, WaitFor], Transport]] = MappingProxyType({"p2p": PointToPoint})
-"""Transports by name."""
