@@ -6,7 +6,7 @@ from tdl.catalog import catalog, register
 from tdl.errors import TDLError
 from tdl.expr import Expr
 from tdl.functions import REDUCERS
-from tdl.index import Affine, Bounds, Digits, Index, Interval, Whole
+from tdl.index import Affine, Bounds, Digits, Index, Whole
 from tdl.language import *  # noqa: F403  # the words that descriptions are written in
 from tdl.operator import Description, Operator, op
 
@@ -20,7 +20,6 @@ __all__ = [
     "Expr",
     "Halo",
     "Index",
-    "Interval",
     "Operator",
     "Output",
     "Strategy",

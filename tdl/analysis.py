@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, walk
-from tdl.index import Affine, Index, Interval, Rational
+from tdl.index import Affine, Index, Rational
 from tdl.trace import Traced
 
 
@@ -16,10 +16,6 @@ class Access:
 
     operand: int
     index: tuple[Index, ...]
-
-    def region(self) -> tuple[Interval | None, ...]:
-        """Return the symbolic access region, one interval per dimension; None where not affine (whole, mixed radix)."""
-        return tuple(index.interval() if isinstance(index, Affine) else None for index in self.index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil, floor, gcd, lcm
+from math import gcd, lcm
 from typing import ClassVar
 
 from tdl.errors import TDLError
@@ -119,13 +119,6 @@ class Affine:
         high = next(point for point in reversed(points) if _reaches(point * scale - self.offset, terms))
         return low, high + 1
 
-    def interval(self) -> Interval:
-        """Return the symbolic access region of this index, affine in the bounds of its variables."""
-        region = Interval.constant(self.constant)
-        for name, factor in self.terms:
-            region = region + Interval.variable(name).scaled(factor)
-        return region
-
     def __str__(self) -> str:
         parts = [_term(name, factor) for name, factor in self.terms]
         if self.constant or not parts:
@@ -160,47 +153,6 @@ class Whole:
 
 
 Index = Affine | Digits | Whole
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A symbolic half-open range (Tofu Sec 4.2, equation 1, with a constant of its own for each end).
-
-    `lower` and `upper` are affine in the bounds of index variables, spelled "x.lo" and "x.hi" for lo <= x < hi.
-    """
-
-    lower: Affine
-    upper: Affine
-
-    @staticmethod
-    def variable(name: str) -> Interval:
-        """All values of one index variable."""
-        return Interval(Affine.variable(f"{name}.lo"), Affine.variable(f"{name}.hi"))
-
-    @staticmethod
-    def constant(number: Rational) -> Interval:
-        """One point."""
-        return Interval(Affine((), number), Affine((), simplest(number + 1)))
-
-    def __add__(self, other: Interval) -> Interval:
-        return Interval(self.lower + other.lower, self.upper + other.upper - _ONE)
-
-    def scaled(self, factor: Rational) -> Interval:
-        """Multiply by a constant; a negative one swaps the bounds."""
-        first, last = self.lower.scaled(factor), (self.upper - _ONE).scaled(factor)
-        return Interval(first, last + _ONE) if factor > 0 else Interval(last, first + _ONE)
-
-    def at(self, bounds: Bounds) -> tuple[int, int]:
-        """Return the integers between the two ends, at concrete bounds of the variables."""
-        ends = {f"{name}.lo": start for name, (start, _) in bounds.items()}
-        ends |= {f"{name}.hi": stop for name, (_, stop) in bounds.items()}
-        return ceil(self.lower.value(ends)), floor(self.upper.value(ends))
-
-    def __str__(self) -> str:
-        return f"[{self.lower}, {self.upper})"
-
-
-_ONE = Affine((), 1)
 
 
 def _term(name: str, factor: Rational) -> str:
