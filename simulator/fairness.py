@@ -36,25 +36,6 @@ class ActivityClass:
             raise ValueError(f"expected positive coefficients and cap, found {self.uses} and {self.cap}")
 
 
-def fair_rates(
-    capacities: Sequence[float], classes: Sequence[ActivityClass], counts: Sequence[int]
-) -> tuple[float, ...]:
-    """Return the rate of one activity of each class where `counts[i]` activities of `classes[i]` run.
-
-    The rates are max-min fair: no resource is used beyond its capacity, and each activity is at its cap or uses a
-    full resource on which nobody is faster.
-    """
-    solver = Solver(capacities)
-    more: dict[int, int] = {}
-    for i, kind in enumerate(classes):
-        solver.add(kind)
-        for place in bits(counts[i] - 1):
-            more[place] = more.get(place, 0) | 1 << i
-    planes = [more.get(place, 0) for place in range(max(more, default=-1) + 1)]
-    levels = solver.levels((1 << len(classes)) - 1, planes)
-    return tuple(rate(kind, levels) for kind in classes)
-
-
 def rate(kind: ActivityClass, levels: Sequence[float]) -> float:
     """Return a class's rate, given the level at which each resource is full."""
     return min([math.inf if kind.cap is None else kind.cap, *(levels[resource] for resource, _ in kind.uses)])
@@ -81,7 +62,7 @@ class Solver:
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = list(capacities)
         self._classes: list[ActivityClass] = []
-        self.fastest: list[float] = []  # per class, the rate of an activity that is alone
+        self._fastest: list[float] = []  # per class, the rate of an activity that is alone
         self._plain: list[dict[float, int]] = [{} for _ in capacities]  # resource -> coefficient -> uncapped classes
         self._fastest_plain = [0.0] * len(self._capacities)
         self._capped = 0
@@ -97,7 +78,7 @@ class Solver:
         self._classes.append(kind)
         fastest = rate(kind, [math.inf] * len(self._capacities))
         fastest = min([fastest, *(self._capacities[resource] / units for resource, units in kind.uses)])
-        self.fastest.append(fastest)
+        self._fastest.append(fastest)
         if kind.cap is not None:
             self._capped |= 1 << number
             return number
@@ -171,7 +152,7 @@ class Solver:
     def _most(self, resource: int, users: Sequence[tuple[float, int]]) -> float:
         """Return a bound on what of a resource can be in use at once."""
         return sum(
-            units * who.bit_count() * self.fastest[who.bit_length() - 1]
+            units * who.bit_count() * self._fastest[who.bit_length() - 1]
             if who & self._capped
             else units * who.bit_count() * self._fastest_plain[resource]
             for units, who in users

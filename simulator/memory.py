@@ -89,11 +89,11 @@ def device_memories(
     return tuple(
         _device_memory(program, timeline, (machine, memory), accounting)
         for memory in machine.memories
-        if any(device < len(program.workers) for device in memory.devices)
+        if _workers_of(program, memory)
     )
 
 
-def workers_of(program: Program, memory: Memory) -> tuple[int, ...]:
+def _workers_of(program: Program, memory: Memory) -> tuple[int, ...]:
     """Return the workers that use a memory."""
     return tuple(device for device in memory.devices if device < len(program.workers))
 
@@ -102,7 +102,7 @@ def _device_memory(
     program: Program, timeline: Timeline, place: tuple[Machine, Memory], accounting: Accounting
 ) -> DeviceMemory:
     machine, memory = place
-    workers = workers_of(program, memory)
+    workers = _workers_of(program, memory)
     changes = _changes(program, timeline, workers)
     found = _usage(program, changes, accounting.contents)
     fullest = found.nbytes[found.peak] if len(found.at_s) else np.zeros(len(found.kinds), dtype=np.int64)

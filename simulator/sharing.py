@@ -96,10 +96,6 @@ class Sharing:
             self._classes.describe(self._numbers[kind], kind)
         return self._numbers[kind]
 
-    def fastest(self, number: int) -> float:
-        """Return the rate of an activity of a class where nothing else runs."""
-        return self._solver.fastest[number]
-
     def start(self, number: int, work: float, done: Callback) -> None:
         """Start an activity that ends, calling `done`, when it has progressed by `work`."""
         batch = self._new_batch(lambda _: done(), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +11,7 @@ from planner.program.tasks import Program
 from planner.report.schema import DeviceMemory, LinkUse, overfull
 from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
-from simulator.memory import STATIC, Accounting, Usage, device_memories, usage, workers_of
-from simulator.quiet import seconds_without_communication
+from simulator.memory import STATIC, Accounting, device_memories
 from topologies import Machine
 
 
@@ -36,20 +34,6 @@ class Simulation:
     def seconds(self) -> float:
         """Seconds from the first worker's start to the last one's end."""
         return self.timeline.seconds
-
-    def memory_usage(self) -> Mapping[str, Usage]:
-        """Return what lives in every memory that workers use, over time, by the memory's name."""
-        used = {memory.name: workers_of(self.program, memory) for memory in self.machine.memories}
-        return {
-            name: usage(self.program, self.timeline, workers, self.accounting.contents)
-            for name, workers in used.items()
-            if workers
-        }
-
-    @property
-    def exposed_s(self) -> float:
-        """What communication adds to the step."""
-        return self.seconds - self.seconds_without_communication
 
     @cached_property
     def breakdown(self) -> tuple[Spent, ...]:
@@ -82,11 +66,12 @@ def simulated(
     program's workers wait for each other for ever.
     """
     timeline = interpret(program, machine, Switches(overlap=overlap, record_messages=record_messages))
+    silent = interpret(program, machine, Switches(overlap=overlap, communicate=False))
     return Simulation(
         program=program,
         machine=machine,
         timeline=timeline,
-        seconds_without_communication=seconds_without_communication(program, machine, overlap=overlap),
+        seconds_without_communication=silent.seconds,
         links=_links(machine, timeline),
         memories=device_memories(program, timeline, machine, accounting),
         accounting=accounting,

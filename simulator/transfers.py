@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,14 +51,6 @@ class Shape:
         self.exists = (sent != NO_MESSAGE) & (received != NO_MESSAGE)
         stated = (sent != NO_MESSAGE).astype(np.int64), (received != NO_MESSAGE).astype(np.int64)
         self.count = stated[0].sum(axis=1) + stated[1].sum(axis=0)
-
-    @cached_property
-    def partners(self) -> list[tuple[list[int], list[int]]]:
-        """Whom each worker sends to, and from whom it receives."""
-        return [
-            (np.flatnonzero(row).tolist(), np.flatnonzero(column).tolist())
-            for row, column in zip(self.exists, self.exists.T, strict=True)
-        ]
 
 
 class Transfer:

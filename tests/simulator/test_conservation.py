@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator import Switches, interpret, simulated
 from simulator.memory import Accounting
-from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, shared_processor, star, wait
+from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, star, wait
 from tests.simulator.test_interpreter import programs
 
 MACHINE = {"link": 7, "memory": 50, "latency_s": 0.01, "launch_s": 0.02}
@@ -89,17 +89,6 @@ def test_free_communication_is_the_time_without_communication(one, streams):
         assert without.seconds_without_communication == pytest.approx(
             interpret(one, free, Switches(overlap=overlap)).seconds, rel=1e-9
         )
-
-
-@settings(deadline=None, max_examples=30)
-@given(programs())
-def test_the_time_without_communication_is_the_interpreters(one):
-    """It is found without simulating, where no two workers' kernels share anything."""
-    for machine in (slow_hub(), shared_processor(4, 2)):
-        for overlap in (True, False):
-            found = simulated(one, machine, overlap=overlap).seconds_without_communication
-            silent = interpret(one, machine, Switches(overlap=overlap, communicate=False))
-            assert found == pytest.approx(silent.seconds, rel=1e-12)
 
 
 @settings(deadline=None, max_examples=30)

@@ -8,7 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from simulator.fairness import ActivityClass, fair_rates
+from simulator.fairness import ActivityClass, Solver
+from simulator.fairness import rate as rate_of
+
+
+def fair_rates(capacities, classes, counts):
+    """Rates of one activity of each class, where so many of each run."""
+    solver = Solver(capacities)
+    for kind in classes:
+        solver.add(kind)
+    running = sum(1 << number for number, count in enumerate(counts) if count)
+    planes = [
+        sum((count - 1 >> place & 1) << number for number, count in enumerate(counts))
+        for place in range(max(counts, default=1).bit_length())
+    ]
+    levels = solver.levels(running, planes)
+    return tuple(rate_of(kind, levels) for kind in classes)
 
 
 def rates(capacities, *activities):

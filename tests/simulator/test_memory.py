@@ -8,7 +8,7 @@ from planner.models import build
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator import interpret, simulated
-from simulator.memory import ALLOCATORS, Accounting, device_memories
+from simulator.memory import ALLOCATORS, Accounting, device_memories, usage
 from simulator.report import Settings, simulation_of
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 
@@ -123,9 +123,7 @@ def test_memory_over_time():
     ]
     one = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=420)
     names = {"w": "weights", "a": "activations", "b": "gradients", "c": "activations"}
-    found = simulated(one, star(), accounting=Accounting({}, names)).memory_usage()
-    assert list(found) == ["d0.memory"]
-    assert list(found["d0.memory"].moments()) == [
+    assert list(usage(one, interpret(one, star()), (0,), names).moments()) == [
         (0, {"weights": 100, "activations": 200, "gradients": 0}),
         (pytest.approx(1), {"weights": 100, "activations": 0, "gradients": 200}),
         (pytest.approx(3), {"weights": 100, "activations": 120, "gradients": 200}),
@@ -157,7 +155,7 @@ def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine,
         assert memory.peak_bytes == static if allocator == "static" else memory.peak_bytes > static
         weights = sum(b.nbytes for b in worker.buffers if b.name in graph.updates and b.name in weights_of(graph))
         assert memory.by_kind["weights"] == weights
-        (alive,) = (one for name, one in found.memory_usage().items() if name == memory.device)
+        alive = usage(found.program, found.timeline, memory.workers, found.accounting.contents)
         most = max(sum(kinds.values()) for _, kinds in alive.moments())
         assert most <= worker.arena_bytes
 
