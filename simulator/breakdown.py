@@ -14,78 +14,25 @@ blocked by wire or latency.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 
 from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
-from simulator.interpreter import Blocked, Timeline
+from planner.report.schema import Bottleneck, Spending
+from simulator.interpreter import Timeline
 from topologies import Machine
 
-
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """Seconds by what they are spent on."""
-
-    compute: float = 0.0
-    copies: float = 0.0
-    launches: float = 0.0
-    wire: float = 0.0
-    latency: float = 0.0
-    waiting: float = 0.0
-
-    def __add__(self, other: Seconds) -> Seconds:
-        """Return the sums."""
-        return Seconds(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
-
-    @property
-    def exposed(self) -> float:
-        """Seconds of communication that the worker does not compute in."""
-        return self.copies + self.launches + self.wire + self.latency + self.waiting
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.compute + self.exposed
-
-    @property
-    def largest(self) -> str:
-        """What most of it is spent on; of equals, the first."""
-        return max((one.name for one in fields(self)), key=lambda name: float(getattr(self, name)))
+KINDS = ("compute", "copies", "launches", "wire", "latency", "waiting")
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What one worker spent its step on, and how long it communicated without being held up."""
-
-    worker: int
-    seconds: Seconds
-    hidden_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bottleneck:
-    """What a phase waits for: of the worker that ends it last, what most of its seconds are spent on.
-
-    `name` is the device for "compute", "copies" and "launches", the link most used in the phase for "wire", else empty.
-    """
-
-    phase: str
-    worker: int
-    begin_s: float
-    end_s: float
-    seconds: Seconds
-    kind: str
-    name: str
-
-
-def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[Spent, ...]:
+def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[Spending, ...]:
     """Return what every worker spent the step on."""
     found = []
     for worker in program.workers:
         number, stops = worker.worker, timeline.stops_s[worker.worker]
-        spent = _sum(_tasks(worker, machine, timeline, range(len(worker.tasks))))
-        spent += Seconds(waiting=timeline.seconds - (stops[-1] if stops else 0.0))
-        found.append(Spent(number, spent, timeline.in_flight_s[number] - spent.wire - spent.latency))
+        spent_s = _spent_s(worker, machine, timeline, range(len(worker.tasks)))
+        spent_s["waiting"] += timeline.seconds - (stops[-1] if stops else 0.0)
+        hidden_s = timeline.in_flight_s[number] - spent_s["wire"] - spent_s["latency"]
+        found.append(Spending(worker=number, hidden_s=hidden_s, **{f"{kind}_s": s for kind, s in spent_s.items()}))
     return tuple(found)
 
 
@@ -108,45 +55,47 @@ def bottlenecks(
         last = max(range(len(ends)), key=ends.__getitem__, default=0)
         if not ends or not positions[last][number]:
             continue
-        spent = _sum(_tasks(program.workers[last], machine, timeline, positions[last][number]))
-        begin_s = found[-1].end_s if found else 0.0
-        name = machine.devices[last].name if spent.largest in ("compute", "copies", "launches") else ""
-        if spent.largest == "wire":
+        spent_s = _spent_s(program.workers[last], machine, timeline, positions[last][number])
+        kind = max(KINDS, key=spent_s.__getitem__)
+        name = machine.devices[last].name if kind in ("compute", "copies", "launches") else ""
+        if kind == "wire":
             name = _busiest_link(program, machine, [at[number] for at in positions])
-        found.append(Bottleneck(phase, last, begin_s, ends[last], spent, spent.largest, name))
+        found.append(
+            Bottleneck(
+                phase=phase,
+                worker=last,
+                begin_s=found[-1].end_s if found else 0.0,
+                end_s=ends[last],
+                kind=kind,
+                seconds=spent_s[kind],
+                name=name,
+            )
+        )
     return tuple(found)
 
 
-def _sum(parts: Iterator[Seconds]) -> Seconds:
-    total = [0.0] * len(fields(Seconds))
-    for part in parts:
-        for at, one in enumerate(fields(Seconds)):
-            total[at] += getattr(part, one.name)
-    return Seconds(*total)
-
-
-def _tasks(worker: WorkerProgram, machine: Machine, timeline: Timeline, positions: range) -> Iterator[Seconds]:
-    number = worker.worker
+def _spent_s(worker: WorkerProgram, machine: Machine, timeline: Timeline, positions: range) -> dict[str, float]:
+    """Return the seconds that a worker spent on each kind of thing in some of its tasks."""
+    found, number = dict.fromkeys(KINDS, 0.0), worker.worker
     starts, stops = timeline.starts_s[number], timeline.stops_s[number]
     blocked = {one.task: one for one in timeline.blocked[number]}
     launch_s = machine.devices[number].launch_latency_s
     for at in positions:
         duration_s = stops[at] - starts[at]
         if isinstance(worker.tasks[at], Compute):
-            yield Seconds(compute=duration_s)
+            found["compute"] += duration_s
             continue
-        if at in blocked:
-            yield _blocked(blocked[at])
-            duration_s -= blocked[at].end_s - blocked[at].begin_s
-        launches = min(launch_s, duration_s)
-        yield Seconds(copies=duration_s - launches, launches=launches)
-
-
-def _blocked(one: Blocked) -> Seconds:
-    """Split the time in which a worker was blocked, by what its last message was doing."""
-    started_s = min(max(one.started_s, one.begin_s), one.end_s)
-    flows_s = min(max(one.started_s + one.latency_s, started_s), one.end_s)
-    return Seconds(waiting=started_s - one.begin_s, latency=flows_s - started_s, wire=one.end_s - flows_s)
+        if one := blocked.get(at):
+            started_s = min(max(one.started_s, one.begin_s), one.end_s)
+            flows_s = min(max(one.started_s + one.latency_s, started_s), one.end_s)
+            found["waiting"] += started_s - one.begin_s
+            found["latency"] += flows_s - started_s
+            found["wire"] += one.end_s - flows_s
+            duration_s -= one.end_s - one.begin_s
+        launches_s = min(launch_s, duration_s)
+        found["copies"] += duration_s - launches_s
+        found["launches"] += launches_s
+    return found
 
 
 def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence[str]) -> list[range]:

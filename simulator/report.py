@@ -12,8 +12,7 @@ from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
-from planner.report.schema import Bottleneck, DataParallelism, Report, Setting, Spending, matrix
-from simulator import breakdown
+from planner.report.schema import DataParallelism, Report, Setting, matrix
 from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
@@ -128,26 +127,9 @@ def report(
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=tuple(simulation.timeline.compute_s),
         links=simulation.links,
-        spending=tuple(map(_spending, simulation.breakdown)),
-        bottlenecks=tuple(map(_bottleneck, simulation.bottlenecks)),
+        spending=simulation.breakdown,
+        bottlenecks=simulation.bottlenecks,
         data_parallel=beside,
         devices=simulation.memories,
         settings=settings,
-    )
-
-
-def _spending(spent: breakdown.Spent) -> Spending:
-    seconds = {f"{name}_s": value for name, value in asdict(spent.seconds).items()}
-    return Spending(worker=spent.worker, **seconds, hidden_s=spent.hidden_s)
-
-
-def _bottleneck(found: breakdown.Bottleneck) -> Bottleneck:
-    return Bottleneck(
-        phase=found.phase,
-        worker=found.worker,
-        begin_s=found.begin_s,
-        end_s=found.end_s,
-        kind=found.kind,
-        seconds=getattr(found.seconds, found.kind),
-        name=found.name,
     )

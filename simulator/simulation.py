@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from planner.program.tasks import Program
-from planner.report.schema import DeviceMemory, LinkUse, overfull
-from simulator.breakdown import Bottleneck, Spent, bottlenecks, breakdown
+from planner.report.schema import Bottleneck, DeviceMemory, LinkUse, Spending, overfull
+from simulator.breakdown import bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import STATIC, Accounting, device_memories
 from topologies import Machine
@@ -36,7 +36,7 @@ class Simulation:
         return self.timeline.seconds
 
     @cached_property
-    def breakdown(self) -> tuple[Spent, ...]:
+    def breakdown(self) -> tuple[Spending, ...]:
         """What every worker spends the step on."""
         return breakdown(self.program, self.machine, self.timeline)
 
