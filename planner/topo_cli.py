@@ -10,12 +10,11 @@ import click
 import display
 from planner.files import check_written
 from planner.report.console import BAD_INPUT, JOB_FAILED, command_errors, stdout
-from topologies import Machine, TopologyError, available, drawing, full_text, load_topology
+from topologies import Machine, TopologyError, drawing, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
-OWN = ", ".join(available())
 
 
 @click.group("topo")

@@ -16,6 +16,18 @@ from tdl.index import Affine, Index
 Number = bool | int | float | Fraction
 
 
+def _operator(function: str) -> Callable[[Expr, object], Expr]:
+    return lambda self, other: apply(function, self, other)
+
+
+def _reflected(function: str) -> Callable[[Expr, object], Expr]:
+    return lambda self, other: apply(function, other, self)
+
+
+def _prefix(function: str) -> Callable[[Expr], Expr]:
+    return lambda self: apply(function, self)
+
+
 class Expr:
     """A scalar expression over index variables and tensor elements."""
 
@@ -32,72 +44,15 @@ class Expr:
         """Expressions this one is computed from."""
         return ()
 
-    def __add__(self, other: object) -> Expr:
-        return apply("add", self, other)
-
-    def __radd__(self, other: object) -> Expr:
-        return apply("add", other, self)
-
-    def __sub__(self, other: object) -> Expr:
-        return apply("subtract", self, other)
-
-    def __rsub__(self, other: object) -> Expr:
-        return apply("subtract", other, self)
-
-    def __mul__(self, other: object) -> Expr:
-        return apply("multiply", self, other)
-
-    def __rmul__(self, other: object) -> Expr:
-        return apply("multiply", other, self)
-
-    def __truediv__(self, other: object) -> Expr:
-        return apply("divide", self, other)
-
-    def __rtruediv__(self, other: object) -> Expr:
-        return apply("divide", other, self)
-
-    def __floordiv__(self, other: object) -> Expr:
-        return apply("floor_divide", self, other)
-
-    def __mod__(self, other: object) -> Expr:
-        return apply("remainder", self, other)
-
-    def __pow__(self, other: object) -> Expr:
-        return apply("power", self, other)
-
-    def __neg__(self) -> Expr:
-        return apply("negative", self)
-
-    def __abs__(self) -> Expr:
-        return apply("absolute", self)
-
-    def __and__(self, other: object) -> Expr:
-        return apply("logical_and", self, other)
-
-    def __or__(self, other: object) -> Expr:
-        return apply("logical_or", self, other)
-
-    def __invert__(self) -> Expr:
-        return apply("logical_not", self)
-
-    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return apply("equal", self, other)
-
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return apply("not_equal", self, other)
-
-    def __lt__(self, other: object) -> Expr:
-        return apply("less", self, other)
-
-    def __le__(self, other: object) -> Expr:
-        return apply("less_equal", self, other)
-
-    def __gt__(self, other: object) -> Expr:
-        return apply("greater", self, other)
-
-    def __ge__(self, other: object) -> Expr:
-        return apply("greater_equal", self, other)
-
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _operator("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _operator("divide"), _reflected("divide")
+    __floordiv__, __mod__, __pow__ = map(_operator, ("floor_divide", "remainder", "power"))
+    __and__, __or__ = map(_operator, ("logical_and", "logical_or"))
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("less", "less_equal", "greater", "greater_equal"))
+    __eq__, __ne__ = map(_operator, ("equal", "not_equal"))  # type: ignore[assignment]
+    __neg__, __abs__, __invert__ = map(_prefix, ("negative", "absolute", "logical_not"))
     __hash__ = object.__hash__
 
     def __bool__(self) -> NoReturn:

@@ -9,7 +9,7 @@ import msgspec
 
 from topologies import library
 from topologies.errors import TopologyError
-from topologies.expand import FullFile
+from topologies.expand import FullFile, check_unique
 from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
 from topologies.schema import (
@@ -73,7 +73,7 @@ class _Builder:
         parts = [*_names(file.processors), *_names(file.memories)]
         links = [(place, link.name or "-".join(link.ends)) for place, link in file.links]
         for named in (nodes, parts, links):
-            _check_unique(named)
+            check_unique(named)
 
     def _links(self) -> Iterator[Link]:
         nodes = {name for _, name in (*_names(self.file.devices), *_names(self.file.switches))}
@@ -237,14 +237,6 @@ def _names(
     placed: Iterable[tuple[str, DeviceEntry | SwitchEntry | ProcessorEntry | MemoryEntry]],
 ) -> Iterator[tuple[str, str]]:
     return ((f"{place}.name", entry.name) for place, entry in placed)
-
-
-def _check_unique(named: Iterable[tuple[str, str]]) -> None:
-    first: dict[str, str] = {}
-    for place, name in named:
-        if name in first:
-            raise TopologyError(f"{place}: expected a new name, found {name!r}, which is also at {first[name]}")
-        first[name] = place
 
 
 def _check_known(place: str, what: str, name: str, known: Iterable[str]) -> None:

@@ -177,15 +177,17 @@ def _prefixed(entry: Entry, node: str) -> Entry:
 
 
 def _unique_types(key: str, kinds: Sequence[Kind]) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
-    for i, kind in enumerate(kinds):
-        if kind.name in found:
-            first = list(found).index(kind.name)
-            raise TopologyError(
-                f"$.{key}[{i}].name: expected a new name, found {kind.name!r}, which is also at $.{key}[{first}].name"
-            )
-        found[kind.name] = kind
-    return found
+    check_unique((f"$.{key}[{i}].name", kind.name) for i, kind in enumerate(kinds))
+    return {kind.name: kind for kind in kinds}
+
+
+def check_unique(named: Iterable[tuple[str, str]]) -> None:
+    """Raise `TopologyError` where a name, given with its place, occurs again."""
+    first: dict[str, str] = {}
+    for place, name in named:
+        if name in first:
+            raise TopologyError(f"{place}: expected a new name, found {name!r}, which is also at {first[name]}")
+        first[name] = place
 
 
 def _add_library_types(types: dict[str, Any], parts: dict[str, list[Any]]) -> None:

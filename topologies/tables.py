@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from rich.table import Table
@@ -69,18 +69,14 @@ def matrices(machine: Machine) -> tuple[Table, ...]:
     if len(machine.devices) > SQUARE:
         return (_kinds_of_routes(machine),)
     names = [device.name for device in machine.devices]
-    pairs = [[(u, w) for w in range(len(names))] for u in range(len(names))]
-    bandwidths = [
-        [names[u], *("-" if u == w else quantity(machine.bandwidth_bytes_per_s(u, w), "B/s") for u, w in row)]
-        for u, row in enumerate(pairs)
-    ]
-    latencies = [
-        [names[u], *("-" if u == w else seconds(machine.route(u, w).latency_s) for u, w in row)]
-        for u, row in enumerate(pairs)
-    ]
+
+    def matrix(title: str, figure: Callable[[int, int], str]) -> Table:
+        rows = [[name, *("-" if u == w else figure(u, w) for w in range(len(names)))] for u, name in enumerate(names)]
+        return table(f"{title}, from row to column", ["", *names], rows)
+
     return (
-        table("bandwidth of one message alone, from row to column", ["", *names], bandwidths),
-        table("latency, from row to column", ["", *names], latencies),
+        matrix("bandwidth of one message alone", lambda u, w: quantity(machine.bandwidth_bytes_per_s(u, w), "B/s")),
+        matrix("latency", lambda u, w: seconds(machine.route(u, w).latency_s)),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Layout, Strategy, elements, owned
@@ -22,7 +21,6 @@ class Flow:
     nbytes: int
 
 
-@lru_cache(maxsize=8)
 def flows(plan: Plan) -> tuple[Flow, ...]:
     """Return every transfer of one iteration; their bytes sum to the plan's."""
     return tuple(flows_of(plan.traffic()))
@@ -43,7 +41,6 @@ def by_kind(found: Iterable[Flow]) -> Counter[str]:
     return _sums((flow.node.op, flow.nbytes) for flow in found)
 
 
-@lru_cache(maxsize=8)
 def kinds_by_step(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Return every kind of operator's bytes at each step, most bytes first: what each step adds to those before it."""
     prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
@@ -88,7 +85,6 @@ class Stored:
         return self.held_bytes - self.nbytes
 
 
-@lru_cache(maxsize=8)
 def stored(plan: Plan) -> tuple[Stored, ...]:
     """Return the plan's tensors by role and layout, most bytes first."""
     groups: dict[tuple[str, Layout], list[tuple[tuple[int, ...], str]]] = {}

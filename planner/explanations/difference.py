@@ -156,8 +156,9 @@ def _facts(plans: Plans) -> Iterator[Fact]:
     arenas = [arena_sizes(plan) for plan in plans]
     yield _number("largest arena", map(max, arenas))
     yield _number("arenas together", map(sum, arenas))
-    yield _number("tensors together", (sum(group.held_bytes for group in stored(plan)) for plan in plans))
-    yield _number("  of which replicated", (sum(group.replicated_bytes for group in stored(plan)) for plan in plans))
+    groups = [stored(plan) for plan in plans]
+    yield _number("tensors together", (sum(one.held_bytes for one in found) for found in groups))
+    yield _number("  of which replicated", (sum(one.replicated_bytes for one in found) for found in groups))
 
 
 def _searched(plan: Plan) -> str:

@@ -62,12 +62,14 @@ class _Graph(_Record):
 
 def to_data(graph: Graph) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers."""
-    return {
-        "tensors": {name: _tensor_data(tensor) for name, tensor in graph.tensors.items()},
-        "nodes": [_node_data(node) for node in graph.nodes],
-        "updates": dict(graph.updates),
-        "metrics": dict(graph.metrics),
-    }
+    record = _Graph(
+        {name: _tensor_record(tensor) for name, tensor in graph.tensors.items()},
+        [_Node(n.name, n.op, n.inputs, n.outputs, dict(n.attrs), n.forward, n.unroll) for n in graph.nodes],
+        dict(graph.updates),
+        dict(graph.metrics),
+    )
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
+    return data
 
 
 def from_data(data: object, path: str = "$") -> Graph:
@@ -133,11 +135,10 @@ def _lower(message: str) -> str:
     return re.sub(r"^[A-Z]", lambda first: first.group().lower(), message)
 
 
-def _tensor_data(tensor: Tensor) -> dict[str, Any]:
+def _tensor_record(tensor: Tensor) -> _Tensor:
     init = tensor.init
     record = None if init is None else _Init(init.kind, init.scale, init.below, init.source, init.row)
-    data: dict[str, Any] = msgspec.to_builtins(_Tensor(tensor.shape, tensor.dtype, tensor.role, record))
-    return data | {"shape": list(tensor.shape)}
+    return _Tensor(tensor.shape, tensor.dtype, tensor.role, record)
 
 
 def _tensor(name: str, record: _Tensor) -> Tensor:
@@ -145,33 +146,9 @@ def _tensor(name: str, record: _Tensor) -> Tensor:
     return Tensor(name, record.shape, record.dtype, record.role, init)
 
 
-def _node_data(node: Node) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "name": node.name,
-        "op": node.op,
-        "inputs": list(node.inputs),
-        "outputs": list(node.outputs),
-    }
-    if node.attrs:
-        data["attrs"] = _to_plain(node.attrs)
-    if node.forward is not None:
-        data["forward"] = node.forward
-    if node.unroll is not None:
-        data["unroll"] = list(node.unroll)
-    return data
-
-
 def _node(record: _Node, path: str) -> Node:
     attrs = {name: _from_plain(value, f"{path}.attrs.{name}") for name, value in record.attrs.items()}
     return Node(record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll)
-
-
-def _to_plain(value: Value) -> Any:
-    if isinstance(value, tuple):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _to_plain(item) for key, item in value.items()}
-    return value
 
 
 def _from_plain(value: object, path: str) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,10 +44,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """Number of elements; 1 for a scalar."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

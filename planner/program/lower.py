@@ -163,7 +163,7 @@ class Lowering:
     def _unit_steps(self, unit: Unit) -> Iterator[_Step]:
         """Inside a chain a node's result lies where the last one's goes."""
         inner = {write.tensor for work in unit[:-1] for write in work.writes}
-        result = tuple(self._drafting.written_to(unit[-1]))
+        result, first_summand = tuple(self._drafting.written_to(unit[-1])), self._drafting.first_summand
         for work in unit:
             reads = {
                 operand: result[0] if read.tensor in inner else self._drafting.read_from(read)
@@ -175,13 +175,10 @@ class Lowering:
                 attributes={**work.node.attrs, "extents": work.signature.extents},
                 inputs=tuple(reads[operand] for operand in range(len(reads))),
                 outputs=result,
-                adds=work.accumulates is not None and not self._is_first_summand(work),
+                adds=work.accumulates is not None and first_summand[work.accumulates] != work.node.name,
                 input_item_bytes=tuple(map(self._item_bytes, work.node.inputs)),
                 output_item_bytes=tuple(map(self._item_bytes, work.node.outputs)),
             )
-
-    def _is_first_summand(self, work: Work) -> bool:
-        return self._drafting.first_summand[work.accumulates or ""] == work.node.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
