@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,7 @@ class Evaluator:
                 return self._gather(self.arrays[node.operand], node.index)
             case Call(function, arguments):
                 parts = [self.evaluate(argument) for argument in arguments]
-                inside = _all_inside([part.inside for part in parts])
+                inside = reduce(and_, (part.inside for part in parts))
                 return Masked(np.asarray(FUNCTIONS[function].numpy(*(part.value for part in parts))), inside)
             case Reduce():
                 return self._reduce(node)
@@ -110,9 +112,7 @@ class Evaluator:
         places = [(d, i) for d, i in enumerate(index) if not isinstance(i, Whole)]
         ordered = array.transpose([d for d, _ in places] + whole)
         found = [self._position(i, size) for (_, i), size in zip(places, ordered.shape, strict=False)]
-        inside = self._always(np.asarray(True)).inside
-        for position in found:
-            inside = inside & position.inside
+        inside = reduce(and_, (position.inside for position in found), self._always(np.asarray(True)).inside)
         if 0 in ordered.shape[: len(places)]:
             return Masked(np.zeros(inside.shape + ordered.shape[len(places) :], array.dtype), inside)
         value = ordered[tuple(np.broadcast_to(p.value, inside.shape) for p in found)]
@@ -174,14 +174,6 @@ class Evaluator:
             shapes = ", ".join(str(part.shape[len(batch) :]) for part in stacked)
             raise TDLError(f"{node.name} of shapes {shapes}: {type(error).__name__}: {error}") from error
         return results.reshape(batch + results.shape[1:])
-
-
-def _all_inside(masks: Sequence[Array]) -> Array:
-    """Return where all that was read was inside."""
-    inside = masks[0]
-    for mask in masks[1:]:
-        inside = inside & mask
-    return inside
 
 
 def _identity(identity: float, dtype: np.dtype[Any]) -> Any:

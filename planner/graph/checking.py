@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn
 
 from planner.errors import GraphError
@@ -116,28 +117,13 @@ def _refuse_order(graph: Graph, producers: Mapping[str, Node], node: Node, tenso
 
 def _find_cycle(graph: Graph, producers: Mapping[str, Node]) -> list[str]:
     """Return the names along one cycle, the first repeated at the end; empty if there is none."""
-    readers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
-    feeders: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        feeders[node.name] = [producers[tensor].name for tensor in node.inputs if tensor in producers]
-        for feeder in feeders[node.name]:
-            readers[feeder].append(node.name)
-    waiting = {name: len(names) for name, names in feeders.items()}
-    ready = [name for name, count in waiting.items() if not count]
-    while ready:
-        name = ready.pop()
-        del waiting[name]
-        for reader in readers[name]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    if not waiting:
-        return []
-    # Everything left waits for something left: walking from reader to feeder must come back to where it was.
-    walk = [next(iter(waiting))]
-    while walk[-1] not in walk[:-1]:
-        walk.append(next(name for name in feeders[walk[-1]] if name in waiting))
-    return walk[walk.index(walk[-1]) :][::-1]
+    feeders = {node.name: [producers[name].name for name in node.inputs if name in producers] for node in graph.nodes}
+    try:
+        TopologicalSorter(feeders).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return []
 
 
 def _check_shapes(graph: Graph, node: Node) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.search.costs.domains import Domain
+from planner.search.objectives.objective import Objective
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution, minimise
 from planner.search.solver.model import DenseModel
@@ -44,22 +45,21 @@ def _step_candidates_and_best(
     space: Space, choice: Sequence[State], step: int, limits: Limits
 ) -> tuple[list[Domain], Solution]:
     """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
+
+    def best(domains: Sequence[Domain], objective: Objective, start: Sequence[int] | None = None) -> Solution:
+        problem = problem_of_graph(space.coarse, domains, space.tables, objective)
+        return minimise(DenseModel(problem), limits, start)
+
     domains = _domains_of_step_candidates(space, choice, step)
     if space.carriage is None:
-        return domains, minimise(
-            DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.objective)), limits
-        )
+        return domains, best(domains, space.objective)
     plain = _domains_of_step_candidates(space.without_partial(), choice, step)
-    known = minimise(DenseModel(problem_of_graph(space.coarse, plain, space.tables, space.objective)), limits)
+    known = best(plain, space.objective)
     start = [
         domain.states.index(without.states[state])
         for domain, without, state in zip(domains, plain, known.states, strict=True)
     ]
-    return domains, minimise(
-        DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective(known.value))),
-        limits,
-        start,
-    )
+    return domains, best(domains, space.feasible_objective(known.value), start)
 
 
 def _domains_of_step_candidates(space: Space, choice: Sequence[State], step: int) -> list[Domain]:

@@ -108,24 +108,15 @@ def _embedding_backward(draw: Draw) -> Case:
     return Case((draw.array(*shape, width), draw.below(rows, *shape)), {"extents": {"v": rows}})
 
 
-def _index_select(draw: Draw, *, backward: bool) -> Case:
-    shape, count = list(draw.shape()), draw.size(2, 5)
-    dim = draw.size(0, len(shape) - 1)
-    indices, rows = draw.below(shape[dim], count), shape[dim]
-    if not backward:
-        return Case((draw.array(*shape), indices), {"dim": dim}, extents={"v": rows})
-    shape[dim] = count
-    return Case((draw.array(*shape), indices), {"dim": dim, "extents": {f"i{dim}": rows}})
-
-
-def _gather(draw: Draw, *, backward: bool) -> Case:
+def _by_indices(draw: Draw, *, each: bool, backward: bool) -> Case:
+    """Draw indices along a dimension: one for `each` element, or one for every slice."""
     shape = list(draw.shape())
     dim = draw.size(0, len(shape) - 1)
-    index_shape = [*shape[:dim], draw.size(2, 4), *shape[dim + 1 :]]
-    indices = draw.below(shape[dim], *index_shape)
+    chosen = [*shape[:dim], draw.size(2, 5), *shape[dim + 1 :]]
+    indices = draw.below(shape[dim], *(chosen if each else chosen[dim : dim + 1]))
     if not backward:
         return Case((draw.array(*shape), indices), {"dim": dim}, extents={"v": shape[dim]})
-    return Case((draw.array(*index_shape), indices), {"dim": dim, "extents": {f"i{dim}": shape[dim]}})
+    return Case((draw.array(*chosen), indices), {"dim": dim, "extents": {f"i{dim}": shape[dim]}})
 
 
 def _index_of(draw: Draw) -> Case:
@@ -158,10 +149,10 @@ CASES: dict[str, Generate] = {
     "diagonal_backward": partial(_diagonal, backward=True),
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
-    "index_select": partial(_index_select, backward=False),
-    "index_select_backward": partial(_index_select, backward=True),
-    "gather": partial(_gather, backward=False),
-    "gather_backward": partial(_gather, backward=True),
+    "index_select": partial(_by_indices, each=False, backward=False),
+    "index_select_backward": partial(_by_indices, each=False, backward=True),
+    "gather": partial(_by_indices, each=True, backward=False),
+    "gather_backward": partial(_by_indices, each=True, backward=True),
     "index_of": _index_of,
     "arange": _arange,
 }
