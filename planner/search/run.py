@@ -16,7 +16,6 @@ from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
 from planner.search.carriage import carriage_of, may_be_partial
 from planner.search.coarse.coarsen import Coarsenings
-from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
@@ -25,9 +24,9 @@ from planner.search.options import SearchOptions, placements_of, rivals_of, ties
 from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
 from planner.search.space import Found, Space
 
-FAR, FAR_IF_UNIFORM = 2, 1.05
+FAR = 1.5
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
-the models of the zoo several steps save an alternative less than half, and nothing where every step does the same."""
+the models of the zoo several steps save one that comes near less than a tenth, and nothing where all do the same."""
 
 BOUND_SECONDS = 4.0
 """What the search for a bound may take, beyond what it takes to begin."""
@@ -95,23 +94,31 @@ def _found_in_space(space: Space, options: SearchOptions) -> Found:
 
 def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings) -> dict[str, Found]:
     """Return what the rivals find, each in its own space, those that are worth trying."""
-    found, own, of_one_step = {}, asked.space, Tables()
+    found, own, is_small = {}, asked.space, asked.space.is_small
     for name, options in rivals.items():
-        if name in DEAR and not own.is_small:
+        if name in DEAR and not is_small:
             continue
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)
-        if options.searcher in FREE or _may_be_near(space, options, asked.outcome.cost, of_one_step):
+        if options.searcher in FREE or _may_be_near(space, options, asked.outcome.cost):
             found[name] = _found_in_space(space, options)
     return found
 
 
-def _may_be_near(space: Space, options: SearchOptions, cost: int, of_one_step: Tables) -> bool:
-    """Whether an alternative, in a single step, is not far worse than a plan of this cost."""
-    name = options.searcher
+def _may_be_near(space: Space, options: SearchOptions, cost: int) -> bool:
+    """Whether an alternative may move less than a plan of this cost, by what it moves in a single step.
+
+    Hybrid parallelism moves no less than data parallelism at its first step alone, and model parallelism at its last.
+    """
+    name, ways = options.searcher, space.ways
+
+    def moves_less(name: str, way: int, cost: float) -> bool:
+        return SEARCHERS[name](replace(space, ways=(way,)), options.limits).cost < cost
+
     if space.objective is not BYTES:
         return True
-    single = replace(space, ways=(prod(space.ways),), tables=of_one_step)
-    return SEARCHERS[name](single, options.limits).cost <= (FAR_IF_UNIFORM if name in UNIFORM else FAR) * cost
+    if name == "hybrid":
+        return moves_less("data-parallel", ways[0], cost) and moves_less("model-parallel", ways[-1], cost)
+    return moves_less(name, prod(ways), cost if name in UNIFORM else FAR * cost)
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
