@@ -71,7 +71,7 @@ def search(
         machine="" if options.machine is None else options.machine.name,
         winner=winner,
         ties=ties_of(options, coarsenings).applied,
-        bytes={name: replace(one.space, objective=BYTES).cost(one.outcome.choice) for name, one in found.items()},
+        bytes={name: _bytes_moved(one) for name, one in found.items()},
         predicted=_predicted_by_name(found, winner),
         memory=memory,
         details=dict(asked.outcome.details),
@@ -79,6 +79,11 @@ def search(
     ties = [ties_of(one, coarsenings) for one in (options, {options.searcher: options, **rivals}[winner])]
     record = _record_with_bound(record, asked.space, bound, options.searcher, is_of_space=ties[0].are_among(ties[1]))
     return found[winner].plan(options.seed, with_fields(record, seconds=round(time.perf_counter() - started, 3)))
+
+
+def _bytes_moved(found: Found) -> int:
+    space, outcome = found.space, found.outcome
+    return outcome.cost if space.objective is BYTES else replace(space, objective=BYTES).cost(outcome.choice)
 
 
 def _found_in_space(space: Space, options: SearchOptions) -> Found:

@@ -36,7 +36,7 @@ State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Space:
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 

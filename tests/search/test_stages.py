@@ -164,7 +164,7 @@ def test_solving_what_is_live(problem, data):
         for states, cost in enumerated(problem).items()
         if all(
             state in of
-            for state, of in zip(states, known.live_states_by_colour(model.colours_of_variables), strict=True)
+            for state, of in zip(states, known.live_states_by_colour(model), strict=True)
         )
     ]
     assert found.is_proved

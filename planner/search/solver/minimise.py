@@ -56,7 +56,7 @@ class Task:
 
     def outline_of_live(self, known: Known) -> Outline:
         """Return what the problem over the live states would be."""
-        return self.model.outline_of_problem(known.live_states_by_colour(self.model.colours_of_variables))
+        return self.model.outline_of_problem(known.live_states_by_colour(self.model))
 
 
 def minimise(
@@ -105,7 +105,7 @@ def solve_whole(task: Task, known: Known) -> Known:
     outline = task.outline_of_live(known)
     if outline.entries > limits.tuning.table_entries or not _outline_may_fit_limits(outline, operations, limits.tuning):
         return known
-    live = known.live_states_by_colour(model.colours_of_variables)
+    live = known.live_states_by_colour(model)
     found = optimal_choice(model.exact_problem(live), limits, operations)
     if found is None:
         return known
@@ -114,7 +114,7 @@ def solve_whole(task: Task, known: Known) -> Known:
 
 def bound_by_messages(task: Task, known: Known) -> Known:
     """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
-    model, live = task.model, known.live_states_by_colour(task.model.colours_of_variables)
+    model, live = task.model, known.live_states_by_colour(task.model)
     part = model.restricted_model(live)
     messages = Messages(part.relaxed_problem)
     _sweep_until_converged(task, messages)
