@@ -1,5 +1,7 @@
 """What is known of a model's least cost: every step keeps it true, and no better choice is lost."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

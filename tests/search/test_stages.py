@@ -162,10 +162,7 @@ def test_solving_what_is_live(problem, data):
     among = [
         cost
         for states, cost in enumerated(problem).items()
-        if all(
-            state in of
-            for state, of in zip(states, known.live_states_by_colour(model), strict=True)
-        )
+        if all(state in of for state, of in zip(states, known.live_states_by_colour(model), strict=True))
     ]
     assert found.is_proved
     assert found.cost == found.lower == problem.value(found.best) == min(known.cost, *among)

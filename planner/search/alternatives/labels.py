@@ -37,10 +37,7 @@ class Labelling:
 
     def __init__(self, coarse: CoarseGraph) -> None:
         self._coarse, self._graph = coarse, coarse.graph
-        indices: dict[Signature, list[tuple[str | None, ...]]] = {}
-        for signature in coarse.signatures.values():
-            if signature not in indices:
-                indices[signature] = list(_leading_variables_of_accesses(signature))
+        indices = {of: _leading_variables_of_accesses(of) for of in set(coarse.signatures.values())}
         self._places = {
             node.name: list(zip(_tensors_touched(node, of), indices[of], strict=True))
             for node, of in ((node, coarse.signatures[node.name]) for node in coarse.graph.nodes)
@@ -108,9 +105,9 @@ class Labelling:
 
 def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int]]) -> Iterator[str]:
     for name, variables in places:
-        dims = tensors.get(name)
-        if dims:
-            yield from (variables[dim] for dim in sorted(dims) if variables[dim] is not None)
+        for dim in sorted(tensors.get(name, ())):
+            if (variable := variables[dim]) is not None:
+                yield variable
 
 
 def node_contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
@@ -128,10 +125,11 @@ def _tensors_touched(node: Node, signature: Signature) -> list[str]:
     return [*(node.inputs[access.operand] for access in signature.description.accesses), *node.outputs]
 
 
-def _leading_variables_of_accesses(signature: Signature) -> Iterator[tuple[str | None, ...]]:
-    """Yield the variables of what a node reads, access by access, then of what it writes."""
-    for accessed in (*signature.description.accesses, *signature.description.outputs):
-        yield tuple(map(_leading_variable_of_index, accessed.index))
+def _leading_variables_of_accesses(signature: Signature) -> list[tuple[str | None, ...]]:
+    """Return the variables of what a node reads, access by access, then of what it writes."""
+    read = [access.index for access in signature.description.accesses]
+    written = [output.index for output in signature.description.outputs]
+    return [tuple(map(_leading_variable_of_index, index)) for index in (*read, *written)]
 
 
 def _leading_variable_of_index(index: tdl.Index) -> str | None:

@@ -52,7 +52,7 @@ def _best_of_single_step(space: Space, candidates: Sequence[Sequence[State]], li
 
 @lru_cache(maxsize=1)
 def _all_of_single_step(space: Space) -> tuple[list[Domain], DenseModel]:
-    """Return all states of every variable, and the model of choosing from them: small, and restricted again and again."""
+    """Return all states of every variable, and the model of choosing from them; several alternatives restrict it."""
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     return domains, DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective()))
 
