@@ -46,7 +46,11 @@ class Labelling:
     @cached_property
     def batch(self) -> Labels:
         """Where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
-        inputs = {name: frozenset({0}) for name, tensor in self._graph.tensors.items() if tensor.role == "input"}
+        inputs = {
+            name: frozenset({0})
+            for name, tensor in self._graph.tensors.items()
+            if tensor.role == "input" and tensor.shape
+        }
         chosen: dict[str, str] = {}
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
