@@ -16,6 +16,7 @@ from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
 from planner.search.carriage import carriage_of, may_be_partial
 from planner.search.coarse.coarsen import Coarsenings
+from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
@@ -99,12 +100,12 @@ def _found_in_space(space: Space, options: SearchOptions) -> Found:
 
 def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings) -> dict[str, Found]:
     """Return what the rivals find, each in its own space, those that are worth trying."""
-    found, own, is_small = {}, asked.space, asked.space.is_small
+    found, own, is_small, of_one_step = {}, asked.space, asked.space.is_small, Tables()
     for name, options in rivals.items():
         if name in DEAR and not is_small:
             continue
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)
-        if options.searcher in FREE or _may_be_near(space, options, asked.outcome.cost):
+        if options.searcher in FREE or _may_be_near(replace(space, tables=of_one_step), options, asked.outcome.cost):
             found[name] = _found_in_space(space, options)
     return found
 

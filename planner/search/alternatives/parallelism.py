@@ -7,7 +7,7 @@ hybrid parallelism composes two rules step by step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -30,10 +30,7 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.data_parallel_options[v], steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).data_parallel_options, limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -43,10 +40,7 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.model_parallel_options[v], steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).model_parallel_options, limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -76,14 +70,12 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
     network without convolutions is model parallel.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.options_by_part_of_network(v), steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).options_by_part_of_network, limits)
 
 
-def _patterns_repeated_at_all_steps(options: Iterable[Wanted], steps: int) -> Patterns:
-    return [[wanted] * steps for wanted in options]
+def _best_plan_of_options(space: Space, options: Sequence[Sequence[Wanted]], limits: Limits) -> Outcome:
+    """Return the best plan in which every variable keeps to one of its options, the same at all steps."""
+    return best_plan_keeping_to_patterns(space, lambda v: [[wanted] * len(space.ways) for wanted in options[v]], limits)
 
 
 def _group_sizes_text(ways: Sequence[int], across: int) -> str:
@@ -142,17 +134,16 @@ class _Styles:
 
         return patterns_of_variable
 
-    def options_by_part_of_network(self, v: int) -> list[Wanted]:
-        """Return what the parts of the network that the variable belongs to allow."""
-        kind = "tensor" if isinstance(self._coarse.variables[v], TensorVariable) else "node"
-        parts = {part for name in self._coarse.variables[v].members for part in self._parts.get((kind, name), ())}
-        return (self.data_parallel_options[v] if parts != {"model"} else []) + (
-            self.model_parallel_options[v] if "model" in parts else []
-        )
-
     @cached_property
-    def _parts(self) -> dict[Name, set[str]]:
-        return _parallelism_of_nodes_and_tensors(self._coarse)
+    def options_by_part_of_network(self) -> list[list[Wanted]]:
+        """Of every variable: what the parts of the network that it belongs to allow."""
+        parts_of, found = _parallelism_of_nodes_and_tensors(self._coarse), []
+        for v, variable in enumerate(self._coarse.variables):
+            kind = "tensor" if isinstance(variable, TensorVariable) else "node"
+            parts = {part for name in variable.members for part in parts_of.get((kind, name), ())}
+            data = self.data_parallel_options[v] if parts != {"model"} else []
+            found.append(data + (self.model_parallel_options[v] if "model" in parts else []))
+        return found
 
 
 _styles_of_graph = lru_cache(maxsize=1)(_Styles)

@@ -12,7 +12,6 @@ from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
 from planner.search.solver.model import DenseModel
-from planner.search.solver.problem import problem_of_graph
 from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
@@ -37,10 +36,7 @@ def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> O
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
         return best_plan_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    return Outcome.of_solution(
-        domains,
-        minimise(DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective())), limits),
-    )
+    return Outcome.of_solution(domains, minimise(DenseModel(space.problem_of_domains(domains)), limits))
 
 
 def _best_of_single_step(space: Space, candidates: Sequence[Sequence[State]], limits: Limits) -> Outcome:
@@ -50,11 +46,11 @@ def _best_of_single_step(space: Space, candidates: Sequence[Sequence[State]], li
     return Outcome.of_solution(some, minimise(model.restricted_model(live), limits))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _all_of_single_step(space: Space) -> tuple[list[Domain], DenseModel]:
-    """Return all states of every variable, and the model of choosing from them; several alternatives restrict it."""
+    """Return all states of every variable, and the model of choosing from them, which several alternatives restrict."""
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    return domains, DenseModel(problem_of_graph(space.coarse, domains, space.tables, space.feasible_objective()))
+    return domains, DenseModel(space.problem_of_domains(domains))
 
 
 def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:
