@@ -40,7 +40,8 @@ HELP = f"""Find how to split the training step of MODEL over workers so that few
 have it, and for functions with a parameter of its name.
 
 Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
-{", ".join(STEP_BY_STEP)} in the finest factorisation, unless in a single step they move over {FAR} times as much;
+{", ".join(STEP_BY_STEP)} in the finest factorisation, unless a single step of them moves too much (over {FAR} times as
+much, of hybrid's first or last as much);
 {", ".join(NEARLY_FREE)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
 
 

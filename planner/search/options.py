@@ -113,7 +113,8 @@ def rivals_of(
 
     "S" and "S,R" are the same searcher with fewer placements, which is no restriction of the recursion: fewer choices
     can lead it further. "tied" is the recursion with all ties, which it is mostly, but not always, better without.
-    `joint` is compared with the recursion that has its own ties, and with what that is compared with.
+    `joint` is compared with the recursion that has its own ties, and with what that is compared with. Without
+    convolutions the one weird trick is model parallelism.
     """
     own, found = options, {}
     if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):
@@ -131,6 +132,7 @@ def rivals_of(
     elif own.ties is None and not ties_of(own, coarsenings).elementwise:
         found["tied"] = replace(own, ties=Ties())
     for name in alternatives:
-        if name in SEARCHERS and ("R" in placements or name not in IMPLIED):
+        is_another = name != "one-weird-trick" or "convolution" in coarsenings.operator_classes
+        if name in SEARCHERS and is_another and ("R" in placements or name not in IMPLIED):
             found[name] = replace(own, searcher=name)
     return found

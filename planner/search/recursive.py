@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.search.costs.domains import Domain
-from planner.search.objectives.objective import Objective
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution, minimise
 from planner.search.solver.model import DenseModel
-from planner.search.solver.problem import problem_of_graph
 from planner.search.space import Outcome, Space, State
 
 
@@ -45,25 +43,15 @@ def _step_candidates_and_best(
     space: Space, choice: Sequence[State], step: int, limits: Limits
 ) -> tuple[list[Domain], Solution]:
     """Return a step's candidates, and the best of them; what is partial has to be better than the best without."""
-
-    def best(domains: Sequence[Domain], objective: Objective, start: Sequence[int] | None = None) -> Solution:
-        problem = problem_of_graph(space.coarse, domains, space.tables, objective)
-        return minimise(DenseModel(problem), limits, start)
-
-    domains = _domains_of_step_candidates(space, choice, step)
+    domains = [
+        space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
+        for v, before in enumerate(choice)
+    ]
     if space.carriage is None:
-        return domains, best(domains, space.objective)
-    plain = _domains_of_step_candidates(space.without_partial(), choice, step)
-    known = best(plain, space.objective)
+        return domains, minimise(DenseModel(space.problem_of_domains(domains)), limits)
+    plain, known = _step_candidates_and_best(space.without_partial(), choice, step, limits)
     start = [
         domain.states.index(without.states[state])
         for domain, without, state in zip(domains, plain, known.states, strict=True)
     ]
-    return domains, best(domains, space.feasible_objective(known.value), start)
-
-
-def _domains_of_step_candidates(space: Space, choice: Sequence[State], step: int) -> list[Domain]:
-    return [
-        space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
-        for v, before in enumerate(choice)
-    ]
+    return domains, minimise(DenseModel(space.problem_of_domains(domains, known.value)), limits, start)

@@ -25,9 +25,9 @@ from planner.search.options import SearchOptions, placements_of, rivals_of, ties
 from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
 from planner.search.space import Found, Space
 
-FAR, FAR_IF_UNIFORM = 2, 1.05
+FAR = 1.5
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
-the models of the zoo several steps save an alternative less than half, and nothing where every step does the same."""
+the models of the zoo several steps save one that comes near less than a tenth, and nothing where all do the same."""
 
 BOUND_SECONDS = 4.0
 """What the search for a bound may take, beyond what it takes to begin."""
@@ -72,7 +72,7 @@ def search(
         machine="" if options.machine is None else options.machine.name,
         winner=winner,
         ties=ties_of(options, coarsenings).applied,
-        bytes={name: replace(one.space, objective=BYTES).cost(one.outcome.choice) for name, one in found.items()},
+        bytes={name: _bytes_moved(one) for name, one in found.items()},
         predicted=_predicted_by_name(found, winner),
         memory=memory,
         details=dict(asked.outcome.details),
@@ -80,6 +80,11 @@ def search(
     ties = [ties_of(one, coarsenings) for one in (options, {options.searcher: options, **rivals}[winner])]
     record = _record_with_bound(record, asked.space, bound, options.searcher, is_of_space=ties[0].are_among(ties[1]))
     return found[winner].plan(options.seed, with_fields(record, seconds=round(time.perf_counter() - started, 3)))
+
+
+def _bytes_moved(found: Found) -> int:
+    space, outcome = found.space, found.outcome
+    return outcome.cost if space.objective is BYTES else replace(space, objective=BYTES).cost(outcome.choice)
 
 
 def _found_in_space(space: Space, options: SearchOptions) -> Found:
@@ -95,23 +100,31 @@ def _found_in_space(space: Space, options: SearchOptions) -> Found:
 
 def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings) -> dict[str, Found]:
     """Return what the rivals find, each in its own space, those that are worth trying."""
-    found, own, of_one_step = {}, asked.space, Tables()
+    found, own, is_small, of_one_step = {}, asked.space, asked.space.is_small, Tables()
     for name, options in rivals.items():
-        if name in DEAR and not own.is_small:
+        if name in DEAR and not is_small:
             continue
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)
-        if options.searcher in FREE or _may_be_near(space, options, asked.outcome.cost, of_one_step):
+        if options.searcher in FREE or _may_be_near(replace(space, tables=of_one_step), options, asked.outcome.cost):
             found[name] = _found_in_space(space, options)
     return found
 
 
-def _may_be_near(space: Space, options: SearchOptions, cost: int, of_one_step: Tables) -> bool:
-    """Whether an alternative, in a single step, is not far worse than a plan of this cost."""
-    name = options.searcher
+def _may_be_near(space: Space, options: SearchOptions, cost: int) -> bool:
+    """Whether an alternative may move less than a plan of this cost, by what it moves in a single step.
+
+    Hybrid parallelism moves no less than data parallelism at its first step alone, and model parallelism at its last.
+    """
+    name, ways = options.searcher, space.ways
+
+    def moves_less(name: str, way: int, cost: float) -> bool:
+        return SEARCHERS[name](replace(space, ways=(way,)), options.limits).cost < cost
+
     if space.objective is not BYTES:
         return True
-    single = replace(space, ways=(prod(space.ways),), tables=of_one_step)
-    return SEARCHERS[name](single, options.limits).cost <= (FAR_IF_UNIFORM if name in UNIFORM else FAR) * cost
+    if name == "hybrid":
+        return moves_less("data-parallel", ways[0], cost) and moves_less("model-parallel", ways[-1], cost)
+    return moves_less(name, prod(ways), cost if name in UNIFORM else FAR * cost)
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:

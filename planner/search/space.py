@@ -36,7 +36,7 @@ State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Space:
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 
@@ -124,8 +124,11 @@ class Space:
 
     def problem(self, candidates: Sequence[Sequence[State]]) -> Problem:
         """Return the problem of choosing one of the candidates of every variable."""
-        domains = [self.domain(v, states) for v, states in enumerate(candidates)]
-        return problem_of_graph(self.coarse, domains, self.tables, self.feasible_objective())
+        return self.problem_of_domains([self.domain(v, states) for v, states in enumerate(candidates)])
+
+    def problem_of_domains(self, domains: Sequence[Domain], cost: int | None = None) -> Problem:
+        """Return the problem of choosing one state of every domain; `cost` as for `feasible_objective`."""
+        return problem_of_graph(self.coarse, domains, self.tables, self.feasible_objective(cost))
 
     def layouts(self, choice: Sequence[State]) -> dict[str, Layout]:
         """Return every tensor's layout."""

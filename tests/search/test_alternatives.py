@@ -1,6 +1,6 @@
 """The alternatives: what each may choose, worked examples, published figures, enumeration within the restriction."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -14,6 +14,7 @@ from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import TensorVariable
+from planner.search.costs.tables import Tables
 from planner.search.searchers import FREE
 from planner.search.space import Space
 from tests.graph import parts
@@ -204,6 +205,22 @@ def test_hybrid_tries_every_split_of_the_steps():
         name: SEARCHERS[name](of_one_step, Limits()).cost for name in ("data-parallel", "model-parallel", "hybrid")
     }
     assert costs["hybrid"] == min(costs["data-parallel"], costs["model-parallel"])
+
+
+@pytest.mark.parametrize("graph", [chain(16, [8] * 4), chain(64, [4, 32, 4]), build("cnn-5-4", batch=8, image=8)])
+def test_hybrid_moves_no_less_than_its_first_or_last_step_alone(graph):
+    space = space_of(graph, SearchOptions((2, 2, 2), placements="S,R"))
+    cost = SEARCHERS["hybrid"](space, Limits()).cost
+    for name, ways in (("data-parallel", space.ways[:1]), ("model-parallel", space.ways[-1:])):
+        assert 0 < SEARCHERS[name](replace(space, ways=ways), Limits()).cost <= cost
+
+
+def test_what_alternatives_share_in_a_single_step_is_what_each_finds_alone():
+    space = space_of(model("cnn-5-4"), SearchOptions((4,), placements="S,R"))
+    for name in ("equalchop", "data-parallel", "model-parallel", "one-weird-trick", "icml18"):
+        shared, alone = (SEARCHERS[name](one, Limits()) for one in (space, replace(space, tables=Tables())))
+        assert shared == alone
+        assert space.cost(shared.choice) == shared.cost == shared.lower_bound
 
 
 @pytest.mark.parametrize("ways", WAYS)

@@ -1,5 +1,7 @@
 """What is known of a model's least cost: every step keeps it true, and no better choice is lost."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,9 +104,13 @@ def test_variables_of_one_colour_keep_what_any_of_them_does():
     bounds = [np.array(of) for of in ([9, 9, 17], [18, 0, 0], [0, 17, 17], [0, 0, 0])]
     known = known.with_state_bounds([(0, 1, 2)] * 4, bounds)
     assert known.live == ((0, 1), (1, 2), (0,), (0, 1, 2))
-    assert known.live_states_by_colour("aabb") == ((0, 1, 2), (0, 1, 2), (0, 1, 2), (0, 1, 2))
-    assert known.live_states_by_colour("abac") == ((0, 1), (1, 2), (0, 1), (0, 1, 2))
-    assert known.live_states_by_colour("abcd") == known.live
+
+    def coloured(colours):
+        return SimpleNamespace(sizes=(3, 3, 3, 3), colours_of_variables=colours)
+
+    assert known.live_states_by_colour(coloured("aabb")) == ((0, 1, 2), (0, 1, 2), (0, 1, 2), (0, 1, 2))
+    assert known.live_states_by_colour(coloured("abac")) == ((0, 1), (1, 2), (0, 1), (0, 1, 2))
+    assert known.live_states_by_colour(coloured("abcd")) == known.live
 
 
 @given(problems(fewest=0), st.data())
@@ -121,7 +127,7 @@ def test_what_is_known_is_true(problem, data):
         elif step == "raised":
             known = known.with_lower_bound(min(costs.values()) - slack)
         else:
-            live = known.live_states_by_colour(model.colours_of_variables) if step == "alike" else known.live
+            live = known.live_states_by_colour(model) if step == "alike" else known.live
             known = known.with_state_bounds(
                 live, [of[list(states)] - slack for of, states in zip(exact, live, strict=True)]
             )

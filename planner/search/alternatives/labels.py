@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import tdl
@@ -31,68 +32,85 @@ class Labels:
     nodes: Mapping[str, frozenset[str]]
 
 
-def batch_labels(coarse: CoarseGraph) -> Labels:
-    """Return where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
-    inputs = {name: frozenset({0}) for name, tensor in coarse.graph.tensors.items() if tensor.role == "input"}
-    chosen: dict[str, str] = {}
+class Labelling:
+    """Where in a coarse graph the batch is and where the model is."""
 
-    def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
-        strategies = coarse.signatures[node.name].description.strategies
-        possible = [variable for variable in reached if variable in strategies]
-        return [chosen.setdefault(node.name, possible[0])] if possible else []
+    def __init__(self, coarse: CoarseGraph) -> None:
+        self._coarse, self._graph = coarse, coarse.graph
+        indices = {of: _leading_variables_of_accesses(of) for of in set(coarse.signatures.values())}
+        self._places = {
+            node.name: list(zip(_tensors_touched(node, of), indices[of], strict=True))
+            for node, of in ((node, coarse.signatures[node.name]) for node in coarse.graph.nodes)
+        }
 
-    return _propagated_labels(coarse, inputs, variables_passed_on)
+    @cached_property
+    def batch(self) -> Labels:
+        """Where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
+        inputs = {
+            name: frozenset({0})
+            for name, tensor in self._graph.tensors.items()
+            if tensor.role == "input" and tensor.shape
+        }
+        chosen: dict[str, str] = {}
 
+        def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
+            strategies = self._coarse.signatures[node.name].description.strategies
+            possible = [variable for variable in reached if variable in strategies]
+            return [chosen.setdefault(node.name, possible[0])] if possible else []
 
-def model_labels(coarse: CoarseGraph, batch: Labels) -> Labels:
-    """Return where the model is: the dimensions that operators share with weights they contract, never the batch.
+        return self._propagated_labels(inputs, variables_passed_on)
 
-    Adding a weight to an activation makes no dimension of the activation one of the model.
-    """
+    @cached_property
+    def model(self) -> Labels:
+        """Where the model is: the dimensions that operators share with weights they contract, never the batch.
 
-    def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
-        signature = coarse.signatures[node.name]
-        if node_contracts_weight(node, signature, coarse.graph):
-            reached = [*reached, *variables_indexing_weights(node, signature, coarse.graph)]
-        return [variable for variable in reached if variable not in batch.nodes[node.name]]
+        Adding a weight to an activation makes no dimension of the activation one of the model.
+        """
 
-    return _propagated_labels(coarse, {}, variables_passed_on)
+        def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
+            if node_contracts_weight(node, self._coarse.signatures[node.name], self._graph):
+                reached = [*reached, *self.variables_indexing_weights(node.name)]
+            return [variable for variable in reached if variable not in self.batch.nodes[node.name]]
 
+        return self._propagated_labels({}, variables_passed_on)
 
-def _propagated_labels(
-    coarse: CoarseGraph, tensors: dict[str, frozenset[int]], variables_passed_on: Callable[[Node, list[str]], list[str]]
-) -> Labels:
-    """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
-    graph = coarse.graph
-    places = {node.name: list(_places_of_tensors(node, coarse.signatures[node.name])) for node in graph.nodes}
-    nodes: dict[str, frozenset[str]] = dict.fromkeys(places, frozenset())
-    touching: dict[str, set[str]] = defaultdict(set)
-    for name, touched in places.items():
-        for tensor, _ in touched:
-            touching[tensor].add(name)
-    waiting = set(nodes)
-    while waiting:
-        for node in graph.nodes:
-            if node.name not in waiting:
-                continue
-            waiting.discard(node.name)
-            if nodes[node.name].issuperset(
-                new := variables_passed_on(node, list(_labelled_variables(places[node.name], tensors)))
-            ):
-                continue
-            nodes[node.name] |= frozenset(new)
-            for name, variables in places[node.name]:
-                dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
-                if not is_weight_or_state(graph, name) and not dims <= tensors.get(name, frozenset()):
-                    tensors[name] = tensors.get(name, frozenset()) | dims
-                    waiting |= touching[name]
-    return Labels(tensors, nodes)
+    def variables_indexing_weights(self, node: str) -> list[str]:
+        """Return the plain variables that index the weights which a node reads or writes."""
+        places = (variables for name, variables in self._places[node] if is_weight_or_state(self._graph, name))
+        return [variable for variable in chain.from_iterable(places) if variable is not None]
+
+    def _propagated_labels(
+        self, tensors: dict[str, frozenset[int]], variables_passed_on: Callable[[Node, list[str]], list[str]]
+    ) -> Labels:
+        """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
+        nodes: dict[str, frozenset[str]] = dict.fromkeys(self._places, frozenset())
+        touching: dict[str, set[str]] = defaultdict(set)
+        for name, touched in self._places.items():
+            for tensor, _ in touched:
+                touching[tensor].add(name)
+        waiting = set(nodes)
+        while waiting:
+            for node in self._graph.nodes:
+                if node.name not in waiting:
+                    continue
+                waiting.discard(node.name)
+                places = self._places[node.name]
+                new = variables_passed_on(node, list(_labelled_variables(places, tensors)))
+                if nodes[node.name].issuperset(new):
+                    continue
+                nodes[node.name] |= frozenset(new)
+                for name, variables in places:
+                    dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
+                    if not is_weight_or_state(self._graph, name) and not dims <= tensors.get(name, frozenset()):
+                        tensors[name] = tensors.get(name, frozenset()) | dims
+                        waiting |= touching[name]
+        return Labels(tensors, nodes)
 
 
 def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int]]) -> Iterator[str]:
     for name, variables in places:
-        for dim, variable in enumerate(variables):
-            if variable is not None and dim in tensors.get(name, ()):
+        for dim in sorted(tensors.get(name, ())):
+            if (variable := variables[dim]) is not None:
                 yield variable
 
 
@@ -101,23 +119,21 @@ def node_contracts_weight(node: Node, signature: Signature, graph: Graph) -> boo
     return not signature.description.is_elementwise and any(is_weight_or_state(graph, name) for name in node.inputs)
 
 
-def variables_indexing_weights(node: Node, signature: Signature, graph: Graph) -> list[str]:
-    """Return the plain variables that index the weights which a node reads or writes."""
-    places = (variables for name, variables in _places_of_tensors(node, signature) if is_weight_or_state(graph, name))
-    return [variable for variable in chain.from_iterable(places) if variable is not None]
-
-
 def is_weight_or_state(graph: Graph, name: str) -> bool:
     """Whether a tensor is a weight or the optimizer's state of one, old or new."""
     return graph.tensors[name].role in WEIGHTS
 
 
-def _places_of_tensors(node: Node, signature: Signature) -> Iterator[Place]:
-    """Yield what a node reads, then what it writes."""
-    for access in signature.description.accesses:
-        yield node.inputs[access.operand], tuple(map(_leading_variable_of_index, access.index))
-    for name, output in zip(node.outputs, signature.description.outputs, strict=True):
-        yield name, tuple(map(_leading_variable_of_index, output.index))
+def _tensors_touched(node: Node, signature: Signature) -> list[str]:
+    """Return what a node reads, access by access, then what it writes."""
+    return [*(node.inputs[access.operand] for access in signature.description.accesses), *node.outputs]
+
+
+def _leading_variables_of_accesses(signature: Signature) -> list[tuple[str | None, ...]]:
+    """Return the variables of what a node reads, access by access, then of what it writes."""
+    read = [access.index for access in signature.description.accesses]
+    written = [output.index for output in signature.description.outputs]
+    return [tuple(map(_leading_variable_of_index, index)) for index in (*read, *written)]
 
 
 def _leading_variable_of_index(index: tdl.Index) -> str | None:

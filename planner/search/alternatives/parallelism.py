@@ -7,23 +7,19 @@ hybrid parallelism composes two rules step by step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
 
-from planner.graph.ir import Node
 from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.search.alternatives.labels import (
-    Labels,
-    batch_labels,
+    Labelling,
     is_weight_or_state,
-    model_labels,
     node_contracts_weight,
-    variables_indexing_weights,
 )
 from planner.search.alternatives.restriction import Patterns, Rule, Wanted, best_plan_keeping_to_patterns
-from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
+from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable, Variable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
@@ -34,10 +30,7 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.data_parallel_options(v), steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).data_parallel_options, limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -47,10 +40,7 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.model_parallel_options(v), steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).model_parallel_options, limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -80,14 +70,12 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
     backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
     network without convolutions is model parallel.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    return best_plan_keeping_to_patterns(
-        space, lambda v: _patterns_repeated_at_all_steps(styles.options_by_part_of_network(v), steps), limits
-    )
+    return _best_plan_of_options(space, _styles_of_graph(space.coarse).options_by_part_of_network, limits)
 
 
-def _patterns_repeated_at_all_steps(options: Iterable[Wanted], steps: int) -> Patterns:
-    return [[wanted] * steps for wanted in options]
+def _best_plan_of_options(space: Space, options: Sequence[Sequence[Wanted]], limits: Limits) -> Outcome:
+    """Return the best plan in which every variable keeps to one of its options, the same at all steps."""
+    return best_plan_keeping_to_patterns(space, lambda v: [[wanted] * len(space.ways) for wanted in options[v]], limits)
 
 
 def _group_sizes_text(ways: Sequence[int], across: int) -> str:
@@ -98,40 +86,41 @@ def _group_sizes_text(ways: Sequence[int], across: int) -> str:
     return f"{sizes[0]} x {sizes[1]}"
 
 
-@dataclass(frozen=True, eq=False)
 class _Styles:
     """What a variable may do at a step under data and under model parallelism: options, one for all its steps."""
 
-    coarse: CoarseGraph
-    nodes: Mapping[str, Node]
-    batch: Labels
-    parts: Mapping[Name, set[str]]
-
-    def data_parallel_options(self, v: int) -> list[Wanted]:
-        variable = self.coarse.variables[v]
-        if isinstance(variable, TensorVariable):
-            dims = [self.batch.tensors.get(name, frozenset()) for name in variable.members]
-            return [{Shard(dim) for some in dims for dim in some} | {REPLICATE for some in dims if not some}]
-        choices = [self.batch.nodes[name] or {EVERYWHERE} for name in variable.members]
-        return [frozenset[object]().union(*choices)]
-
-    def model_parallel_options(self, v: int) -> list[Wanted]:
-        variable, graph = self.coarse.variables[v], self.coarse.graph
-        if not isinstance(variable, TensorVariable):
-            return [{EVERYWHERE, *chain.from_iterable(map(self._variables_splitting_model, variable.members))}]
-        if any(is_weight_or_state(graph, name) for name in variable.members) and variable.shape:
-            return [{Shard(dim)} for dim in range(len(variable.shape))]
-        dims = [self._model_labels.tensors.get(name, frozenset()) for name in variable.members]
-        return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
+    def __init__(self, coarse: CoarseGraph) -> None:
+        self._coarse, self._labelling = coarse, Labelling(coarse)
 
     @cached_property
-    def _model_labels(self) -> Labels:
-        return model_labels(self.coarse, self.batch)
+    def data_parallel_options(self) -> list[list[Wanted]]:
+        """Of every variable: the batch split."""
+        return list(map(self._options_splitting_batch, self._coarse.variables))
+
+    @cached_property
+    def model_parallel_options(self) -> list[list[Wanted]]:
+        """Of every variable: weights split, and what shares a dimension with them."""
+        return list(map(self._options_splitting_model, self._coarse.variables))
+
+    def _options_splitting_batch(self, variable: Variable) -> list[Wanted]:
+        batch = self._labelling.batch
+        if isinstance(variable, TensorVariable):
+            dims = [batch.tensors.get(name, frozenset()) for name in variable.members]
+            return [{Shard(dim) for some in dims for dim in some} | {REPLICATE for some in dims if not some}]
+        return [set(chain.from_iterable(batch.nodes[name] or (EVERYWHERE,) for name in variable.members))]
+
+    def _options_splitting_model(self, variable: Variable) -> list[Wanted]:
+        if not isinstance(variable, TensorVariable):
+            return [{EVERYWHERE, *chain.from_iterable(map(self._variables_splitting_model, variable.members))}]
+        if any(is_weight_or_state(self._coarse.graph, name) for name in variable.members) and variable.shape:
+            return [{Shard(dim)} for dim in range(len(variable.shape))]
+        dims = (self._labelling.model.tensors.get(name, frozenset()) for name in variable.members)
+        return [{REPLICATE, *(Shard(dim) for some in dims for dim in some)}]
 
     def _variables_splitting_model(self, name: str) -> frozenset[str]:
         """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
-        own = variables_indexing_weights(self.nodes[name], self.coarse.signatures[name], self.coarse.graph)
-        return self._model_labels.nodes[name].union(own) - self.batch.nodes[name]
+        found = self._labelling.model.nodes[name].union(self._labelling.variables_indexing_weights(name))
+        return found - self._labelling.batch.nodes[name]
 
     def data_then_model_parallel_rule(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""
@@ -139,27 +128,26 @@ class _Styles:
         def patterns_of_variable(v: int) -> Patterns:
             return [
                 [outer] * across + [inner] * (steps - across)
-                for outer in self.data_parallel_options(v)
-                for inner in self.model_parallel_options(v)
+                for outer in self.data_parallel_options[v]
+                for inner in self.model_parallel_options[v]
             ]
 
         return patterns_of_variable
 
-    def options_by_part_of_network(self, v: int) -> list[Wanted]:
-        """Return what the parts of the network that the variable belongs to allow."""
-        kind = "tensor" if isinstance(self.coarse.variables[v], TensorVariable) else "node"
-        parts = {part for name in self.coarse.variables[v].members for part in self.parts.get((kind, name), ())}
-        return (self.data_parallel_options(v) if parts != {"model"} else []) + (
-            self.model_parallel_options(v) if "model" in parts else []
-        )
+    @cached_property
+    def options_by_part_of_network(self) -> list[list[Wanted]]:
+        """Of every variable: what the parts of the network that it belongs to allow."""
+        parts_of, found = _parallelism_of_nodes_and_tensors(self._coarse), []
+        for v, variable in enumerate(self._coarse.variables):
+            kind = "tensor" if isinstance(variable, TensorVariable) else "node"
+            parts = {part for name in variable.members for part in parts_of.get((kind, name), ())}
+            data = self.data_parallel_options[v] if parts != {"model"} else []
+            found.append(data + (self.model_parallel_options[v] if "model" in parts else []))
+        return found
 
 
-@lru_cache(maxsize=1)
-def _styles_of_graph(coarse: CoarseGraph) -> _Styles:
-    """Return the styles of a coarse graph; it is asked for again by one search after the other."""
-    batch = batch_labels(coarse)
-    nodes = {node.name: node for node in coarse.graph.nodes}
-    return _Styles(coarse, nodes, batch, _parallelism_of_nodes_and_tensors(coarse))
+_styles_of_graph = lru_cache(maxsize=1)(_Styles)
+"""The styles of a coarse graph, which is asked for again by one search after the other."""
 
 
 def _parallelism_of_nodes_and_tensors(coarse: CoarseGraph) -> dict[Name, set[str]]:

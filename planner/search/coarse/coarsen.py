@@ -150,6 +150,11 @@ class Coarsenings:
             self._coarse[key] = self._coarse_graph_of_ties(key)
         return self._coarse[key]
 
+    @cached_property
+    def operator_classes(self) -> frozenset[str]:
+        """The classes of the graph's operators."""
+        return frozenset(signature.category for signature in self._signatures.values())
+
     def variable_count(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)

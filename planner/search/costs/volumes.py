@@ -59,7 +59,7 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     dtype = np.int32 if fits else np.int64
     firsts, expanded = [], []
     for ((first, *others), counts), mask in zip(tables, masks, strict=True):
-        part = np.moveaxis(counts, -1, 0).astype(dtype, copy=False)
+        part = counts.transpose(-1, *range(counts.ndim - 1)).astype(dtype, copy=False)
         for axis, inverse in enumerate((*others, mask), 2):
             part = part.take(inverse, axis=axis)
         firsts.append(first)
@@ -87,7 +87,7 @@ def counts_by_class_of_each_axis(
         inverses.append(np.array([numbers.setdefault(term, len(numbers)) for term in axis], dtype=np.intp))
         distinct.append(list(numbers))
     tables = [counts_of_common_reach_held(reduce(tuple.__add__, terms), ways) for terms in product(*distinct)]
-    counts = np.stack(tables).reshape(*map(len, distinct), *tables[0].shape)
+    counts = np.array(tables).reshape(*map(len, distinct), *tables[0].shape)
     return inverses, counts_with_equal_workers_merged(counts)
 
 

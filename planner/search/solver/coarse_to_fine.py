@@ -42,7 +42,7 @@ def solve_over_groups(model: Model, known: Known, limits: Limits, representative
 
 def solve_over_halved_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
-    live = known.live_states_by_colour(model.colours_of_variables)
+    live = known.live_states_by_colour(model)
     halves = [_groups_halved(states, of) for of, states in zip(representatives, live, strict=True)]
     return _known_from_quotient(
         model, known, limits, Quotient(lazy_terms_of_problem(model.exact_problem(live)), halves, live)

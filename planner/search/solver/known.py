@@ -87,10 +87,12 @@ class Known:
         live = tuple(tuple(of[at] for at in mine) for of, mine in zip(self.live, alive, strict=True))
         return replace(self, live=live, bounds=tuple(b[mine] for b, mine in zip(self.bounds, alive, strict=True)))
 
-    def live_states_by_colour(self, colours: Sequence[int]) -> Live:
+    def live_states_by_colour(self, model: Model) -> Live:
         """Return what is live of every variable or of any other of its colour."""
+        if self.live_state_count == sum(model.sizes):
+            return self.live
         together: dict[int, set[int]] = defaultdict(set)
-        for colour, states in zip(colours, self.live, strict=True):
+        for colour, states in zip(model.colours_of_variables, self.live, strict=True):
             together[colour].update(states)
         ordered = {colour: tuple(sorted(states)) for colour, states in together.items()}
-        return tuple(ordered[colour] for colour in colours)
+        return tuple(ordered[colour] for colour in model.colours_of_variables)

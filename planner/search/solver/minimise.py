@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import Order
@@ -56,7 +55,7 @@ class Task:
 
     def outline_of_live(self, known: Known) -> Outline:
         """Return what the problem over the live states would be."""
-        return self.model.outline_of_problem(known.live_states_by_colour(self.model.colours_of_variables))
+        return self.model.outline_of_problem(known.live_states_by_colour(self.model))
 
 
 def minimise(
@@ -70,14 +69,10 @@ def minimise(
     It is no worse than `start`, a choice known beforehand.
     """
     task = Task(model, limits, time.process_time() + limits.seconds, representatives)
-    known, too_many = Known.of_choice(model, start or (0,) * len(model.sizes)), inf
+    known = Known.of_choice(model, start or (0,) * len(model.sizes))
     for stage in STAGES.values():
         if known.is_proved or not task.seconds_left:
             break
-        if stage is solve_whole:
-            if known.live_state_count > limits.tuning.fewer_states * too_many:
-                continue
-            too_many = known.live_state_count
         known = stage(task, known)
     return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
 
@@ -105,7 +100,7 @@ def solve_whole(task: Task, known: Known) -> Known:
     outline = task.outline_of_live(known)
     if outline.entries > limits.tuning.table_entries or not _outline_may_fit_limits(outline, operations, limits.tuning):
         return known
-    live = known.live_states_by_colour(model.colours_of_variables)
+    live = known.live_states_by_colour(model)
     found = optimal_choice(model.exact_problem(live), limits, operations)
     if found is None:
         return known
@@ -114,7 +109,7 @@ def solve_whole(task: Task, known: Known) -> Known:
 
 def bound_by_messages(task: Task, known: Known) -> Known:
     """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
-    model, live = task.model, known.live_states_by_colour(task.model.colours_of_variables)
+    model, live = task.model, known.live_states_by_colour(task.model)
     part = model.restricted_model(live)
     messages = Messages(part.relaxed_problem)
     _sweep_until_converged(task, messages)
@@ -128,9 +123,8 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
     "halves": solve_halved_groups,
     "whole": solve_whole,
     "messages": bound_by_messages,
-    "whole after messages": solve_whole,
 }
-"""The stages, in turn; `solve_whole` not again for hardly fewer states."""
+"""The stages, in turn."""
 
 
 def _outline_may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
