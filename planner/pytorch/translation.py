@@ -310,6 +310,8 @@ class Translation:
         lengths = [list(self.extent(one, one.dims[one_dim])), list(self.extent(other, other.dims[other_dim]))]
         if lengths[0] == lengths[1]:
             return one, other
+        if 1 in (*lengths[0], *lengths[1]):
+            return self.aligned(self.squeezed(one), one_dim, self.squeezed(other), other_dim)
         fine = _refined(*lengths)
         if fine is None:
             return self.merged(one, one_dim), self.merged(other, other_dim)

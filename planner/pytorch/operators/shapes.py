@@ -100,7 +100,7 @@ def sliced(t: Translation, value: Value, dim: int, start: int, stop: int, step: 
     axis = value.dims[dim][0]
     size = t.builder.shape(value.tensor)[axis]
     first, last = start // within, -(-stop // within)
-    if last - first == 1 and len(value.dims[dim]) > 1:
+    if last - first == 1:
         chosen = taken(t, _front(value, dim), dim, first)
         return Value(chosen.tensor, chosen.dims, shape)
     used = first + (last - first - 1) // step * step + 1
