@@ -13,7 +13,7 @@ from math import prod
 from string import ascii_letters
 
 from planner.errors import GraphError
-from planner.graph.build import GraphBuilder
+from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.infer import MOVES
 from planner.graph.ir import ITEM_BYTES, Init, Node
 from planner.graph.ir import Value as Attribute
@@ -202,6 +202,10 @@ class Translation:
         laid = self.regrouped(value, [value.dims[dim] for dim in present])
         if len(present) == value.rank:
             return laid.tensor
+        made = self.builder.tensors[laid.tensor]
+        if made.init in (ZEROS, ONES) and not made.shape:
+            # Data of that content can lie in any way, what is spread from one element has no batch.
+            return self.builder.input(self._name(made.init.kind), value.shape, made.init)
         absent = tuple(dim for dim in range(value.rank) if not value.dims[dim])
         extents = {f"e{number}": value.shape[dim] for number, dim in enumerate(absent)}
         return self.emit("expand", laid.tensor, dims=absent, extents=extents)
@@ -453,6 +457,8 @@ class Translation:
 
         The result has the shared dimensions, then the first value's others, then the second's.
         """
+        one = self._present(one, [a for a, _ in summed])
+        other = self._present(other, [b for _, b in summed])
         for a, b in (*summed, *shared):
             if one.dims[a] and other.dims[b]:
                 one, other = self.aligned(one, a, other, b)
@@ -487,6 +493,10 @@ class Translation:
                 self.axes.unite((other.tensor, axis), (one.tensor, left.index(letter)))
         dims = tuple(tuple(output.index(letter) for letter in group) for group in groups)
         return Value(found, dims, tuple(shape))
+
+    def _present(self, value: Value, dims: Iterable[int]) -> Value:
+        """Return the value with axes for dimensions that are repeated."""
+        return self.densely(value) if any(not value.dims[d] and value.shape[d] != 1 for d in dims) else value
 
     def _product(self, one: str, other: str, letters: tuple[str, str, str]) -> str:
         """Multiply two matrices as such, and other tensors by an equation."""

@@ -29,7 +29,10 @@ def _lstm(t: Translation, call: TracedCall) -> tuple[Value, Value, Value]:
     weights = call["params"]
     if len(weights) != each * call["num_layers"]:
         raise Unsupported("nn.LSTM with projections: expected proj_size=0")
-    steps = [taken(t, sequence, 0, step) for step in range(sequence.shape[0])]
+    steps = []
+    for step in range(sequence.shape[0]):
+        with t.timestep(step):
+            steps.append(taken(t, sequence, 0, step))
     last_h, last_c = [], []
     place = t.place
     for number in range(call["num_layers"]):
