@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 Axis = tuple[str, int]
@@ -99,4 +100,4 @@ def _is_chain(inner: list[int], extent: int) -> bool:
 def parts(extent: int, inner: Iterable[int]) -> tuple[int, ...]:
     """Return the lengths of the axes into which cuts divide a dimension, the slowest first."""
     bounds = [extent, *sorted(inner, reverse=True), 1]
-    return tuple(outer // within for outer, within in zip(bounds, bounds[1:], strict=False))
+    return tuple(outer // within for outer, within in pairwise(bounds))

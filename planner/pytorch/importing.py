@@ -16,8 +16,9 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.forms import view
 from planner.pytorch.operators import CONVERTERS
-from planner.pytorch.operators.call import TracedCall, Unsupported
+from planner.pytorch.operators.call import TracedCall, UnsupportedError
 from planner.pytorch.tracing import Step, Trace, is_data, is_parameter, line_of, names_of, place_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
@@ -82,7 +83,7 @@ def translated(trace: Trace, cuts: Cuts) -> tuple[Translation, Mapping[str, str]
         else:
             try:
                 values[node] = _converted(t, node, values)
-            except Unsupported as error:
+            except UnsupportedError as error:
                 refused.setdefault(str(error), []).append(line_of(node))
             except GraphError as error:
                 raise GraphError(f"{_at(node)}: {error}") from error
@@ -144,13 +145,13 @@ def _source(t: Translation, trace: Trace, node: torch.fx.Node, spec: Any, tied: 
 def _constant(t: Translation, name: str, content: torch.Tensor | None, kind: tuple[tuple[int, ...], str]) -> Value:
     """Declare a buffer: by its content where that is plain, else as data that comes with the weights."""
     shape, dtype = kind
-    if content is not None and prod(shape):
+    if content is not None and content.numel():
         numbers = content.reshape(-1)
         for init, number in ((ZEROS, 0), (ONES, 1)):
             if bool((numbers == number).all()):
                 return t.input(name, shape, init, dtype)
         if dtype == "int32" and torch.equal(numbers, torch.arange(int(numbers[0]), int(numbers[0]) + len(numbers))):
-            return t.view(t.counted(int(numbers[0]), len(numbers)), shape)
+            return view(t, t.counted(int(numbers[0]), len(numbers)), shape)
     return t.input(name, shape, Init("data"), dtype)
 
 
@@ -171,12 +172,12 @@ def _converted(t: Translation, node: torch.fx.Node, values: Mapping[torch.fx.Nod
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]  # type: ignore[index]
     if not isinstance(node.target, torch._ops.OpOverload):
-        raise Unsupported(f"{node.target} has no operator here")
+        raise UnsupportedError(f"{node.target} has no operator here")
     schema = node.target._schema
     name = schema.name.removeprefix("aten::")
     name = name if name in CONVERTERS else name.removesuffix("_")
     if name not in CONVERTERS:
-        raise Unsupported(f"{schema.name} has no operator here")
+        raise UnsupportedError(f"{schema.name} has no operator here")
     arguments = {}
     for place, argument in enumerate(schema.arguments):
         given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)

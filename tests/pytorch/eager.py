@@ -67,7 +67,9 @@ def differences(module, inputs, loss=None, targets=()):
 
     graph = from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd", lr=RATE))
     kept = module.state_dict()
-    data = [t.name for t in graph.tensors.values() if t.init is not None and t.init.kind == "data" and t.name not in kept]
+    data = [
+        t.name for t in graph.tensors.values() if t.init is not None and t.init.kind == "data" and t.name not in kept
+    ]
     given = [*inputs, *targets]
     assert len(data) == len(given), (data, len(given))
     values = {name: one.numpy() for name, one in [*kept.items(), *zip(data, given, strict=True)]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.pytorch.operators import attention, constants, elementwise, layers, matrix, reductions, recurrent, shapes
+from planner.pytorch.operators import attention, constants, elementwise, layers, matrix, recurrent, reductions, shapes
 from planner.pytorch.operators.call import Converter
 
 CONVERTERS: Mapping[str, Converter] = {

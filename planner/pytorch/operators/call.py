@@ -10,7 +10,7 @@ from planner.pytorch.axes import Value
 from planner.pytorch.translation import Translation
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """An operator, or a use of one, that the graph has nothing for; the message says what to do."""
 
 
@@ -42,6 +42,6 @@ def refuse(why: str) -> Converter:
     """Return the converter of what cannot be taken."""
 
     def converter(t: Translation, call: TracedCall) -> Value:
-        raise Unsupported(why)
+        raise UnsupportedError(why)
 
     return converter

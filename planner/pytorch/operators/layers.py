@@ -7,9 +7,13 @@ from math import prod
 
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
-from planner.pytorch.operators.call import Converter, TracedCall, Unsupported
+from planner.pytorch.forms import aligned, dense, densely, merged, regrouped, view
+from planner.pytorch.operations import binary, reduce, unary
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
+
+Pair = tuple[int, int]
 
 
 def _pair(given: Sequence[int] | int) -> tuple[int, int]:
@@ -18,15 +22,15 @@ def _pair(given: Sequence[int] | int) -> tuple[int, int]:
 
 
 def _convolution(t: Translation, call: TracedCall) -> Value:
-    x, weight = t.densely(call["input"]), t.densely(call["weight"])
+    x, weight = densely(t, call["input"]), densely(t, call["weight"])
     if x.rank != 4:
-        raise Unsupported(f"convolution of {x.rank - 2} dimensions: expected images, [n, c, y, x]")
+        raise UnsupportedError(f"convolution of {x.rank - 2} dimensions: expected images, [n, c, y, x]")
     padding = call["padding"]
     if padding == "valid":
         padding = (0, 0)
     elif isinstance(padding, str):
         if any(extent % 2 == 0 for extent in weight.shape[2:]):
-            raise Unsupported("padding='same' with an even kernel: give the padding as numbers")
+            raise UnsupportedError("padding='same' with an even kernel: give the padding as numbers")
         spread = zip(weight.shape[2:], _pair(call["dilation"]), strict=True)
         padding = tuple((extent - 1) * by // 2 for extent, by in spread)
     attrs: dict[str, Attribute] = {"stride": _pair(call["stride"]), "padding": _pair(padding)}
@@ -42,14 +46,14 @@ def _convolution(t: Translation, call: TracedCall) -> Value:
 
 def _by_channel(t: Translation, x: Value, bias: Value) -> Value:
     spread = Value(bias.tensor, (bias.dims[0], (), ()), (bias.shape[0], 1, 1))
-    return t.binary("add", x, spread)
+    return binary(t, "add", x, spread)
 
 
 def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
-    """The gradient of the convolution that has this weight."""
-    x, weight = t.densely(call["input"]), t.densely(call["weight"])
+    """Take the gradient of the convolution that has this weight."""
+    x, weight = densely(t, call["input"]), densely(t, call["weight"])
     if x.rank != 4 or call["groups"] != 1:
-        raise Unsupported("transposed convolution in groups or of anything but images, [n, c, y, x]")
+        raise UnsupportedError("transposed convolution in groups or of anything but images, [n, c, y, x]")
     attrs: dict[str, Attribute] = {"stride": _pair(call["stride"]), "padding": _pair(call["padding"])}
     if _pair(call["dilation"]) != (1, 1):
         attrs["dilation"] = _pair(call["dilation"])
@@ -66,39 +70,40 @@ def _upsample(t: Translation, call: TracedCall) -> Value:
     x, (rows, columns) = call["input"], call.shapes[0][2:]
     n, channels, height, width = x.shape
     if rows % height or columns % width:
-        raise Unsupported(f"upsampling {height} x {width} to {rows} x {columns}: expected a whole factor")
+        raise UnsupportedError(f"upsampling {height} x {width} to {rows} x {columns}: expected a whole factor")
     repeated = (*x.dims[:3], (), x.dims[3], ())
     shape = (n, channels, height, rows // height, width, columns // width)
-    return t.view(Value(x.tensor, repeated, shape), call.shapes[0])
+    return view(t, Value(x.tensor, repeated, shape), call.shapes[0])
 
 
 def _max_pool(t: Translation, call: TracedCall) -> Value:
-    x, kernel = t.densely(call["self"]), _pair(call["kernel_size"])
+    x, kernel = densely(t, call["self"]), _pair(call["kernel_size"])
     if _pair(call["dilation"]) != (1, 1) or call["ceil_mode"]:
-        raise Unsupported("max_pool2d with dilation or ceil_mode")
+        raise UnsupportedError("max_pool2d with dilation or ceil_mode")
     stride = _pair(call["stride"]) if call["stride"] else kernel
     attrs: dict[str, Attribute] = {"stride": stride, "padding": _pair(call["padding"]), "kernel": kernel}
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
-    return t.plain(t.emit_all("max_pool2d_with_indices", x.tensor, extents=extents, name="max_pool2d", **attrs)[0])
+    return t.plain(t.emit_as("max_pool2d", "max_pool2d_with_indices", x.tensor, extents=extents, **attrs)[0])
 
 
 def _avg_pool(t: Translation, call: TracedCall) -> Value:
-    x, kernel = t.densely(call["self"]), _pair(call["kernel_size"])
+    x, kernel = densely(t, call["self"]), _pair(call["kernel_size"])
     padding = _pair(call["padding"])
     if call["ceil_mode"] or call["divisor_override"] or (any(padding) and not call["count_include_pad"]):
-        raise Unsupported("avg_pool2d with ceil_mode, divisor_override or without counting the padding")
+        raise UnsupportedError("avg_pool2d with ceil_mode, divisor_override or without counting the padding")
     stride = _pair(call["stride"]) if call["stride"] else kernel
     return _averaged(t, x, kernel, stride, padding)
 
 
-def _averaged(t: Translation, x: Value, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Value:
+def _averaged(t: Translation, x: Value, kernel: Pair, stride: Pair, padding: Pair) -> Value:
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
-    attrs: dict[str, Attribute] = {"stride": stride, "padding": pad, "kernel": kernel}
+    attrs: dict[str, Attribute] = {"stride": stride, "padding": padding, "kernel": kernel}
     return t.plain(t.emit("avg_pool2d", x.tensor, extents=extents, count=prod(kernel), **attrs))
 
 
 def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
-    value, size = call["self"], _pair(call["output_size"])
+    value: Value = call["self"]
+    size = _pair(call["output_size"])
     rows, columns = value.rank - 2, value.rank - 1
     if size == (1, 1):
         return mean(t, value, (rows, columns), keep=True)
@@ -106,24 +111,24 @@ def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
     if size == extents:
         return value
     if any(extent % want for extent, want in zip(extents, size, strict=True)):
-        raise Unsupported(f"adaptive_avg_pool2d of {extents} to {size}, which does not divide it")
+        raise UnsupportedError(f"adaptive_avg_pool2d of {extents} to {size}, which does not divide it")
     kernel = (extents[0] // size[0], extents[1] // size[1])
-    return _averaged(t, t.densely(value), kernel, kernel, (0, 0))
+    return _averaged(t, densely(t, value), kernel, kernel, (0, 0))
 
 
 def _batch_norm(t: Translation, call: TracedCall) -> Value:
     x, training = call["input"], bool(call.get("training", call.get("use_input_stats", True)))
     if not training:
-        raise Unsupported("batch norm with running statistics: call train() on the layer")
+        raise UnsupportedError("batch norm with running statistics: call train() on the layer")
     if call["weight"] is None or call["bias"] is None:
-        raise Unsupported("batch norm without weight and bias: expected affine=True")
+        raise UnsupportedError("batch norm without weight and bias: expected affine=True")
     if x.rank != 4:
         return _normalized(t, x, _Norm(tuple(dim for dim in range(x.rank) if dim != 1), (1,), call))
-    x, (n, channels, height, width) = t.densely(x), x.shape
-    weight, bias = t.densely(call["weight"]), t.densely(call["bias"])
+    x, (n, _, height, width) = densely(t, x), x.shape
+    weight, bias = densely(t, call["weight"]), densely(t, call["bias"])
     count = n * height * width
     centre = t.emit("mean", x.tensor, dims=(0, 2, 3), count=count)
-    var = t.emit("batch_norm_var", x.tensor, centre, name="var", count=count)
+    var = t.emit_as("var", "batch_norm_var", x.tensor, centre, count=count)[0]
     found = t.emit("batch_norm", x.tensor, centre, var, weight.tensor, bias.tensor, eps=float(call["eps"]))
     t.same_axes(found, x.tensor)
     return t.plain(found)
@@ -143,9 +148,9 @@ def _normalized(t: Translation, x: Value, norm: _Norm) -> Value:
     if weight is None or bias is None:
         return _normalized_in_parts(t, x, norm)
     for place, dim in enumerate(norm.weights):
-        x, weight = t.aligned(x, dim, weight, place)
-        x, bias = t.aligned(x, dim, bias, place)
-        x, weight = t.aligned(x, dim, weight, place)
+        x, weight = aligned(t, x, dim, weight, place)
+        x, bias = aligned(t, x, dim, bias, place)
+        x, weight = aligned(t, x, dim, weight, place)
     count = prod(x.shape[dim] for dim in norm.over)
     over = tuple(sorted(axis for dim in norm.over for axis in x.dims[dim]))
     centre = t.emit("mean", x.tensor, dims=over, count=count)
@@ -153,7 +158,7 @@ def _normalized(t: Translation, x: Value, norm: _Norm) -> Value:
     statistics = tuple(axis for axis in range(len(t.builder.shape(x.tensor))) if axis not in over)
     weights = _axes_in_order(x, weight, norm.weights)
     if weights != _axes_in_order(x, bias, norm.weights):
-        bias = t.densely(bias)
+        bias = densely(t, bias)
     found = t.emit(
         "normalize", x.tensor, centre, var, weight.tensor, bias.tensor,
         statistics=statistics, weights=weights, eps=norm.eps,
@@ -177,16 +182,16 @@ def _normalized_in_parts(t: Translation, x: Value, norm: _Norm) -> Value:
     """Normalise without weights or without a bias: subtract, scale, multiply."""
     count = prod(x.shape[dim] for dim in norm.over)
     centre = mean(t, x, norm.over, keep=True)
-    centred = t.binary("sub", x, centre)
-    var = t.reduce("mean", t.unary("square", centred), norm.over, keep=True, count=count)
-    scale = t.unary("rsqrt", t.unary("add_scalar", var, value=norm.eps))
-    found = t.binary("mul", centred, scale)
+    centred = binary(t, "sub", x, centre)
+    var = reduce(t, "mean", unary(t, "square", centred), norm.over, keep=True, count=count)
+    scale = unary(t, "rsqrt", unary(t, "add_scalar", var, value=norm.eps))
+    found = binary(t, "mul", centred, scale)
     spread = [dim if dim in norm.weights else -1 for dim in range(x.rank)]
     for op, operand in (("mul", norm.weight), ("add", norm.bias)):
         if operand is not None:
             dims = tuple(operand.dims[norm.weights.index(dim)] if dim >= 0 else () for dim in spread)
             shape = tuple(operand.shape[norm.weights.index(dim)] if dim >= 0 else 1 for dim in spread)
-            found = t.binary(op, found, Value(operand.tensor, dims, shape))
+            found = binary(t, op, found, Value(operand.tensor, dims, shape))
     return found
 
 
@@ -199,10 +204,10 @@ def _layer_norm(t: Translation, call: TracedCall) -> Value:
 def _rms_norm(t: Translation, call: TracedCall) -> Value:
     x = call["input"]
     last = tuple(range(x.rank - len(call["normalized_shape"]), x.rank))
-    square = mean(t, t.unary("square", x), last, keep=True)
+    square = mean(t, unary(t, "square", x), last, keep=True)
     eps = call["eps"] if call["eps"] is not None else 2.0**-23
-    found = t.binary("mul", x, t.unary("rsqrt", t.unary("add_scalar", square, value=float(eps))))
-    return found if call["weight"] is None else t.binary("mul", found, call["weight"])
+    found = binary(t, "mul", x, unary(t, "rsqrt", unary(t, "add_scalar", square, value=float(eps))))
+    return found if call["weight"] is None else binary(t, "mul", found, call["weight"])
 
 
 def _group_norm(t: Translation, call: TracedCall) -> Value:
@@ -213,20 +218,20 @@ def _group_norm(t: Translation, call: TracedCall) -> Value:
     arguments = dict(call.arguments)
     for name in ("weight", "bias"):
         if arguments[name] is not None:
-            arguments[name] = t.view(arguments[name], (groups, channels // groups))
+            arguments[name] = view(t, arguments[name], (groups, channels // groups))
     norm = _Norm(over, (1, 2), TracedCall(call.op, arguments, call.shapes))
-    return t.view(_normalized(t, t.view(x, fine), norm), x.shape)
+    return view(t, _normalized(t, view(t, x, fine), norm), x.shape)
 
 
 def _embedding(t: Translation, call: TracedCall) -> Value:
-    weight, indices = t.merged(call["weight"], 0), call["indices"]
+    weight, indices = merged(t, call["weight"], 0), call["indices"]
     if any(not group and extent != 1 for group, extent in zip(indices.dims, indices.shape, strict=True)):
-        indices = t.densely(indices)
+        indices = densely(t, indices)
     t.holds_below(indices, weight.shape[0])
     width = weight.dims[1]
-    laid = t.regrouped(weight, [weight.dims[0], *((axis,) for axis in width)])
+    laid = regrouped(t, weight, [weight.dims[0], *((axis,) for axis in width)])
     if len(width) > 1:
-        laid = t.merged(Value(laid.tensor, ((0,), tuple(range(1, 1 + len(width)))), weight.shape), 1)
+        laid = merged(t, Value(laid.tensor, ((0,), tuple(range(1, 1 + len(width)))), weight.shape), 1)
     found = t.emit("embedding", laid.tensor, indices.tensor)
     rank = len(t.builder.shape(indices.tensor))
     for axis in range(rank):
@@ -237,12 +242,12 @@ def _embedding(t: Translation, call: TracedCall) -> Value:
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
     """Softmax along a dimension from its parts: two reductions and an element-wise quotient."""
-    x = t.merged(x, dim)
+    x = merged(t, x, dim)
     if not x.dims[dim]:
-        x = t.densely(x)
+        x = densely(t, x)
     (axis,) = x.dims[dim]
-    maximum = t.emit("amax", x.tensor, name=f"{op}.maximum", dims=(axis,))
-    total = t.emit("sum_exp", x.tensor, maximum, name=f"{op}.total", dim=axis)
+    (maximum,) = t.emit_as(f"{op}.maximum", "amax", x.tensor, dims=(axis,))
+    total = t.emit_as(f"{op}.total", "sum_exp", x.tensor, maximum, dim=axis)[0]
     found = t.emit(op, x.tensor, maximum, total, dim=axis)
     t.same_axes(found, x.tensor)
     return Value(found, x.dims, x.shape)
@@ -256,32 +261,33 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     """Softmax cross entropy against class numbers."""
     logits, target = call["self"], call["target"]
     if call["weight"] is not None or float(call["label_smoothing"]) or call["reduction"] == 0:
-        raise Unsupported("cross_entropy with weights, label smoothing or without a reduction")
+        raise UnsupportedError("cross_entropy with weights, label smoothing or without a reduction")
     if t.dtype(target) != "int32":
-        raise Unsupported("cross_entropy against probabilities: expected class numbers")
+        raise UnsupportedError("cross_entropy against probabilities: expected class numbers")
     if logits.rank > 2:
         last = (*(dim for dim in range(logits.rank) if dim != 1), 1)
         order = Value(logits.tensor, tuple(logits.dims[d] for d in last), tuple(logits.shape[d] for d in last))
-        logits = t.view(order, (prod(order.shape[:-1]), order.shape[-1]))
-        target = t.view(target, (prod(target.shape),))
+        logits = view(t, order, (prod(order.shape[:-1]), order.shape[-1]))
+        target = view(t, target, (prod(target.shape),))
     rows, classes = logits.shape
     t.holds_below(target, classes)
-    logits, labels = t.densely(logits), t.dense(target)
+    logits, labels = densely(t, logits), dense(t, target)
     t.logits = logits.tensor
     t.labels = labels
-    maximum = t.emit("amax", logits.tensor, name="loss.maximum", dims=(1,))
-    total = t.emit("sum_exp", logits.tensor, maximum, name="loss.total")
+    (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(1,))
+    total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
     count = rows if call["reduction"] == 1 else 1
-    return Value(t.emit("cross_entropy", logits.tensor, maximum, total, labels, name="loss", count=count), (), ())
+    return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
 
 
 def _elementwise_loss(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
-        x, target = t.dense(call["self"]), t.dense(call["target"])
+        x, target = dense(t, call["self"]), dense(t, call["target"])
         if call["reduction"] == 0:
-            raise Unsupported(f"{op} without a reduction: expected mean or sum")
+            raise UnsupportedError(f"{op} without a reduction: expected mean or sum")
         count = prod(call["self"].shape) if call["reduction"] == 1 else 1
-        return Value(t.emit(op, x, target, name="loss", count=count), (), ())
+        (found,) = t.emit_as("loss", op, x, target, count=count)
+        return Value(found, (), ())
 
     return converter
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.pytorch.axes import Value
-from planner.pytorch.operators.call import Converter, TracedCall, Unsupported
+from planner.pytorch.operations import binary, contract, unary
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.shapes import permuted, pieces, stacked, taken
 from planner.pytorch.translation import Translation
 
@@ -20,15 +21,15 @@ class _Layer:
 
 
 def _lstm(t: Translation, call: TracedCall) -> tuple[Value, Value, Value]:
-    if call["dropout"] and call["train"] or call["bidirectional"]:
-        raise Unsupported("nn.LSTM with dropout or in both directions: expected dropout=0, bidirectional=False")
+    if (call["dropout"] and call["train"]) or call["bidirectional"]:
+        raise UnsupportedError("nn.LSTM with dropout or in both directions: expected dropout=0, bidirectional=False")
     sequence = call["input"]
     if call["batch_first"]:
         sequence = permuted(sequence, (1, 0, 2))
     each = 4 if call["has_biases"] else 2
     weights = call["params"]
     if len(weights) != each * call["num_layers"]:
-        raise Unsupported("nn.LSTM with projections: expected proj_size=0")
+        raise UnsupportedError("nn.LSTM with projections: expected proj_size=0")
     steps = []
     for step in range(sequence.shape[0]):
         with t.timestep(step):
@@ -57,16 +58,16 @@ def _lstm(t: Translation, call: TracedCall) -> tuple[Value, Value, Value]:
 
 def _cell(t: Translation, layer: _Layer, x: Value, state: tuple[Value, Value]) -> tuple[Value, Value]:
     h, c = state
-    gates = t.binary("add", t.contract(x, layer.inputs, [(1, 1)]), t.contract(h, layer.hidden, [(1, 1)]))
+    gates = binary(t, "add", contract(t, x, layer.inputs, [(1, 1)]), contract(t, h, layer.hidden, [(1, 1)]))
     for bias in layer.biases:
-        gates = t.binary("add", gates, bias)
+        gates = binary(t, "add", gates, bias)
     width = gates.shape[1] // 4
     i, f, g, o = pieces(t, gates, 1, [width] * 4)
-    i, f, o = (t.unary("sigmoid", gate) for gate in (i, f, o))
-    kept = t.binary("mul", f, c)
-    added = t.binary("mul", i, t.unary("tanh", g))
-    c = t.binary("add", kept, added)
-    return t.binary("mul", o, t.unary("tanh", c)), c
+    i, f, o = (unary(t, "sigmoid", gate) for gate in (i, f, o))
+    kept = binary(t, "mul", f, c)
+    added = binary(t, "mul", i, unary(t, "tanh", g))
+    c = binary(t, "add", kept, added)
+    return binary(t, "mul", o, unary(t, "tanh", c)), c
 
 
 CONVERTERS: dict[str, Converter] = {"lstm": _lstm}

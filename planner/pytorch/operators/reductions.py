@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from planner.pytorch.axes import Value
-from planner.pytorch.operators.call import Converter, TracedCall, Unsupported
+from planner.pytorch.forms import merged
+from planner.pytorch.operations import reduce, unary
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.translation import Translation
 
 
@@ -19,12 +21,12 @@ def _dims(call: TracedCall, value: Value) -> tuple[int, ...]:
 
 def mean(t: Translation, value: Value, dims: Sequence[int], keep: bool = False) -> Value:
     """Return the mean over dimensions."""
-    return t.reduce("mean", value, dims, keep, count=prod(value.shape[dim] for dim in dims))
+    return reduce(t, "mean", value, dims, keep, count=prod(value.shape[dim] for dim in dims))
 
 
 def _sum(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
-    return t.reduce("sum", value, _dims(call, value), bool(call.get("keepdim")))
+    return reduce(t, "sum", value, _dims(call, value), bool(call.get("keepdim")))
 
 
 def _mean(t: Translation, call: TracedCall) -> Value:
@@ -36,8 +38,8 @@ def _extreme(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
         value = call["self"]
         if "dim" in call.arguments and call.op in ("max", "min"):
-            raise Unsupported(f"{call.op} along a dimension with indices: use torch.a{call.op} for the values")
-        return t.reduce(op, value, _dims(call, value), bool(call.get("keepdim")))
+            raise UnsupportedError(f"{call.op} along a dimension with indices: use torch.a{call.op} for the values")
+        return reduce(t, op, value, _dims(call, value), bool(call.get("keepdim")))
 
     return converter
 
@@ -46,7 +48,7 @@ def _var(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
     dims = _dims(call, value)
     found = _variance(t, value, dims, call, bool(call.get("keepdim")))
-    return t.unary("sqrt", found) if call.op == "std" else found
+    return unary(t, "sqrt", found) if call.op == "std" else found
 
 
 def _variance(t: Translation, value: Value, dims: tuple[int, ...], call: TracedCall, keep: bool) -> Value:
@@ -67,7 +69,7 @@ def _variance(t: Translation, value: Value, dims: tuple[int, ...], call: TracedC
 
 
 def _cumsum(t: Translation, call: TracedCall) -> Value:
-    value = t.merged(call["self"], call.dim(call["self"].rank))
+    value = merged(t, call["self"], call.dim(call["self"].rank))
     (axis,) = value.dims[call.dim(value.rank)]
     found = t.emit("cumsum", value.tensor, dim=axis)
     t.same_axes(found, value.tensor)

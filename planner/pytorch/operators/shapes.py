@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from planner.graph.ir import Node
 from planner.pytorch.axes import Value
-from planner.pytorch.operators.call import Converter, TracedCall, Unsupported
+from planner.pytorch.forms import dense, densely, merged, squeezed, view
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.translation import Translation
 
 END = 2**62
@@ -19,7 +19,7 @@ def permuted(value: Value, order: Sequence[int]) -> Value:
 
 
 def _view(t: Translation, call: TracedCall) -> Value:
-    return t.view(call["self"], call.shapes[0])
+    return view(t, call["self"], call.shapes[0])
 
 
 def _permute(t: Translation, call: TracedCall) -> Value:
@@ -47,7 +47,7 @@ def _expand(t: Translation, call: TracedCall) -> Value:
     missing = len(shape) - value.rank
     dims, own = ((),) * missing + value.dims, (1,) * missing + value.shape
     if any(group and now != then for group, now, then in zip(dims, shape, own, strict=True)):
-        value = t.squeezed(value)
+        value = squeezed(t, value)
         dims = ((),) * missing + value.dims
     return Value(value.tensor, dims, tuple(shape))
 
@@ -67,9 +67,7 @@ def taken(t: Translation, value: Value, dim: int, index: int) -> Value:
         axis, at = group[0], index // rest
         index %= rest
         found = t.emit("select", value.tensor, dim=axis, index=at)
-        dims = tuple(
-            tuple(own - (own > axis) for own in group if own != axis) for group in value.dims
-        )
+        dims = tuple(tuple(own - (own > axis) for own in group if own != axis) for group in value.dims)
         for own in range(len(t.builder.shape(value.tensor))):
             if own != axis:
                 t.axes.unite((found, own - (own > axis)), (value.tensor, own))
@@ -82,8 +80,9 @@ def _select(t: Translation, call: TracedCall) -> Value:
     return taken(t, value, call.dim(value.rank), int(call["index"]))
 
 
-def sliced(t: Translation, value: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
+def sliced(t: Translation, value: Value, dim: int, wanted: range) -> Value:
     """Return a range of a dimension."""
+    start, stop, step = wanted.start, wanted.stop, wanted.step
     extent = value.shape[dim]
     if (start, stop, step) == (0, extent, 1):
         return value
@@ -96,7 +95,7 @@ def sliced(t: Translation, value: Value, dim: int, start: int, stop: int, step: 
     if step == 1 and length < extent and not extent % length and not start % length and len(value.dims[dim]) == 1:
         t.axes.want((value.tensor, value.dims[dim][0]), length)
     if not is_whole:
-        value, within = t.merged(value, dim), 1
+        value, within = merged(t, value, dim), 1
     axis = value.dims[dim][0]
     size = t.builder.shape(value.tensor)[axis]
     first, last = start // within, -(-stop // within)
@@ -123,7 +122,7 @@ def _slice(t: Translation, call: TracedCall) -> Value:
     dim = call.dim(value.rank)
     extent, step = value.shape[dim], int(call["step"])
     start, stop = (_bound(call[name], extent, default) for name, default in (("start", 0), ("end", extent)))
-    return sliced(t, value, dim, start, max(start, stop), step)
+    return sliced(t, value, dim, range(start, max(start, stop), step))
 
 
 def _bound(given: int | None, extent: int, default: int) -> int:
@@ -137,7 +136,7 @@ def pieces(t: Translation, value: Value, dim: int, sizes: Sequence[int]) -> tupl
     group = value.dims[dim]
     if len(set(sizes)) == 1 and len(group) > 1 and t.extent(value, group[:1]) == (len(sizes),):
         axis = group[0]
-        tensors = t.emit_all("unbind", value.tensor, dim=axis, n=len(sizes))
+        tensors = t.emit_as("unbind", "unbind", value.tensor, dim=axis, n=len(sizes))
         dims = tuple(tuple(own - (own > axis) for own in one if own != axis) for one in value.dims)
         shape = (*value.shape[:dim], sizes[0], *value.shape[dim + 1 :])
         for found in tensors:
@@ -146,7 +145,7 @@ def pieces(t: Translation, value: Value, dim: int, sizes: Sequence[int]) -> tupl
                     t.axes.unite((found, own - (own > axis)), (value.tensor, own))
         return tuple(Value(found, dims, shape) for found in tensors)
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
-    return tuple(sliced(t, value, dim, start, start + size) for start, size in zip(starts, sizes, strict=True))
+    return tuple(sliced(t, value, dim, range(start, start + size)) for start, size in zip(starts, sizes, strict=True))
 
 
 def _split(t: Translation, call: TracedCall) -> tuple[Value, ...]:
@@ -160,12 +159,7 @@ def _unbind(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     dim = call.dim(value.rank)
     if len(value.dims[dim]) == 1:
         axis = value.dims[dim][0]
-        opened = Value(
-            value.tensor,
-            (*value.dims[:dim], (axis,), *value.dims[dim + 1 :]),
-            value.shape,
-        )
-        tensors = t.emit_all("unbind", opened.tensor, dim=axis, n=value.shape[dim])
+        tensors = t.emit_as("unbind", "unbind", value.tensor, dim=axis, n=value.shape[dim])
         dims = tuple(tuple(own - (own > axis) for own in one) for at, one in enumerate(value.dims) if at != dim)
         for found in tensors:
             for own in range(len(t.builder.shape(value.tensor))):
@@ -182,7 +176,7 @@ def _cat(t: Translation, call: TracedCall) -> Value:
     if len(values) == 1:
         only: Value = values[0]
         return only
-    tensors = [t.dense(value) for value in values]
+    tensors = [dense(t, value) for value in values]
     found = t.emit("cat", *tensors, dim=dim, sizes=tuple(value.shape[dim] for value in values))
     for tensor in tensors:
         for axis in range(len(t.builder.shape(found))):
@@ -199,7 +193,7 @@ def _stack(t: Translation, call: TracedCall) -> Value:
 
 def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
     """Put values of one shape side by side along a new dimension."""
-    tensors = [t.dense(value) for value in values]
+    tensors = [dense(t, value) for value in values]
     found = t.emit("stack", *tensors, dim=dim, extents={"s": len(values)})
     for tensor in tensors:
         for axis in range(len(t.builder.shape(tensor))):
@@ -208,11 +202,11 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
 
 
 def _pad(t: Translation, call: TracedCall) -> Value:
-    value = t.densely(call["self"])
+    value = densely(t, call["self"])
     low, high = [0] * value.rank, [0] * value.rank
     mode = call.get("mode", "constant")
     if mode != "constant" or any(amount < 0 for amount in call["pad"]):
-        raise Unsupported(f"pad with mode {mode} or less than nothing: expected constant")
+        raise UnsupportedError(f"pad with mode {mode} or less than nothing: expected constant")
     for place, amount in enumerate(call["pad"]):
         (high if place % 2 else low)[value.rank - 1 - place // 2] = int(amount)
     return t.plain(
@@ -224,7 +218,7 @@ def _pad(t: Translation, call: TracedCall) -> Value:
 
 
 def _flip(t: Translation, call: TracedCall) -> Value:
-    value = t.densely(call["self"])
+    value = densely(t, call["self"])
     dims = tuple(dim % value.rank for dim in call["dims"])
     return t.plain(t.emit("flip", value.tensor, dims=dims, sizes=tuple(value.shape[dim] for dim in dims)))
 
@@ -235,19 +229,14 @@ def _roll(t: Translation, call: TracedCall) -> Value:
     for shift, dim in zip(call["shifts"], call["dims"], strict=True):
         at, extent = dim % value.rank, value.shape[dim]
         if cut := -shift % extent:
-            tensors = [t.dense(sliced(t, value, at, *ends)) for ends in ((cut, extent), (0, cut))]
+            tensors = [dense(t, sliced(t, value, at, range(*ends))) for ends in ((cut, extent), (0, cut))]
             value = t.plain(t.emit("cat", *tensors, dim=at, sizes=(extent - cut, cut)))
     return value
 
 
-def node_of(t: Translation, name: str) -> Node:
-    """Return the node that makes a tensor."""
-    return next(node for node in t.builder.nodes if name in node.outputs)
-
-
 CONVERTERS: dict[str, Converter] = {
-    **{name: _view for name in ("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "squeeze_")},
-    **{name: _transpose for name in ("transpose", "t", "numpy_T")},
+    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "squeeze_"), _view),
+    **dict.fromkeys(("transpose", "t", "numpy_T"), _transpose),
     "permute": _permute,
     "movedim": _permute,
     "unsqueeze": _unsqueeze,
