@@ -132,7 +132,7 @@ def _source(t: Translation, trace: Trace, node: torch.fx.Node, spec: Any, tied: 
     if is_parameter(spec):
         parameter = trace.parameters[spec.target]
         if id(parameter) not in tied:
-            name = str(spec.target).removeprefix("module.")
+            name = trace.names()[id(parameter)]
             declare = t.weight if parameter.requires_grad else t.input
             tied[id(parameter)] = declare(name, shape, _initial(shape))
         return tied[id(parameter)]

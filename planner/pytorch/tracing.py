@@ -57,6 +57,13 @@ class Trace:
         is_real = isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) and found.device.type != "meta"
         return found if is_real else None
 
+    def names(self) -> Mapping[int, str]:
+        """Return the first name of every parameter in the module, by the parameter's identity."""
+        found: dict[int, str] = {}
+        for name, parameter in self.parameters.items():
+            found.setdefault(id(parameter), name.removeprefix("module."))
+        return found
+
     def first_result(self) -> torch.fx.Node:
         """Return the node whose value is the loss."""
         output = next(node for node in self.nodes if node.op == "output")
@@ -80,11 +87,21 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = export(step, tuple(arguments), strict=False)
+            program = export(step, _apart(arguments), strict=False)
     except Exception as error:
         raise GraphError(f"PyTorch cannot export the module: {_first_line(error)}") from error
     inputs = [str(spec.arg.name) for spec in program.graph_signature.input_specs if is_data(spec)]
     return Trace(program, dict(step.named_parameters(remove_duplicate=False)), dict(zip(inputs, names, strict=True)))
+
+
+def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments as different tensors: one that is given twice would be traced as one."""
+    seen: set[int] = set()
+    found = []
+    for one in arguments:
+        found.append(one.clone() if id(one) in seen and isinstance(one, torch.Tensor) else one)
+        seen.add(id(one))
+    return tuple(found)
 
 
 def refuse_what_is_lost(module: nn.Module) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from executor.cluster import alone
 from executor.training import Trainer, lowered
+from planner.graph import Optimizer
 from planner.plans.plan import Plan, single_worker
 from planner.pytorch import from_torch
 
@@ -31,10 +32,10 @@ def _indices(runs):
     return np.concatenate([np.arange(start, stop) for start, stop in runs]) if runs else np.arange(0)
 
 
-def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS, rate=RATE):
+def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
     """Return losses and parameters after some steps of SGD."""
     module = copy.deepcopy(module)
-    optimizer, losses = torch.optim.SGD(module.parameters(), lr=rate), []
+    optimizer, losses = torch.optim.SGD(module.parameters(), lr=RATE), []
     for _ in range(steps):
         optimizer.zero_grad()
         result = module(*inputs)
@@ -47,7 +48,7 @@ def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS, rate=RATE):
 
 def imported_steps(graph, module, values, steps=STEPS):
     """Return the same of the imported graph on one worker."""
-    plan = Plan(graph, 0, (), {name: () for name in graph.tensors}, {node.name: () for node in graph.nodes})
+    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
     trainer = Trainer(lowered(single_worker(plan), 0, False).part(0), alone(1), np, "p2p")
     for name, one in module.state_dict().items():
         if name in graph.tensors:
@@ -63,8 +64,6 @@ def imported_steps(graph, module, values, steps=STEPS):
 
 def differences(module, inputs, loss=None, targets=()):
     """Return the largest differences of losses and of parameters, relative to a tensor's largest value."""
-    from planner.graph import Optimizer
-
     graph = from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd", lr=RATE))
     kept = module.state_dict()
     data = [

@@ -70,7 +70,7 @@ def _convolution(b: Backward) -> Gradients:
 
 
 def _transposed_convolution(b: Backward) -> Gradients:
-    """The convolution itself, and its weight's gradient with the parts of image and gradient exchanged."""
+    """Apply the convolution itself; image and gradient change places in its weight's gradient."""
     source, weight = b.node.inputs
     window = b.attrs("stride", "padding", "dilation", "groups")
     first = second = None
