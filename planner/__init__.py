@@ -10,7 +10,7 @@ from planner.explanations.difference import Difference, diff
 from planner.explanations.explanation import Explanation, explain
 from planner.extensions import load_operators
 from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
-from planner.model_source import model
+from planner.model_source import from_torch, model
 from planner.planning import plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan as load
@@ -36,6 +36,7 @@ __all__ = [
     "Ties",
     "diff",
     "explain",
+    "from_torch",
     "load",
     "load_operators",
     "lower",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import cast
 
 from planner.errors import GraphError
 from planner.extensions import guarded, load_file
@@ -60,14 +64,35 @@ def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Grap
             f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
             f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
         )
-    graph = guarded(path, f"{name}()", lambda: function(**options))
+    graph = guarded(path, f"{name}()", lambda: _made(partial(function, **options)))
     if not isinstance(graph, Graph):
-        raise GraphError(f"{path}:{name}: expected a function that returns a Graph, got {type(graph).__name__}")
+        raise GraphError(
+            f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "
+            f"got {type(graph).__name__}"
+        )
     try:
         check(graph)
     except GraphError as error:
         raise GraphError(f"{path}:{name}: {error}") from error
     return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
+
+
+def _made(function: Callable[[], object]) -> object:
+    """Return what a function makes; of a module of PyTorch the graph."""
+    # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
+    return import_module("planner.pytorch").graph_of(function) if "torch" in sys.modules else function()
+
+
+def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:
+    """Return the training graph of a module of PyTorch; what `options` there are: `planner.pytorch.from_torch`.
+
+    Raises a GraphError for what the graph has no operator for, and where PyTorch is not installed.
+    """
+    try:
+        importer = import_module("planner.pytorch")
+    except ModuleNotFoundError as error:
+        raise GraphError("PyTorch is not installed: pip install 'tensor-partitioner[torch]'") from error
+    return cast(Graph, importer.from_torch(module, inputs, **options))
 
 
 def _parameters(function: Callable[..., object]) -> set[str]:

@@ -16,6 +16,11 @@ Kind = tuple[Shape, str]
 """A tensor's shape and dtype."""
 
 INTEGER_OPERANDS = frozenset({"labels", "indices", "mask", "other_mask", "bits", "other_bits"})
+MOVES = frozenset(
+    {"reshape", "permute", "select", "slice", "cat", "stack", "unbind", "expand", "flip", "diagonal", "clone"}
+)
+"""Operators that only move elements, so that they move whole numbers too."""
+
 LEAST = {"stride": 1, "kernel": 1, "dilation": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
 
@@ -75,7 +80,7 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashabl
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A description is ordinary Python over the attributes: "3" for a stride fails wherever it is first used.
         raise GraphError(f"attributes {attrs} do not suit the operator: {error}") from error
-    check_dtypes(description.operands, dtypes)
+    check_dtypes(description.operands, dtypes, moves=op in MOVES)
     return tuple(zip(description.output_shapes(extents), description.output_dtypes(dtypes), strict=True))
 
 
@@ -92,14 +97,14 @@ def _check_ranges(attrs: Mapping[str, Value]) -> None:
         raise GraphError(f"attribute dtype must be one of {', '.join(FLOATING)}, found {dtype!r}")
 
 
-def check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
-    """Labels, indices, masks and bits are int32; all other operands have one floating dtype."""
+def check_dtypes(names: Sequence[str], dtypes: Sequence[str], *, moves: bool = False) -> None:
+    """Labels, indices, masks and bits are int32; all other operands have one dtype, int32 only if they are moved."""
     common: str | None = None
     for name, dtype in zip(names, dtypes, strict=True):
         if name in INTEGER_OPERANDS:
             if dtype != "int32":
                 raise GraphError(f"operand {name} must be int32, found {dtype}")
-        elif dtype == "int32":
+        elif dtype == "int32" and not moves:
             called = ", ".join(sorted(INTEGER_OPERANDS))
             raise GraphError(
                 f"operand {name} must be a floating-point tensor, found {dtype}; one of integers is called {called}"

@@ -52,6 +52,10 @@ CASES = {
         ([(2, 3, 4, 4), (2, 3, 1, 1)], {"stride": (2, 2), "padding": (0, 0)}),
         ([(1, 4, 5, 6), (6, 2, 2, 2)], {"stride": (2, 1), "padding": (1, 0), "dilation": (2, 3), "groups": 2}),
     ],
+    "convolution_backward_input": [
+        ([(2, 4, 3, 4), (4, 3, 2, 2)], {"stride": (2, 1), "padding": (0, 1), "extents": {"y": 6, "x": 3}}),
+        ([(1, 6, 3, 4), (6, 2, 2, 2)], {"stride": (1, 1), "padding": (1, 0), "groups": 2, "extents": {"y": 2, "x": 5}}),
+    ],
     "max_pool2d_with_indices": [([(2, 3, 5, 6)], WINDOW)],
     "avg_pool2d": [([(2, 3, 5, 6)], WINDOW)],
     "sum": [([(2, 3, 4)], {"dims": (0, 2)}), ([(2, 3)], {"dims": (0, 1)})],

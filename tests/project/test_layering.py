@@ -30,7 +30,10 @@ NEVER_IMPORT = {
 SEARCH_FLOORS = ("costs", "coarse", "objectives", "solver")
 """Packages of `planner.search`, from the ground up; the searchers themselves stand above."""
 
-ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor"}
+ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor", "torch": "planner"}
+TORCH_ROOMS = ("planner.pytorch",)
+"""Where PyTorch may be imported; nothing else imports these rooms, but by name when they are asked for."""
+
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
@@ -70,6 +73,9 @@ def test_imports_respect_the_walls(path):
             if f"{module_name(path)}.".startswith(f"{room}."):
                 assert not f"{module}.".startswith(tuple(f"{one}." for one in forbidden)), where
         assert ONLY_IN.get(top, package) == package, where
+        for room in TORCH_ROOMS:
+            is_inside = f"{module_name(path)}.".startswith(f"{room}.")
+            assert is_inside or not (top == "torch" or f"{module}.".startswith(f"{room}.")), where
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -124,6 +130,8 @@ def test_no_import_cycles():
 @pytest.mark.parametrize("package", [name for name, path in MODULES.items() if path.name == "__init__.py"])
 def test_nothing_public_has_the_name_of_a_submodule(package):
     """`planner.plan` cannot be a function and a module."""
+    if package.startswith(TORCH_ROOMS):
+        pytest.importorskip("torch")
     public = set(getattr(importlib.import_module(package), "__all__", ()))
     modules = {name.removeprefix(f"{package}.") for name in MODULES if name.startswith(f"{package}.")}
     assert not {name for name in public & modules if callable(getattr(importlib.import_module(package), name))}

@@ -69,6 +69,19 @@ def _convolution(b: Backward) -> Gradients:
     return first, second
 
 
+def _transposed_convolution(b: Backward) -> Gradients:
+    """Apply the convolution itself; image and gradient change places in its weight's gradient."""
+    source, weight = b.node.inputs
+    window = b.attrs("stride", "padding", "dilation", "groups")
+    first = second = None
+    if b.wanted[0]:
+        first = b.emit("convolution", (b.gradient, weight), 0, **window)
+    if b.wanted[1]:
+        extents = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
+        second = b.emit("convolution_backward_weight", (source, b.gradient), 1, **window, extents=extents)
+    return first, second
+
+
 def _window_extents(b: Backward) -> dict[str, Value]:
     return dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *integers(b, "kernel")), strict=True))
 
@@ -99,6 +112,7 @@ RULES: dict[str, Rule] = {
     "bmm": _matrix_product,
     "einsum": _einsum,
     "convolution": _convolution,
+    "convolution_backward_input": _transposed_convolution,
     "im2col": _im2col,
     "col2im": _col2im,
     "max_pool2d_with_indices": _max_pool,

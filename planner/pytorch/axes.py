@@ -1,0 +1,103 @@
+"""Values of a traced model as views of the graph's tensors, and which axes of tensors are one axis.
+
+PyTorch reshapes to give one axis several meanings: [3 d] is queries, keys and values of h heads. A tensor that lies
+like that hides the dimensions along which it could be split. So a traced dimension is a tuple of axes of a tensor of
+the graph, in the order in which they vary, and reshaping, transposing and broadcasting cost no node as long as they
+only regroup axes. Where an axis has to be cut, that is noted for the parameters and inputs that the axis comes from,
+and the model is translated once more with these declared finer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+Axis = tuple[str, int]
+"""An axis of a tensor of the graph: the tensor's name and the axis's number."""
+
+Cuts = Mapping[tuple[str, int], frozenset[int]]
+"""By source and dimension of it: how many elements of the dimension lie within each of the axes but the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A traced tensor: dimension d has extent shape[d] and runs over the axes dims[d] of `tensor`, the last fastest.
+
+    A dimension without axes is repeated: its extent is 1, or what it was broadcast to. Every axis is in one dimension.
+    """
+
+    tensor: str
+    dims: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions there are."""
+        return len(self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """An axis of a source: the axes after it within the dimension hold `inner` elements."""
+
+    source: str
+    dim: int
+    inner: int
+
+
+class Axes:
+    """Which axes must have the same length because they are the same, and where they have to be cut."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Axis, Axis] = {}
+        self._origins: list[tuple[Axis, _Origin]] = []
+        self._wanted: list[tuple[Axis, int]] = []
+
+    def declare(self, source: str, tensor: str, groups: Iterable[tuple[int, ...]], shape: tuple[int, ...]) -> None:
+        """Note that a source's dimensions are these groups of axes of a tensor of that shape."""
+        for dim, group in enumerate(groups):
+            for place, axis in enumerate(group):
+                inner = prod(shape[later] for later in group[place + 1 :])
+                self._origins.append(((tensor, axis), _Origin(source, dim, inner)))
+
+    def unite(self, one: Axis, other: Axis) -> None:
+        """Note that two axes are the same."""
+        self._parents[self._root(one)] = self._root(other)
+
+    def want(self, axis: Axis, inner: int) -> None:
+        """Note that an axis should be cut, `inner` elements to each part."""
+        self._wanted.append((axis, inner))
+
+    def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
+        """Return what is known with what is wanted; what contradicts a cut that is there is left out."""
+        origins = defaultdict(list)
+        for axis, origin in self._origins:
+            origins[self._root(axis)].append(origin)
+        found = {key: set(cuts) for key, cuts in known.items()}
+        for axis, inner in self._wanted:
+            for origin in origins[self._root(axis)]:
+                key = (origin.source, origin.dim)
+                wider = found.get(key, set()) | {origin.inner * inner}
+                if _is_chain(sorted(wider), extents[key]):
+                    found[key] = wider
+        return {key: frozenset(cuts) for key, cuts in found.items()}
+
+    def _root(self, axis: Axis) -> Axis:
+        while (parent := self._parents.get(axis, axis)) != axis:
+            self._parents[axis] = self._parents.get(parent, parent)
+            axis = parent
+        return axis
+
+
+def _is_chain(inner: list[int], extent: int) -> bool:
+    """Whether every number divides the next, and the last the extent."""
+    return all(not large % small for small, large in zip(inner, [*inner[1:], extent], strict=True))
+
+
+def parts(extent: int, inner: Iterable[int]) -> tuple[int, ...]:
+    """Return the lengths of the axes into which cuts divide a dimension, the slowest first."""
+    bounds = [extent, *sorted(inner, reverse=True), 1]
+    return tuple(outer // within for outer, within in pairwise(bounds))

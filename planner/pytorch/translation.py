@@ -1,0 +1,150 @@
+"""One pass of translation: traced operators become nodes of a graph, traced tensors become values.
+
+What an operator does is in `operators`; here is what they are made of: values brought into the form that an operator
+of the catalog needs, contractions, element-wise operators with broadcasting, reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from planner.graph.build import GraphBuilder
+from planner.graph.infer import MOVES
+from planner.graph.ir import Init, Node
+from planner.graph.ir import Value as Attribute
+from planner.pytorch.axes import Axes, Cuts, Value, parts
+
+Group = tuple[int, ...]
+
+UNKNOWN = 2
+"""What whole numbers of the data are below while nothing tells."""
+
+
+class Translation:
+    """A graph under construction from a trace, and the axes of its tensors.
+
+    `place` is where the operator at hand stands in the model: nodes are named after it.
+    """
+
+    def __init__(self, dtype: str, cuts: Cuts) -> None:
+        self.builder = GraphBuilder(dtype)
+        self.axes = Axes()
+        self.place = ""
+        self.extents: dict[tuple[str, int], int] = {}
+        self._cuts = cuts
+        self._names: dict[tuple[str, int | None], int] = {}
+        self._step: int | None = None
+        self._limits: dict[str, int] = {}
+        self.logits = self.labels = ""
+
+    def weight(self, name: str, shape: tuple[int, ...], init: Init) -> Value:
+        """Declare a parameter that is trained."""
+        fine, groups = self._declared(name, shape)
+        self.builder.weight(name, fine, init)
+        return self._source(name, groups, fine, shape)
+
+    def input(self, name: str, shape: tuple[int, ...], init: Init, dtype: str | None = None) -> Value:
+        """Declare data, or a tensor that is not trained."""
+        fine, groups = self._declared(name, shape)
+        self.builder.input(name, fine, init, dtype)
+        return self._source(name, groups, fine, shape)
+
+    def _declared(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Group, ...]]:
+        fine: list[int] = []
+        groups = []
+        for dim, extent in enumerate(shape):
+            self.extents[name, dim] = extent
+            own = parts(extent, self._cuts.get((name, dim), ()))
+            groups.append(tuple(range(len(fine), len(fine) + len(own))))
+            fine += own
+        return tuple(fine), tuple(groups)
+
+    def _source(self, name: str, groups: tuple[Group, ...], fine: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+        self.axes.declare(name, name, groups, fine)
+        return Value(name, groups, shape)
+
+    def constant(self, init: Init) -> Value:
+        """Return a scalar that is always 0 or 1."""
+        name = f"constant.{init.kind}"
+        if name not in self.builder.tensors:
+            self.builder.input(name, (), init)
+        return Value(name, (), ())
+
+    def counted(self, start: int, count: int, step: int = 1) -> Value:
+        """Return the whole numbers from `start` on."""
+        found = self.emit("arange", start=start, step=step, extents={"i": count})
+        return Value(found, ((0,),), (count,))
+
+    def emit(self, op: str, /, *tensors: str, **attrs: Attribute) -> str:
+        """Add a node with one output."""
+        return self.emit_as(op, op, *tensors, **attrs)[0]
+
+    def emit_as(self, name: str, op: str, /, *tensors: str, **attrs: Attribute) -> tuple[str, ...]:
+        """Add a node of a name of its own; return its outputs."""
+        own = self._name(name)
+        if self._step is None:
+            return self.builder.emit(Node(own, op, tensors, (), attrs))
+        return self.builder.emit(Node(f"{own}.{self._step}", op, tensors, (), attrs, unroll=(own, self._step)))
+
+    @contextmanager
+    def timestep(self, step: int) -> Iterator[None]:
+        """Within, nodes are those of a timestep of an unrolled cell."""
+        outer, self._step = self._step, step
+        try:
+            yield
+        finally:
+            self._step = outer
+
+    def _name(self, what: str) -> str:
+        """Return a name for a node at this place of the model that no other node of this timestep has."""
+        base = f"{self.place}.{what}" if self.place else what
+        number = self._names[base, self._step] = self._names.get((base, self._step), -1) + 1
+        return f"{base}.{number}" if number else base
+
+    def holds_below(self, value: Value, limit: int) -> None:
+        """Note that whole numbers are below a limit, where they come from the data."""
+        for name in self._sources_of(value.tensor):
+            self._limits[name] = min(limit, self._limits.get(name, limit))
+
+    def _sources_of(self, tensor: str) -> Iterator[str]:
+        """Yield the inputs of which a tensor has elements."""
+        makers = {name: node for node in self.builder.nodes for name in node.outputs}
+        waiting = [tensor]
+        while waiting:
+            name = waiting.pop()
+            if name not in makers:
+                yield name
+            elif makers[name].op in MOVES:
+                waiting += makers[name].inputs
+
+    def finish_inputs(self) -> None:
+        """Let the data be below the limits that were met."""
+        tensors = self.builder.tensors
+        for name, limit in self._limits.items():
+            if tensors[name].init == Init("data", below=UNKNOWN):
+                tensors[name] = replace(tensors[name], init=Init("data", below=limit))
+
+    def extent(self, value: Value, group: Iterable[int]) -> tuple[int, ...]:
+        """Return the lengths of axes of a value's tensor."""
+        shape = self.builder.shape(value.tensor)
+        return tuple(shape[axis] for axis in group)
+
+    def dtype(self, value: Value) -> str:
+        """Return a value's dtype."""
+        return self.builder.tensors[value.tensor].dtype
+
+    def same_dtype(self, one: Value, other: Value) -> bool:
+        """Whether two values have one dtype."""
+        return self.dtype(one) == self.dtype(other)
+
+    def same_axes(self, tensor: str, of: str) -> None:
+        """Note that a tensor's axes are another's, one by one."""
+        for axis in range(len(self.builder.shape(of))):
+            self.axes.unite((tensor, axis), (of, axis))
+
+    def plain(self, tensor: str) -> Value:
+        """Return a tensor as a value with a dimension an axis."""
+        shape = self.builder.shape(tensor)
+        return Value(tensor, tuple((axis,) for axis in range(len(shape))), shape)

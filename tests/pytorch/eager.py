@@ -1,0 +1,84 @@
+"""Training a module with PyTorch, and its imported graph with the executor, from the same values on the same data."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+
+from executor.cluster import alone
+from executor.training import Trainer, lowered
+from planner.graph import Optimizer
+from planner.plans.plan import Plan, single_worker
+from planner.pytorch import from_torch
+
+STEPS, RATE = 3, 0.05
+
+
+class Given:
+    """A data set of one batch: the example inputs."""
+
+    steps_per_epoch = 1
+
+    def __init__(self, values):
+        self.values = values
+
+    def fill(self, xp, out, tile, step):
+        out[...] = self.values[tile.tensor.name].reshape(tile.tensor.shape)[np.ix_(*map(_indices, tile.region))]
+
+
+def _indices(runs):
+    return np.concatenate([np.arange(start, stop) for start, stop in runs]) if runs else np.arange(0)
+
+
+def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
+    """Return losses and parameters after some steps of SGD."""
+    module = copy.deepcopy(module)
+    optimizer, losses = torch.optim.SGD(module.parameters(), lr=RATE), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        result = module(*inputs)
+        value = result if loss is None else loss(result, *targets)
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    return losses, {name: one.detach().numpy() for name, one in module.named_parameters()}
+
+
+def imported_steps(graph, module, values, steps=STEPS):
+    """Return the same of the imported graph on one worker."""
+    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    trainer = Trainer(lowered(single_worker(plan), 0, False).part(0), alone(1), np, "p2p")
+    for name, one in module.state_dict().items():
+        if name in graph.tensors:
+            trainer.view(name)[...] = one.numpy().reshape(graph.tensors[name].shape)
+    data, losses = Given(values), []
+    for step in range(steps):
+        trainer.load(data, step)
+        trainer.run()
+        losses.append(float(trainer.host_copy(graph.metrics["loss"])))
+    found = {name: trainer.host_copy(name) for name in graph.updates}
+    return losses, found
+
+
+def differences(module, inputs, loss=None, targets=()):
+    """Return the largest differences of losses and of parameters, relative to a tensor's largest value."""
+    graph = from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd", lr=RATE))
+    kept = module.state_dict()
+    data = [
+        t.name for t in graph.tensors.values() if t.init is not None and t.init.kind == "data" and t.name not in kept
+    ]
+    given = [*inputs, *targets]
+    assert len(data) == len(given), (data, len(given))
+    values = {name: one.numpy() for name, one in [*kept.items(), *zip(data, given, strict=True)]}
+    expected_losses, expected = eager_steps(module, inputs, loss, targets)
+    losses, found = imported_steps(graph, module, values)
+    gap = max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses, strict=True))
+    worst = {}
+    for name, value in expected.items():
+        if name not in found:
+            continue
+        mine = found[name].reshape(value.shape)
+        worst[name] = float(np.abs(mine - value).max() / max(np.abs(value).max(), 1e-30))
+    return graph, gap, worst

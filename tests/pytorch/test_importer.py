@@ -1,0 +1,91 @@
+"""A module of PyTorch becomes a graph that trains like it; what cannot be taken is named."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+import planner  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from planner.pytorch.axes import parts  # noqa: E402
+from planner.pytorch.forms import _refined  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.models import CASES, GPT, mlp, numbers, values  # noqa: E402
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_steps_train_like_eager(name):
+    torch.manual_seed(0)
+    module, inputs, loss, targets = CASES[name]()
+    graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)
+    assert set(of_parameters) == {one for one, _ in module.named_parameters()}
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-10, of_parameters
+    assert planner.plan(graph, workers=2).total_bytes > 0
+
+
+def test_fused_projections_have_dimensions_for_heads():
+    graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
+    assert graph.tensors["layers.0.attention.qkv.weight"].shape == (3, 4, 4, 16)
+    assert graph.tensors["layers.0.attention.out.weight"].shape == (16, 4, 4)
+    assert "head.weight" not in graph.tensors  # it is the embedding
+
+
+def test_the_file_is_read_and_its_optimizer():
+    graph = planner.model("docs/examples/pytorch_model.py:make", batch=8)
+    assert {node.op for node in graph.nodes} >= {"adamw", "causal_mask", "embedding"}
+    assert graph.tensors["tokens"].shape == (8, 64)
+    assert graph.tensors["tokens"].init.below == 1000
+
+
+class Returning(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x):
+        return self.function(self.fc(x)).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: F.dropout(x, 0.5), "dropout of 0.5"),
+        (lambda x: torch.linalg.inv(x[:, :4]), "linalg_inv"),
+        (lambda x: x.view(6, 4), "mixes elements"),
+        (lambda x: x if x.sum() > 0 else -x, "cannot export"),
+    ],
+)
+def test_what_cannot_be_taken_is_named(function, message):
+    with pytest.raises(planner.GraphError, match=message):
+        from_torch(Returning(function), (torch.randn(4, 6),))
+
+
+def test_a_module_without_a_loss_is_refused():
+    with pytest.raises(planner.GraphError, match="expected a module that returns its loss"):
+        from_torch(mlp(), (torch.randn(8, 12),))
+
+
+def test_hooks_are_refused():
+    module = mlp()
+    module[2].register_forward_hook(lambda *_: None)
+    with pytest.raises(planner.GraphError, match="2: has hooks"):
+        from_torch(module, (values(8, 12),))
+
+
+def test_tied_weights_are_one():
+    graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
+    weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None]
+    assert len(weights) == len(list(GPT().parameters()))
+
+
+def test_cuts_divide_a_dimension():
+    assert parts(24, ()) == (24,)
+    assert parts(24, (8, 2)) == (3, 4, 2)
+
+
+def test_lengths_are_refined_as_little_as_can_be():
+    assert _refined([6, 4], [3, 8]) == [3, 2, 4]
+    assert _refined([6, 4], [4, 6]) is None
+    assert _refined([24], [2, 12]) == [2, 12]
