@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -39,6 +41,8 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
     result, failure = None, None
     try:
         result = prepare()
+    except BrokenPipeError:
+        raise  # the reader left: the job ends without a word
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
@@ -47,6 +51,24 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
+
+
+def require_alike(cluster: Cluster, found: Mapping[str, str]) -> None:
+    """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
+    expected = cluster.tell(found)
+
+    def compare() -> None:
+        for name, value in found.items():
+            if value != (first := expected.get(name, "none")):
+                where = f"rank {cluster.rank} on {platform.node()}"
+                raise click.UsageError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
+
+    agreed(cluster, compare)
+
+
+def digest(content: bytes) -> str:
+    """Name what a file holds."""
+    return f"content {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def job_main(run: Callable[[Cluster], int], cluster: Cluster) -> NoReturn:
