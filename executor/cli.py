@@ -3,7 +3,9 @@
 import sys
 
 from executor.environment import choose_blas
+from executor.guard import guard
 
+guard()  # before what takes time
 choose_blas()  # before NumPy is loaded, which the imports below do
 
 try:

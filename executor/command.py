@@ -29,7 +29,7 @@ from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
-from planner.report.console import JOB_FAILED, progress, stdout
+from planner.report.console import JOB_FAILED, collect_seldom, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
+    collect_seldom()
     return Execution(ranks, plans, options).run()
 
 

@@ -15,17 +15,13 @@ import click
 from mpi4py import MPI
 
 from executor.cluster import Cluster
+from executor.environment import launched
+from executor.guard import end_job, is_guarded
 from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
 
 READER_LEFT = 141  # as a shell has it: 128 and the signal's number
-LAUNCHERS = (
-    ("PMI_SIZE", "PMI_RANK"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("SLURM_NTASKS", "SLURM_PROCID"),
-)
-"""Where launchers tell a process how many they started, and which one it is."""
 
 
 class SharedError(Exception):
@@ -95,19 +91,14 @@ def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackT
     where = f"rank {rank}: " if MPI.COMM_WORLD.Get_size() > 1 else ""
     if isinstance(error, BrokenPipeError):
         status = READER_LEFT
+    elif is_guarded() and isinstance(error, KeyboardInterrupt):
+        os._exit(status)  # the guard was interrupted too, and speaks
     else:
         print(f"error: {where}{message}", file=sys.stderr, flush=True)
     if MPI.COMM_WORLD.Get_size() > 1:
+        end_job(status, os.environ)
         MPI.COMM_WORLD.Abort(status)
     os._exit(status or JOB_FAILED)
-
-
-def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
-    for size, rank in LAUNCHERS:
-        if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
-            return int(environ[size]), int(environ[rank])
-    return None
 
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:

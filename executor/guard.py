@@ -1,0 +1,125 @@
+"""A process beside every rank that outlives it: it says which rank was killed, and speaks once for all of a Ctrl-C.
+
+A launcher ends the whole job when a rank dies, and at best names a process of some host. So a rank forks before
+anything is imported: the child becomes the rank, the parent waits, and either says so where the other is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import NoReturn
+
+from executor.environment import launched
+
+BY_SIGNAL = 128
+"""What a shell adds to the number of the signal that ended a process."""
+
+GRACE_S = 2.0
+"""How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
+
+USUALLY = {
+    signal.SIGKILL: ", as a system that has no memory left does",
+    signal.SIGBUS: ": is /dev/shm or a disk full?",
+}
+"""What most often sends a signal."""
+
+_guarded = False
+
+
+def guard() -> None:
+    """Return in a process of the rank's own, which another watches; where no launcher started this one, just return."""
+    found = launched(os.environ)
+    if found is None:
+        return
+    sys.stdout.flush()
+    alive, held = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(alive)
+        _Guard(child, found[1]).wait()
+    os.close(held)
+    os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
+    global _guarded  # noqa: PLW0603  # a fact about the process
+    _guarded = True
+    threading.Thread(target=_await_guard, args=(alive, found[1]), daemon=True).start()
+
+
+def is_guarded() -> bool:
+    """Whether another process says how this one ends."""
+    return _guarded
+
+
+def end_job(status: int, environ: Mapping[str, str]) -> None:
+    """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them."""
+    if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
+        os.write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())
+        time.sleep(GRACE_S)  # to end before the launcher has read it would look like a failure of its own
+
+
+class _Guard:
+    """The process that a launcher sees, while `child` is the rank."""
+
+    def __init__(self, child: int, rank: int) -> None:
+        self._child = child
+        self._rank = rank
+        self._interrupted = False
+
+    def wait(self) -> NoReturn:
+        """Wait for the rank's end and end alike."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        signal.signal(signal.SIGTERM, self._on_termination)
+        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        if self._interrupted:
+            self._leave_interrupted()
+        if status < 0:
+            _say(self._rank, killed_by(-status))
+            status = BY_SIGNAL - status
+            end_job(status, os.environ)
+        os._exit(status)
+
+    def _on_interrupt(self, number: int, _: FrameType | None) -> None:
+        """Speak before any rank ends, since the first that does may end all."""
+        if not self._interrupted and self._rank == 0:
+            _print("error: interrupted")
+        self._interrupted = True
+        os.kill(self._child, number)
+
+    def _on_termination(self, number: int, _: FrameType | None) -> None:
+        """End in silence: a launcher that ends a job sends this to all ranks."""
+        os.kill(self._child, signal.SIGKILL)
+        os._exit(BY_SIGNAL + number)
+
+    def _leave_interrupted(self) -> NoReturn:
+        if self._rank != 0:
+            time.sleep(GRACE_S)
+            _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
+        end_job(BY_SIGNAL + signal.SIGINT, os.environ)
+        os._exit(BY_SIGNAL + signal.SIGINT)
+
+
+def killed_by(number: int) -> str:
+    """Say which signal ended a process, and what usually sends it."""
+    return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(signal.Signals(number), '')}"
+
+
+def _await_guard(alive: int, rank: int) -> None:
+    os.read(alive, 1)  # returns once no process holds the other end
+    _say(rank, killed_by(signal.SIGKILL))
+    end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
+    os._exit(BY_SIGNAL + signal.SIGKILL)
+
+
+def _say(rank: int, what: str) -> None:
+    _print(f"error: rank {rank} on {platform.node()}: {what}")
+
+
+def _print(line: str) -> None:
+    """Write a line at once, whatever another thread or an interrupted write holds."""
+    os.write(2, f"{line}\n".encode())
