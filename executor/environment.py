@@ -47,6 +47,17 @@ def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path =
         environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, int(local)))))
 
 
+def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
+    """Say that the launcher is another MPI's than the library, whose version this is, where that is certain."""
+    name = " ".join(library.partition("\n")[0].partition(",")[0].split())
+    of_open_mpi = library.startswith("Open MPI")
+    if "OMPI_COMM_WORLD_SIZE" in environ and not of_open_mpi:
+        return f"mpirun is Open MPI's, and the MPI library that mpi4py loads is {name}"
+    if "HYDI_CONTROL_FD" in environ and of_open_mpi:
+        return f"mpirun is MPICH's, and the MPI library that mpi4py loads is {name}"
+    return None
+
+
 def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
     for size, rank in LAUNCHERS:

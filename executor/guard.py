@@ -7,12 +7,13 @@ anything is imported: the child becomes the rank, the parent waits, and either s
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -23,6 +24,9 @@ BY_SIGNAL = 128
 
 GRACE_S = 2.0
 """How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
+
+LAUNCHER_ENDS_S = 0.1
+"""How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
 
 USUALLY = {
     signal.SIGKILL: ", as a system that has no memory left does",
@@ -39,7 +43,7 @@ def guard() -> None:
     if found is None:
         return
     sys.stdout.flush()
-    alive, held = os.pipe()
+    launcher, (alive, held) = os.getppid(), os.pipe()
     child = os.fork()
     if child:
         os.close(alive)
@@ -48,7 +52,13 @@ def guard() -> None:
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
     global _guarded  # noqa: PLW0603  # a fact about the process
     _guarded = True
-    threading.Thread(target=_await_guard, args=(alive, found[1]), daemon=True).start()
+    threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
+
+
+def leave_the_word(rank: int) -> None:
+    """Give rank 0 the time to say what all ranks know: a launcher may end all with the first that ends."""
+    if rank != 0:
+        time.sleep(GRACE_S)
 
 
 def is_guarded() -> bool:
@@ -59,8 +69,7 @@ def is_guarded() -> bool:
 def end_job(status: int, environ: Mapping[str, str]) -> None:
     """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them."""
     if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
-        os.write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())
-        time.sleep(GRACE_S)  # to end before the launcher has read it would look like a failure of its own
+        _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")
 
 
 class _Guard:
@@ -98,7 +107,7 @@ class _Guard:
 
     def _leave_interrupted(self) -> NoReturn:
         if self._rank != 0:
-            time.sleep(GRACE_S)
+            leave_the_word(self._rank)
             _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
         end_job(BY_SIGNAL + signal.SIGINT, os.environ)
         os._exit(BY_SIGNAL + signal.SIGINT)
@@ -109,17 +118,24 @@ def killed_by(number: int) -> str:
     return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(signal.Signals(number), '')}"
 
 
-def _await_guard(alive: int, rank: int) -> None:
+def _await_guard(alive: int, rank: int, launcher: int) -> None:
     os.read(alive, 1)  # returns once no process holds the other end
-    _say(rank, killed_by(signal.SIGKILL))
-    end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
+    time.sleep(LAUNCHER_ENDS_S)
+    if Path(f"/proc/{launcher}").exists():  # else it killed the guard, and there is nobody to tell
+        _say(rank, killed_by(signal.SIGKILL))
+        end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
     os._exit(BY_SIGNAL + signal.SIGKILL)
 
 
 def _say(rank: int, what: str) -> None:
-    _print(f"error: rank {rank} on {platform.node()}: {what}")
+    _print(f"error: rank {rank} on {os.uname().nodename}: {what}")
 
 
 def _print(line: str) -> None:
     """Write a line at once, whatever another thread or an interrupted write holds."""
-    os.write(2, f"{line}\n".encode())
+    _write(2, f"{line}\n")
+
+
+def _write(descriptor: int, text: str) -> None:
+    with suppress(OSError):  # whom it was for is gone, which must not keep this process from ending
+        os.write(descriptor, text.encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -56,7 +55,7 @@ def require_alike(cluster: Cluster, found: Mapping[str, str]) -> None:
     def compare() -> None:
         for name, value in found.items():
             if value != (first := expected.get(name, "none")):
-                where = f"rank {cluster.rank} on {platform.node()}"
+                where = f"rank {cluster.rank} on {os.uname().nodename}"
                 raise click.UsageError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
 
     agreed(cluster, compare)
