@@ -4,7 +4,7 @@ import os
 import sys
 
 from executor.environment import choose_blas, foreign_launcher, launched
-from executor.guard import guard, leave_the_word
+from executor.guard import guard, leave_the_word, started
 
 guard()  # before what takes time
 choose_blas()  # before NumPy is loaded, which the imports below do
@@ -26,6 +26,7 @@ if reason:
     leave_the_word(rank)
     sys.exit(2)
 MPI.Init_thread()
+started()
 
 from executor.command import main  # noqa: E402
 

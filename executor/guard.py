@@ -25,16 +25,23 @@ BY_SIGNAL = 128
 GRACE_S = 2.0
 """How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
 
+AHEAD_S = 0.1
+"""How long a rank leaves the word to the one before it."""
+
+SHARED_MEMORY = "/dev/shm"
+BAD_INPUT = 2
+
 LAUNCHER_ENDS_S = 0.1
 """How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
 
 USUALLY = {
     signal.SIGKILL: ", as a system that has no memory left does",
-    signal.SIGBUS: ": is /dev/shm or a disk full?",
+    signal.SIGBUS: f": is {SHARED_MEMORY} or a disk full?",
 }
 """What most often sends a signal."""
 
-_guarded = False
+_to_guard: int | None = None
+"""Where a guarded rank writes to its guard."""
 
 
 def guard() -> None:
@@ -43,15 +50,17 @@ def guard() -> None:
     if found is None:
         return
     sys.stdout.flush()
-    launcher, (alive, held) = os.getppid(), os.pipe()
+    launcher, (alive, held), (heard, told) = os.getppid(), os.pipe(), os.pipe()
     child = os.fork()
     if child:
         os.close(alive)
-        _Guard(child, found[1]).wait()
+        os.close(told)
+        _Guard(child, found[1], heard).wait()
     os.close(held)
+    os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
-    global _guarded  # noqa: PLW0603  # a fact about the process
-    _guarded = True
+    global _to_guard  # noqa: PLW0603  # a fact about the process
+    _to_guard = told
     threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
 
 
@@ -63,7 +72,13 @@ def leave_the_word(rank: int) -> None:
 
 def is_guarded() -> bool:
     """Whether another process says how this one ends."""
-    return _guarded
+    return _to_guard is not None
+
+
+def started() -> None:
+    """Tell the guard that MPI has its memory: what kills the rank now is something else."""
+    if _to_guard is not None:
+        _write(_to_guard, "started")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
@@ -75,9 +90,10 @@ def end_job(status: int, environ: Mapping[str, str]) -> None:
 class _Guard:
     """The process that a launcher sees, while `child` is the rank."""
 
-    def __init__(self, child: int, rank: int) -> None:
+    def __init__(self, child: int, rank: int, heard: int) -> None:
         self._child = child
         self._rank = rank
+        self._heard = heard
         self._interrupted = False
 
     def wait(self) -> NoReturn:
@@ -88,10 +104,20 @@ class _Guard:
         if self._interrupted:
             self._leave_interrupted()
         if status < 0:
-            _say(self._rank, killed_by(-status))
-            status = BY_SIGNAL - status
+            status = self._killed(-status)
             end_job(status, os.environ)
         os._exit(status)
+
+    def _killed(self, number: int) -> int:
+        """Say what the rank died of, unless one before it does so first; return the exit status."""
+        if number not in (signal.SIGBUS, signal.SIGSEGV) or os.read(self._heard, 1):
+            _say(self._rank, killed_by(number))
+            return BY_SIGNAL + number
+        time.sleep(min(GRACE_S, self._rank * AHEAD_S))
+        room = os.statvfs(SHARED_MEMORY)
+        size = f"{room.f_blocks * room.f_frsize / 1e6:,.1f} MB"
+        _say(self._rank, f"MPI did not start: {SHARED_MEMORY}, of {size}, is too small or full")
+        return BAD_INPUT
 
     def _on_interrupt(self, number: int, _: FrameType | None) -> None:
         """Speak before any rank ends, since the first that does may end all."""
