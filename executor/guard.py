@@ -6,6 +6,8 @@ anything is imported: the child becomes the rank, the parent waits, and either s
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -28,6 +30,7 @@ GRACE_S = 2.0
 AHEAD_S = 0.1
 """How long a rank leaves the word to the one before it."""
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SHARED_MEMORY = "/dev/shm"
 BAD_INPUT = 2
 
@@ -61,6 +64,8 @@ def guard() -> None:
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
     global _to_guard  # noqa: PLW0603  # a fact about the process
     _to_guard = told
+    _die_with_guard()
+    atexit.register(_die_with_guard)
     threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
 
 
@@ -79,6 +84,7 @@ def started() -> None:
     """Tell the guard that MPI has its memory: what kills the rank now is something else."""
     if _to_guard is not None:
         _write(_to_guard, "started")
+        _die_with_guard(False)
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
@@ -142,6 +148,11 @@ class _Guard:
 def killed_by(number: int) -> str:
     """Say which signal ended a process, and what usually sends it."""
     return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(signal.Signals(number), '')}"
+
+
+def _die_with_guard(dies: bool = True) -> None:
+    """Let the system kill this process with its guard, while MPI starts and ends: no other thread runs meanwhile."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if dies else 0)
 
 
 def _await_guard(alive: int, rank: int, launcher: int) -> None:

