@@ -17,6 +17,7 @@ SLOW = (
     "cross/test_lowering.py",
     "executor/test_execute.py",
     "executor/test_faults.py",
+    "executor/test_hosts.py",
     "executor/test_transport.py",
     "models/test_partitioned.py",
     "models/test_training.py",
