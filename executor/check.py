@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.cluster import HostArray, alone
 from executor.data import DataSet
-from executor.training import Trainer, lowered
+from executor.training import Trainer, part_of
 from planner.graph.ir import Graph
 from planner.layout import PARTIAL
 from planner.plans.plan import single_worker
@@ -116,8 +116,8 @@ def _read_by_updates(graph: Graph) -> Iterator[str]:
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
     """Return what one worker finds on all data, in this process, and what rounding changes in it."""
-    programs = lowered(single_worker(trainer.part.plan), prefetch=0, evaluate=False)
-    single = Trainer(programs.part(0), alone(trainer.cluster.cores), trainer.xp, "p2p")
+    part = part_of(single_worker(trainer.part.plan), 0, prefetch=0)
+    single = Trainer(part, alone(trainer.cluster.cores), trainer.xp, "p2p")
     exact, moved = (_trained_alone(single, data, steps, nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 

@@ -66,11 +66,6 @@ class Cluster:
         self.meet()
         return cast(T, self.diagnostics.bcast(value))
 
-    def deal(self, values: Sequence[T] | None) -> T:
-        """Return this rank's entry of rank 0's values, one a rank."""
-        self.meet()
-        return cast(T, self.diagnostics.scatter(values))
-
     def assemble(self, tensor: Tensor, regions: Sequence[Region], tile: HostArray) -> HostArray | None:
         """Put a tensor together on rank 0 from every rank's tile (host memory); None elsewhere.
 

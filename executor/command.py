@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +21,15 @@ from executor.backend import BACKENDS, BackendError, array_module, require_dtype
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
 from executor.job import Findings, Job, Request, classification
-from executor.launch import SharedError, agreed, job_main, require_size
+from executor.launch import agreed, digest, job_main, require_alike, require_size
 from executor.reporting import hardware, report, trace
-from executor.training import Programs, lowered
+from executor.training import Part, part_of
 from executor.transport import TRANSPORTS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
-from planner.plans.plan_json import load_plan
-from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
+from planner.plans.plan_json import plan_from_file
+from planner.report.console import JOB_FAILED, collect_seldom, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 
 T = TypeVar("T")
@@ -55,6 +54,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
+    collect_seldom()
     return Execution(ranks, plans, options).run()
 
 
@@ -69,7 +69,8 @@ class Execution:
     def run(self) -> int:
         """Check everything, then train plan after plan; return the exit status (collective)."""
         xp = agreed(self.ranks, self._array_module)
-        plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
+        require_alike(self.ranks, {"array module": xp.__name__})
+        plans = self._plans()
         data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
         request = self._request(xp)
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
@@ -77,22 +78,29 @@ class Execution:
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs = self._on_first_rank(partial(self._lowered, plan))
-                part = self.ranks.deal(None if programs is None else [programs.part(r) for r in range(plan.workers)])
+                part = agreed(self.ranks, partial(self._part, plan))
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
                     findings = Job(part, self.ranks, data, request).run(advance)
-                if programs is not None:
-                    reports.append(report(programs, path, findings, settings))
-                    self._tell(reports, programs, findings)
+                if self.ranks.rank == 0:
+                    reports.append(report(plan, path, findings, settings))
+                self._on_first_rank(partial(self._write, reports, findings))
+                self._print(reports)
         failed = [found for found in reports if found.check is not None and not found.check.passed]
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
 
     def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
-        """Run `prepare` on rank 0, None elsewhere; its failure is every rank's.
-
-        Reading and lowering is for all workers at once, so that every rank doing it would do k times the work.
-        """
+        """Run `prepare` on rank 0, None elsewhere; its failure is every rank's."""
         return agreed(self.ranks, lambda: prepare() if self.ranks.rank == 0 else None)
+
+    def _plans(self) -> list[Plan]:
+        """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
+        contents = self.ranks.tell(self._on_first_rank(lambda: [path.read_bytes() for path in self.paths]))
+        require_alike(self.ranks, {str(path): digest(path.read_bytes()) for path in self._files_here()})
+        return agreed(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
+
+    def _files_here(self) -> list[Path]:
+        """Return the files of the command line that this rank can read; plans need not be on every host."""
+        return [path for path in (*self.paths, *self.options["operator_files"]) if os.access(path, os.R_OK)]
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -106,8 +114,8 @@ class Execution:
         load_operators(self.options["operator_files"])
         return xp
 
-    def _plan(self, path: Path) -> Plan:
-        plan = load_plan(path)
+    def _plan(self, path: Path, content: bytes) -> Plan:
+        plan = plan_from_file(path, content)
         require_size(str(path), plan.workers, self.ranks.size, os.environ)
         if self.options["check"] and not plan.graph.updates:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
@@ -127,8 +135,8 @@ class Execution:
             raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
         return data
 
-    def _lowered(self, plan: Plan) -> Programs:
-        return lowered(plan, self.options["prefetch"], self.options["evaluate"])
+    def _part(self, plan: Plan) -> Part:
+        return part_of(plan, self.ranks.rank, self.options["prefetch"], self.options["evaluate"])
 
     def _request(self, xp: ModuleType) -> Request:
         return Request(
@@ -145,18 +153,21 @@ class Execution:
         chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch", "data")}
         return {"backend": xp.__name__, **chosen, "threads": threads, "hardware": hardware(xp, self.ranks)}
 
-    def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:
-        """Print and write the last report (rank 0); those before it are written again with it."""
-        last = reports[-1]
-        stdout().print(*display.tables(last), sep="\n")
-        sys.stdout.flush()
-        if last.check is not None and not last.check.passed:
-            print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)
+    def _write(self, reports: Sequence[Report], findings: Findings) -> None:
+        """Write all reports so far, and the last one's trace."""
         if self.options["json_path"] is not None:
             write_reports(self.options["json_path"], *reports)
         if self.options["trace_path"] is not None:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
-            trace(programs.training, findings, one_clock).write(self.options["trace_path"])
+            trace(findings, one_clock).write(self.options["trace_path"])
+
+    def _print(self, reports: Sequence[Report]) -> None:
+        """Print the last report, once it is written: who reads the tables may leave."""
+        for last in reports[-1:]:
+            stdout().print(*display.tables(last), sep="\n")
+            sys.stdout.flush()
+            if last.check is not None and not last.check.passed:
+                print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)
 
 
 def failed_check(found: Report) -> str:
@@ -172,14 +183,24 @@ def failed_check(found: Report) -> str:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command on every rank of the job."""
+    """Run the command on every rank of the job, which all must have been given alike."""
 
     def run(ranks: Cluster) -> int:
-        try:
-            return int(execute.main(args=args, prog_name="execute", standalone_mode=False, obj=ranks) or 0)
-        except click.UsageError as error:
-            raise SharedError(*describe_failure(error)) from error
-        except SystemExit as ended:  # what click makes of a pipe without a reader, and other ranks would wait for ever
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from ended
+        context = agreed(ranks, lambda: parsed(sys.argv[1:] if args is None else args))
+        options = {} if context is None else context.params
+        require_alike(ranks, {"--help": str(context is None), **{name: str(value) for name, value in options.items()}})
+        if context is None:
+            return 0
+        context.obj = ranks
+        with context:
+            return int(execute.invoke(context))
 
     job_main(run, cluster(MPI.COMM_WORLD))
+
+
+def parsed(args: Sequence[str]) -> click.Context | None:
+    """Read the command line; None where it asked for help, which is printed."""
+    try:
+        return execute.make_context("execute", list(args))
+    except click.exceptions.Exit:
+        return None

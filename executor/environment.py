@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 AVX512_FLAGS = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
@@ -16,6 +16,13 @@ AVX512_FLAGS = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
 """Where launchers say how many ranks they started on this host."""
+
+LAUNCHERS = (
+    ("PMI_SIZE", "PMI_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("SLURM_NTASKS", "SLURM_PROCID"),
+)
+"""Where launchers tell a process how many they started, and which one it is."""
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
@@ -38,3 +45,22 @@ def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path =
     local = next((environ[name] for name in LOCAL_RANKS if environ.get(name, "").isdigit()), None)
     if local is not None:
         environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, int(local)))))
+
+
+def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
+    """Say that the launcher is another MPI's than the library, whose version this is, where that is certain."""
+    name = " ".join(library.partition("\n")[0].partition(",")[0].split())
+    of_open_mpi = library.startswith("Open MPI")
+    if "OMPI_COMM_WORLD_SIZE" in environ and not of_open_mpi:
+        return f"mpirun is Open MPI's, and the MPI library that mpi4py loads is {name}"
+    if "HYDI_CONTROL_FD" in environ and of_open_mpi:
+        return f"mpirun is MPICH's, and the MPI library that mpi4py loads is {name}"
+    return None
+
+
+def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
+    for size, rank in LAUNCHERS:
+        if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
+            return int(environ[size]), int(environ[rank])
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,9 @@ from executor.values import Tile
 from planner.graph.ir import Graph, Tensor
 from planner.layout import local_shape
 from planner.layout.region import whole
+from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult
+from planner.report.trace import compute_name
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
@@ -39,16 +41,35 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFindings:
-    """What one rank found: durations of its steps, bytes per step to every rank, the moments of its last step's tasks.
+class Drawn:
+    """A task as a trace shows it: its name, and whether it computes or transfers."""
 
-    Bytes outside the arena are None where not known.
+    name: str
+    computes: bool
+
+    @classmethod
+    def of(cls, task: Task) -> Drawn:
+        """Describe a task."""
+        if isinstance(task, Compute):
+            return cls(compute_name(task), True)
+        return cls(f"{type(task).__name__} {task.transfer}", False)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFindings:
+    """What one rank found: durations of its steps, bytes per step to every rank, what its last step's tasks took.
+
+    `moments` are those before and after each task of the last step; `tasks` says what these are, where a trace is
+    wanted. Bytes outside the arena are None where not known.
     """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
+    tasks: tuple[Drawn, ...]
+    compute_seconds: float
     arena_bytes: int
+    planned_arena_bytes: int
     outside_arena: dict[str, int | None]
 
 
@@ -100,7 +121,17 @@ class Job:
             raise RuntimeError(
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
-        mine = RankFindings(tuple(seconds), rows[-1], tuple(moments), self._trainer.arena.nbytes, self._outside_arena())
+        tasks = self._trainer.part.training.own.tasks
+        mine = RankFindings(
+            seconds=tuple(seconds),
+            sent_bytes=rows[-1],
+            moments=tuple(moments),
+            tasks=tuple(map(Drawn.of, tasks)) if self._request.trace else (),
+            compute_seconds=compute_seconds(tasks, moments),
+            arena_bytes=self._trainer.arena.nbytes,
+            planned_arena_bytes=self._trainer.part.arena_bytes,
+            outside_arena=self._outside_arena(),
+        )
         self._findings.ranks = self._cluster.gather(mine)
         self._after_training()
         return self._findings
@@ -157,6 +188,12 @@ class Job:
             self._findings.eval_accuracy = self._trainer.evaluate(self._data.held_out)
         if self._request.check:
             self._findings.check = check(self._trainer, self._data, self._request.steps)
+
+
+def compute_seconds(tasks: Sequence[Task], moments: Sequence[float]) -> float:
+    """Return how long a step's compute tasks took, by the moments before and after each task."""
+    spans = zip(tasks, moments, moments[1:], strict=False)
+    return sum(stop - start for task, start, stop in spans if isinstance(task, Compute))
 
 
 def classification(graph: Graph) -> tuple[str, Tensor] | None:

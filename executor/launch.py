@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import traceback
@@ -13,17 +14,13 @@ import click
 from mpi4py import MPI
 
 from executor.cluster import Cluster
+from executor.environment import launched
+from executor.guard import end_job, is_guarded
 from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
 
 READER_LEFT = 141  # as a shell has it: 128 and the signal's number
-LAUNCHERS = (
-    ("PMI_SIZE", "PMI_RANK"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("SLURM_NTASKS", "SLURM_PROCID"),
-)
-"""Where launchers tell a process how many they started, and which one it is."""
 
 
 class SharedError(Exception):
@@ -39,6 +36,8 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
     result, failure = None, None
     try:
         result = prepare()
+    except BrokenPipeError:
+        raise  # the reader left: the job ends without a word
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
@@ -47,6 +46,24 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
+
+
+def require_alike(cluster: Cluster, found: Mapping[str, str]) -> None:
+    """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
+    expected = cluster.tell(found)
+
+    def compare() -> None:
+        for name, value in found.items():
+            if value != (first := expected.get(name, "none")):
+                where = f"rank {cluster.rank} on {os.uname().nodename}"
+                raise click.UsageError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
+
+    agreed(cluster, compare)
+
+
+def digest(content: bytes) -> str:
+    """Name what a file holds."""
+    return f"content {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def job_main(run: Callable[[Cluster], int], cluster: Cluster) -> NoReturn:
@@ -73,19 +90,14 @@ def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackT
     where = f"rank {rank}: " if MPI.COMM_WORLD.Get_size() > 1 else ""
     if isinstance(error, BrokenPipeError):
         status = READER_LEFT
+    elif is_guarded() and isinstance(error, KeyboardInterrupt):
+        os._exit(status)  # the guard was interrupted too, and speaks
     else:
         print(f"error: {where}{message}", file=sys.stderr, flush=True)
     if MPI.COMM_WORLD.Get_size() > 1:
+        end_job(status, os.environ)
         MPI.COMM_WORLD.Abort(status)
     os._exit(status or JOB_FAILED)
-
-
-def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
-    for size, rank in LAUNCHERS:
-        if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
-            return int(environ[size]), int(environ[rank])
-    return None
 
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:

@@ -11,11 +11,10 @@ import numpy as np
 
 from executor.cluster import Cluster
 from executor.job import Findings
-from executor.training import Programs
 from planner.graph.facts import batch_size, weight_dtype
-from planner.program.tasks import Compute, Program, Task
+from planner.plans.plan import Plan
 from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
-from planner.report.trace import Trace, Track, compute_name
+from planner.report.trace import Trace, Track
 
 
 def hardware(xp: Any, cluster: Cluster) -> str:
@@ -33,11 +32,11 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def report(programs: Programs, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
+def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
     """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
-    plan, program = programs.plan, programs.training
     batch, seconds = batch_size(plan.graph), findings.seconds_per_step
     right, seen = findings.answers
+    on_host = settings["backend"] == "numpy"  # a device computes while its host goes on
     return Report(
         source="executor",
         machine=platform.node(),
@@ -51,14 +50,14 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
         planned_bytes=matrix(plan.bytes.tolist()),
         bytes=tuple(rank.sent_bytes for rank in findings.ranks),
         arena_bytes=tuple(rank.arena_bytes for rank in findings.ranks),
-        planned_arena_bytes=tuple(map(programs.arena_bytes, range(plan.workers))),
+        planned_arena_bytes=tuple(rank.planned_arena_bytes for rank in findings.ranks),
         batch=batch,
         dtype=weight_dtype(plan.graph),
         steps=len(findings.step_seconds),
         seconds_per_step=seconds,
         step_seconds=findings.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=_compute_seconds(program, findings) if settings["backend"] == "numpy" else (),
+        compute_seconds=tuple(rank.compute_seconds for rank in findings.ranks) if on_host else (),
         outside_arena=_outside_arena(findings),
         losses=tuple(finite(loss) for loss in findings.losses),
         accuracy=right / seen if seen else None,
@@ -68,40 +67,19 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
     )
 
 
-def trace(program: Program, findings: Findings, one_clock: bool) -> Trace:
+def trace(findings: Findings, one_clock: bool) -> Trace:
     """Return the trace of the last step: every worker's tasks.
 
     Ranks of one host share a clock; else every rank's step starts at zero.
     """
     result = Trace()
-    for worker in program.workers:
-        result.process(worker.worker, f"worker {worker.worker}", ("compute", "transfers"))
     first = min(rank.moments[0] for rank in findings.ranks)
-    for worker, rank in zip(program.workers, findings.ranks, strict=True):
+    for worker, rank in enumerate(findings.ranks):
+        result.process(worker, f"worker {worker}", ("compute", "transfers"))
         origin = first if one_clock else rank.moments[0]
-        for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False):
-            thread, name = _drawn(task)
-            result.interval(Track(worker.worker, thread), name, start - origin, stop - origin)
+        for task, start, stop in zip(rank.tasks, rank.moments, rank.moments[1:], strict=False):
+            result.interval(Track(worker, 0 if task.computes else 1), task.name, start - origin, stop - origin)
     return result
-
-
-def _drawn(task: Task) -> tuple[int, str]:
-    """Return a task's thread in the trace, and its name there."""
-    if isinstance(task, Compute):
-        return 0, compute_name(task)
-    return 1, f"{type(task).__name__} {task.transfer}"
-
-
-def _compute_seconds(program: Program, findings: Findings) -> tuple[float, ...]:
-    """Return how long each worker computed in the last step."""
-    return tuple(
-        sum(
-            stop - start
-            for task, start, stop in zip(worker.tasks, rank.moments, rank.moments[1:], strict=False)
-            if isinstance(task, Compute)
-        )
-        for worker, rank in zip(program.workers, findings.ranks, strict=True)
-    )
 
 
 def _outside_arena(findings: Findings) -> tuple[OutsideArena, ...]:

@@ -20,8 +20,8 @@ from executor.worker import Worker
 from planner.graph.ir import Graph
 from planner.layout import Region
 from planner.plans.plan import Plan
-from planner.program.lower import lower
-from planner.program.tasks import Program, WorkerProgram
+from planner.program.lower import Lowering
+from planner.program.tasks import WorkerProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,48 +32,35 @@ class RankProgram:
     tensors: Mapping[str, int]
     regions: Mapping[str, Sequence[Region]]
 
-    @classmethod
-    def of(cls, program: Program, rank: int) -> RankProgram:
-        """Return a rank's part of a program."""
-        return cls(program.workers[rank], program.tensors, program.regions)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one rank needs of a plan lowered for training and, where wanted, for evaluation, in one arena."""
+    """What one rank needs of a plan: its programs for training and, where wanted, for evaluation.
+
+    Both lay weights at the same offsets of one arena.
+    """
 
     plan: Plan
     training: RankProgram
     evaluation: RankProgram | None
-    arena_bytes: int
+
+    @property
+    def arena_bytes(self) -> int:
+        """The size of the arena that serves both programs."""
+        return max(program.own.arena_bytes for program in (self.training, self.evaluation) if program is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """A plan lowered for training and, where wanted, for evaluation; both lay weights at the same offsets."""
-
-    plan: Plan
-    training: Program
-    evaluation: Program | None = None
-
-    def arena_bytes(self, worker: int) -> int:
-        """Return the size of a worker's arena, which serves both programs."""
-        both = [program for program in (self.training, self.evaluation) if program is not None]
-        return max(program.workers[worker].arena_bytes for program in both)
-
-    def part(self, rank: int) -> Part:
-        """Return what one rank needs."""
-        evaluation = None if self.evaluation is None else RankProgram.of(self.evaluation, rank)
-        return Part(self.plan, RankProgram.of(self.training, rank), evaluation, self.arena_bytes(rank))
-
-
-def lowered(plan: Plan, prefetch: int, evaluate: bool) -> Programs:
-    """Lower a plan; evaluation runs just the nodes that the logits need."""
-    training = lower(plan, prefetch=prefetch)
+def part_of(plan: Plan, rank: int, prefetch: int = 1, evaluate: bool = False) -> Part:
+    """Lower one rank's part of a plan; evaluation runs just the nodes that the logits need."""
+    training = _lowered(Lowering(plan, prefetch), rank)
     if not evaluate:
-        return Programs(plan, training)
+        return Part(plan, training, None)
     nodes = needed_nodes(plan.graph, plan.graph.metrics["logits"])
-    return Programs(plan, training, lower(plan, prefetch=prefetch, nodes=nodes))
+    return Part(plan, training, _lowered(Lowering(plan, prefetch, nodes), rank))
+
+
+def _lowered(lowering: Lowering, rank: int) -> RankProgram:
+    return RankProgram(lowering.worker(rank), lowering.tensors, lowering.regions)
 
 
 def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:

@@ -11,13 +11,32 @@ from planner.errors import PlanError
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file; an OSError names it even where the system's does not (a full device's names none)."""
+    """Write a file whole or not at all: under another name, then renamed; what is no plain file is written as it is.
+
+    An OSError names the file even where the system's does not (a full device's names none).
+    """
+    data = content.encode() if isinstance(content, str) else content
+    where = Path(path).resolve()
     try:
-        Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+        if where.exists() and not where.is_file():
+            where.write_bytes(data)
+        else:
+            _replace(where, data)
     except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
+        error.filename, error.filename2 = str(path), None
         raise
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Let a file hold something else, with the permissions that it had."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        if path.exists():
+            beside.chmod(path.stat().st_mode)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def check_written(outputs: Sequence[Path | None], inputs: Sequence[str | Path] = ()) -> None:

@@ -16,6 +16,8 @@ SLOW = (
     "cross/test_killed.py",
     "cross/test_lowering.py",
     "executor/test_execute.py",
+    "executor/test_faults.py",
+    "executor/test_hosts.py",
     "executor/test_transport.py",
     "models/test_partitioned.py",
     "models/test_training.py",

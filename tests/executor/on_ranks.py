@@ -13,7 +13,7 @@ from executor.arena import Arena
 from executor.cluster import Cluster, cluster
 from executor.data import Random
 from executor.launch import job_main
-from executor.training import Trainer, lowered
+from executor.training import Trainer, part_of
 from executor.transport.point_to_point import PointToPoint
 from executor.waiting import doze, host_place, spin
 from executor.worker import Worker
@@ -72,7 +72,7 @@ def run_plans(ranks, *paths):
         plan = load_plan(path)
         comm = watched()
         here = Cluster(comm, ranks.diagnostics, *host_place(MPI.COMM_WORLD))
-        trainer = Trainer(lowered(plan, 1, False).part(ranks.rank), here, np, "p2p")
+        trainer = Trainer(part_of(plan, ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()
         at_the_door = [0] * ranks.size

@@ -8,7 +8,7 @@ from executor.cluster import alone
 from executor.data import Random
 from executor.job import classification
 from executor.kernels import KERNELS
-from executor.training import Trainer, lowered, needed_nodes, right_answers
+from executor.training import Trainer, needed_nodes, part_of, right_answers
 from planner.graph.ir import Graph, Node
 from planner.models import build
 from planner.plans.plan import single_worker
@@ -22,7 +22,7 @@ COMPARED = len(PLAN.graph.updates) + len(WEIGHTS)
 
 
 def trained(steps, evaluate=False, plan=PLAN):
-    trainer = Trainer(lowered(plan, 1, evaluate).part(0), alone(1), np, "p2p")
+    trainer = Trainer(part_of(plan, 0, evaluate=evaluate), alone(1), np, "p2p")
     data = Random(plan.graph, plan.seed)
     for step in range(steps):
         trainer.load(data, step)

@@ -79,7 +79,7 @@ def test_ranks_must_be_as_many_as_workers():
 
 def test_without_an_mpi_library_one_line_says_so(tmp_path):
     (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: ...\n")
     broken = "raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')"
     (tmp_path / "mpi4py" / "MPI.py").write_text(broken)
     line = [sys.executable, "-m", "executor.cli", "plan.json"]

@@ -1,0 +1,86 @@
+"""Hosts made of network namespaces on this machine: each has an address and a name, and a shaped link to one switch."""
+
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = """#!/bin/bash
+# Launchers call this as they would ssh: options, a host, a command. Hosts are addresses here.
+while [[ "$1" == -* ]]; do shift; done
+number=$((${1##*.} - 1))
+shift
+exec ip netns exec "PREFIX"h$number unshare --uts sh -c "hostname host$number; $*"
+"""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """`count` hosts; `around` runs a command on the first, `agent` is a script that runs one on any, as ssh does."""
+
+    prefix: str
+    count: int
+    agent: Path
+
+    @property
+    def addresses(self):
+        return [f"10.99.0.{number + 1}" for number in range(self.count)]
+
+    @property
+    def around(self):
+        return ("ip", "netns", "exec", f"{self.prefix}h0", "unshare", "--uts", "sh", "-c", 'hostname host0; "$@"', "sh")
+
+    def sent_bytes(self):
+        """What every host has sent through its link, headers included."""
+        return [int(self._read(number, "tx_bytes")) for number in range(self.count)]
+
+    def _read(self, number, counter):
+        path = f"/sys/class/net/eth0/statistics/{counter}"
+        return run("ip", "netns", "exec", f"{self.prefix}h{number}", "cat", path)
+
+
+def run(*words):
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def namespace(name):
+    run("ip", "netns", "add", name)
+    try:
+        run("ip", "-n", name, "link", "set", "lo", "up")
+        yield
+    finally:
+        run("ip", "netns", "del", name)  # and with it every interface inside
+
+
+@contextmanager
+def hosts(folder, count, rate):
+    """Make hosts that are linked at a rate (as `tc` writes it); skips the test where that is not permitted."""
+    prefix = f"tp{os.getpid()}"
+    if shutil.which("tc") is None or subprocess.run(["ip", "netns", "add", prefix], check=False).returncode:
+        pytest.skip("hosts of network namespaces need root, and iproute2's ip and tc")
+    run("ip", "netns", "del", prefix)
+    agent = folder / "agent"
+    agent.write_text(LAUNCHER.replace("PREFIX", prefix))
+    agent.chmod(0o755)
+    made = Hosts(prefix, count, agent)
+    with ExitStack() as stack:
+        switch = f"{prefix}s"
+        stack.enter_context(namespace(switch))
+        run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for number, address in enumerate(made.addresses):
+            host, port = f"{prefix}h{number}", f"port{number}"
+            stack.enter_context(namespace(host))
+            run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
+            run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            run("ip", "-n", host, "link", "set", "eth0", "up")
+            run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+            for where, link in ((host, "eth0"), (switch, port)):
+                shape = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+                run("tc", "-n", where, "qdisc", "add", "dev", link, "root", *shape)
+        yield made

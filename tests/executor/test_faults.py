@@ -1,0 +1,241 @@
+"""What goes wrong in a job ends it with one line that says what and where, and the status that a script needs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from executor.environment import foreign_launcher
+from executor.guard import killed_by
+from planner.report.schema import read_reports
+from tests.cross.cases import Case
+from tests.launcher import IMPLEMENTATIONS, LEAVE
+
+pytestmark = pytest.mark.mpi
+ROOT = Path(__file__).resolve().parents[2]
+EXECUTE = (sys.executable, "-c", "from console_scripts import execute; execute()")
+ENDLESS = ("--steps", "10000000")
+ENOUGH_S = 60
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    Case("mlp", (2,), "recursive", "S").plan().save(path)
+    return path
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def mpi(request):
+    return IMPLEMENTATIONS[request.param]()
+
+
+def run(mpi, *line, around=(), library=None, **more):
+    """Run `mpirun` with these words after it; `around` comes before it, `library` may be another MPI's."""
+    words = [*around, mpi.mpirun, *map(str, line)]
+    environment = {**os.environ, **LEAVE, **(mpi.library if library is None else library), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        words, check=False, capture_output=True, text=True, timeout=120, env=environment, cwd=more.get("cwd", ROOT)
+    )
+
+
+def two(*first, other):
+    """Two ranks whose command lines differ."""
+    return ("-n", "1", *EXECUTE, *first, ":", "-n", "1", *EXECUTE, *other)
+
+
+def errors(done):
+    """The lines that are the project's own; OpenMPI's launcher adds some about every end."""
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+
+def one_line(mpi, done):
+    found = errors(done)
+    assert len(found) == 1, done.stderr
+    assert mpi.name == "openmpi" or done.stderr.splitlines() == found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (("--steps", "2"), "steps: expected 1, as on rank 0, found 2"),
+        (("--steps", "none"), "'none' is not a valid integer"),
+        (("--help",), "--help: expected False, as on rank 0, found True"),
+    ],
+)
+def test_options_that_differ_between_ranks(mpi, plan, extra, says):
+    done = run(mpi, *two(plan, other=(plan, *extra)))
+    assert says in one_line(mpi, done)
+    assert done.returncode == 2
+
+
+def folders(tmp_path, *contents):
+    """One folder a rank, with a file x.py in each that is to hold something."""
+    found = []
+    for rank, content in enumerate(contents):
+        found.append(tmp_path / str(rank))
+        found[-1].mkdir()
+        if content is not None:
+            (found[-1] / "x.py").write_text(content)
+    return found
+
+
+def in_folders(first, other, *words):
+    return ("-n", "1", "-wdir", first, *EXECUTE, *words, ":", "-n", "1", "-wdir", other, *EXECUTE, *words)
+
+
+def test_another_plan_of_the_same_name_on_a_rank(mpi, plan, tmp_path):
+    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), plan.read_text() + "\n"), "x.py"))
+    assert ": x.py: expected content " in one_line(mpi, done)
+    assert "rank 1 on " in done.stderr
+    assert done.returncode == 2
+
+
+def test_another_file_of_operators_on_a_rank(mpi, plan, tmp_path):
+    done = run(mpi, *in_folders(*folders(tmp_path, "", "number = 1"), plan, "--operators", "x.py"))
+    assert ": x.py: expected content " in one_line(mpi, done)
+    assert done.returncode == 2
+
+
+def test_the_plan_need_be_on_one_host_only(mpi, plan, tmp_path):
+    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), None), "x.py"))
+    assert (done.returncode, errors(done)) == (0, [])
+
+
+ON_RANK_1 = """
+import os, signal, threading
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    threading.Timer(1, os.kill, ({process}, signal.{signal})).start()
+"""
+
+
+def signalled(tmp_path, **what):
+    path = tmp_path / "signalled.py"
+    path.write_text(ON_RANK_1.format(**what))
+    return path
+
+
+@pytest.mark.parametrize("process", ["os.getpid()", "os.getppid()"], ids=["rank", "guard"])
+def test_a_killed_rank_is_named(mpi, plan, tmp_path, process):
+    killer = signalled(tmp_path, process=process, signal="SIGKILL")
+    done = run(mpi, "-n", "2", *EXECUTE, plan, *ENDLESS, "--operators", killer)
+    assert one_line(mpi, done).startswith(f"error: rank 1 on {os.uname().nodename}: killed by signal 9 (Killed)")
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+def test_a_rank_that_alone_is_interrupted(mpi, plan, tmp_path):
+    done = run(
+        mpi,
+        "-n",
+        "2",
+        *EXECUTE,
+        plan,
+        *ENDLESS,
+        "--operators",
+        signalled(tmp_path, process="os.getppid()", signal="SIGINT"),
+    )
+    assert one_line(mpi, done) == f"error: rank 1 on {os.uname().nodename}: interrupted"
+    assert done.returncode == 130
+
+
+def test_what_usually_kills():
+    assert killed_by(signal.SIGBUS).endswith("is /dev/shm or a disk full?")
+    assert killed_by(signal.SIGSEGV) == "killed by signal 11 (Segmentation fault)"
+
+
+WAITING = """
+import os, pathlib, time
+pathlib.Path({folder!r}, str(os.getpid())).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("where", ["importing", "working"])
+def test_ctrl_c(plan, tmp_path, where):
+    """As a terminal does it: to the launcher and everything in its process group."""
+    mpi = IMPLEMENTATIONS["mpich"]()
+    modules, reached = tmp_path / "modules", tmp_path / "reached"
+    modules.mkdir()
+    reached.mkdir()
+    stop = modules / ("threadpoolctl.py" if where == "importing" else "stop.py")
+    stop.write_text(WAITING.format(folder=str(reached)))
+    line = [mpi.mpirun, "-n", "2", *EXECUTE, str(plan), *(() if where == "importing" else ("--operators", str(stop)))]
+    environment = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}"}
+    job = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + ENOUGH_S
+        while len(list(reached.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(job.pid, signal.SIGINT)
+        _, said = job.communicate(timeout=ENOUGH_S)
+    finally:
+        job.kill()
+    assert (job.returncode, said) == (130, "error: interrupted\n")
+
+
+def mounted(*lines):
+    """What runs a command where small file systems are mounted, out of everybody else's sight."""
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("mounting file systems of its own needs root")
+    return ("unshare", "--mount", "sh", "-ec", "; ".join([*lines, '"$@"']), "sh")
+
+
+def test_shared_memory_that_is_full(plan):
+    mpi = IMPLEMENTATIONS["mpich"]()
+    done = run(mpi, "-n", "2", *EXECUTE, plan, around=mounted("mount -t tmpfs -o size=64k none /dev/shm"))
+    assert one_line(mpi, done).endswith("MPI did not start: /dev/shm, of 0.1 MB, is too small or full")
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace"])
+def test_a_disk_that_is_full(mpi, plan, tmp_path, option):
+    """No file is left, and what was there stays."""
+    written, listed = tmp_path / "disk" / "report.json", tmp_path / "listed"
+    written.parent.mkdir()
+    around = mounted(f"mount -t tmpfs -o size=4k none {written.parent}")
+    after = ("sh", "-c", f'"$@"; status=$?; ls -A {written.parent} > {listed}; exit $status', "sh")
+    done = run(mpi, "-n", "2", *EXECUTE, plan, "--steps", "200", option, written, around=(*around, *after))
+    assert one_line(mpi, done) == f"error: {written}: No space left on device"
+    assert (done.returncode, listed.read_text()) == (2, "")
+
+
+def test_a_reader_that_leaves_does_not_take_the_report_along(plan, tmp_path):
+    mpi = IMPLEMENTATIONS["mpich"]()
+    written = tmp_path / "report.json"
+    pipe = ("bash", "-c", '"$@" | true', "bash")
+    done = run(mpi, "-n", "2", *EXECUTE, plan, "--json", written, around=pipe)
+    assert errors(done) == []
+    assert [report.workers for report in read_reports(written)] == [2]
+
+
+@pytest.mark.parametrize(("launching", "loaded"), [("mpich", "openmpi"), ("openmpi", "mpich")])
+def test_one_mpis_launcher_with_the_others_library(plan, launching, loaded):
+    mpi, other = IMPLEMENTATIONS[launching](), IMPLEMENTATIONS[loaded]()
+    done = run(mpi, "-n", "2", *EXECUTE, plan, library=other.library)
+    found = one_line(mpi, done)
+    assert found.startswith("error: mpirun is ")
+    assert found.endswith("start it with that library's own mpirun")
+    assert done.returncode == 2
+
+
+def test_launchers_that_fit():
+    assert foreign_launcher({}, "MPICH Version: 5.0.2\n") is None
+    assert foreign_launcher({"HYDI_CONTROL_FD": "7"}, "MPICH Version: 5.0.2\n") is None
+    assert foreign_launcher({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI v5.0.11, package: x") is None
+
+
+def test_open_mpi_runs_as_root_with_leave(plan, tmp_path):
+    mpi = IMPLEMENTATIONS["openmpi"]()
+    written = tmp_path / "report.json"
+    done = run(mpi, "-n", "2", *EXECUTE, plan, "--check", "--json", written)
+    (report,) = read_reports(written)
+    assert (done.returncode, report.check.passed, report.bytes) == (0, True, report.planned_bytes)
