@@ -27,7 +27,7 @@ ALL = 0xFFFFFFFF
 SLEEP_NS = 200_000
 """The longest sleep where there is something to look after meanwhile."""
 
-Meanwhile = Callable[[], None]
+Meanwhile = Callable[[], object]
 
 
 class _Timespec(ctypes.Structure):
