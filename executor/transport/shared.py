@@ -90,7 +90,7 @@ class Shared:
 
     def ordered(self, position: int, action: Action) -> Action:
         """Put what must be waited for before a task's action, and behind it what others must be told."""
-        actions = [self._waiting(position), action, self._announcing(position)]
+        actions = [self._waiting(position), self._far.ordered(position, action), self._announcing(position)]
         return in_order([one for one in actions if one is not nothing])
 
     def finish(self) -> Action:
