@@ -24,10 +24,10 @@ PERCEPTRON = ("mlp-4-2048", {"batch": 512})
 ROUNDS = 15
 
 
-def planned(model: tuple[str, dict[str, int]], ways: tuple[int, ...], folder: Path) -> Path:
-    """Search for a plan with placements S and write it."""
+def planned(model: tuple[str, dict[str, int]], ways: tuple[int, ...], placements: str, folder: Path) -> Path:
+    """Search for a plan and write it."""
     path = folder / f"{model[0]}-{len(ways)}.json"
-    search(build(model[0], **model[1]), SearchOptions(ways, "recursive", "S")).save(path)
+    search(build(model[0], **model[1]), SearchOptions(ways, "recursive", placements)).save(path)
     return path
 
 
@@ -36,10 +36,10 @@ def data() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cpu = {
-            str(ranks): on_ranks(ranks, "results.transports.cpu", planned(DEMO, ways, folder), CPU_STEPS)
+            str(ranks): on_ranks(ranks, "results.transports.cpu", planned(DEMO, ways, "S", folder), CPU_STEPS)
             for ranks, ways in RANKS.items()
         }
-        perceptron = on_ranks(2, "results.transports.mlp", planned(PERCEPTRON, (2,), folder), ROUNDS)
+        perceptron = on_ranks(2, "results.transports.mlp", planned(PERCEPTRON, (2,), "S,R", folder), ROUNDS)
         found = compared(CELLS, folder)
     return {
         "machine": machine(),
