@@ -15,6 +15,8 @@ from tdl import REDUCERS
 Action = Callable[[], None]
 Pair = tuple[Array, Array]
 """A target and its source, equal in shape and dtype."""
+Contribution = tuple[int, list[Pair]]
+"""What one worker contributes to a transfer."""
 
 
 def combiner(xp: ArrayModule, reducer: str) -> Callable[..., Array]:
@@ -86,21 +88,28 @@ def copy_all(xp: ArrayModule, pairs: list[Pair]) -> None:
         xp.copyto(target, source)
 
 
-def arrival(memory: Memory, task: Fetch | Reduce) -> Action:
+def in_order(actions: list[Action]) -> Action:
+    """Return the action of doing all of these, one after the other."""
+    if len(actions) == 1:
+        return actions[0]
+
+    def action() -> None:
+        for one in actions:
+            one()
+
+    return action
+
+
+def arrival(memory: Memory, task: Fetch | Reduce, received: list[Contribution]) -> Action:
     """Return the action that puts a transfer's received and local pieces into its buffer."""
-    contributions: list[tuple[int, list[Pair]]] = [
-        (message.peer, unpacking(memory, task.staging, task.buffer, message))
-        for message in task.messages
-        if task.staging is not None and message.nbytes
-    ]
-    contributions.append((memory.worker, local(memory, task.buffer, task.local)))
+    contributions = [*received, (memory.worker, local(memory, task.buffer, task.local))]
     if isinstance(task, Reduce):
         return _reduction(memory, task, sorted(contributions, key=lambda entry: entry[0]))
     pairs = [pair for _, found in contributions for pair in found]
     return lambda: copy_all(memory.xp, pairs)
 
 
-def _reduction(memory: Memory, task: Reduce, contributions: list[tuple[int, list[Pair]]]) -> Action:
+def _reduction(memory: Memory, task: Reduce, contributions: list[Contribution]) -> Action:
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
     combine = combiner(memory.xp, task.reducer)
     whole = memory.views[task.buffer]
