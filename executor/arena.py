@@ -12,16 +12,26 @@ from planner.program.tasks import Buffer, Slices, WorkerProgram
 class Arena:
     """The allocation that holds every buffer; `nbytes` is how much of it buffers may use, as allocated.
 
-    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped.
+    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped. On a GPU the arena is
+    an allocation of its own beside CuPy's pool, aligned to 256 bytes, since other processes can only open a whole one.
     """
 
     def __init__(self, xp: ArrayModule, nbytes: int) -> None:
         self.xp = xp
-        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np else 0  # CuPy aligns to 512 bytes
-        memory = xp.empty(nbytes + self.slack_bytes, np.uint8)
-        skipped = -memory.ctypes.data % ALIGNMENT_BYTES if xp is np else 0
-        self.bytes = memory[skipped : skipped + nbytes]
+        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np else 0
+        self.bytes = _aligned(nbytes + self.slack_bytes, nbytes) if xp is np else _on_device(xp, nbytes)
         self.nbytes = int(self.bytes.nbytes)
+
+
+def _aligned(allocated: int, nbytes: int) -> Array:
+    memory = np.empty(allocated, np.uint8)
+    skipped = -memory.ctypes.data % ALIGNMENT_BYTES
+    return memory[skipped : skipped + nbytes]
+
+
+def _on_device(xp: ArrayModule, nbytes: int) -> Array:
+    block = xp.cuda.Memory(max(1, nbytes))
+    return xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
 
 
 class Memory:

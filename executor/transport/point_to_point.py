@@ -75,6 +75,7 @@ class PointToPoint:
         hosted = self._hosted(packed, messages)
 
         def action() -> None:
+            self._staging.await_uploads(packed)
             requests.extend(comm.Irecv([data, MPI.BYTE], peer, tag) for peer, data in hosted)
 
         def uploaded() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +27,10 @@ class Staging(Protocol):
         """Bring the buffer's content to the host bytes."""
 
     def upload(self, buffer: int) -> None:
-        """Bring the host bytes to the buffer."""
+        """Bring the host bytes to the buffer; they must not be written before `await_uploads`."""
+
+    def await_uploads(self, buffer: int) -> None:
+        """Wait until no upload reads the host bytes any more."""
 
 
 class InArena:
@@ -48,21 +51,28 @@ class InArena:
     def upload(self, buffer: int) -> None:
         """Do nothing."""
 
+    def await_uploads(self, buffer: int) -> None:
+        """Do nothing."""
+
 
 class Mirrored:
     """Staging of a device arena, mirrored in page-locked host memory.
 
     The mirror holds just the parts of the arena that staging buffers ever occupy, laid one after the other, so it
-    reuses memory exactly where the arena does.
+    reuses memory exactly where the arena does. An upload runs behind what the device still has to do, long after the
+    call: an event says when the host bytes are free again.
     """
 
-    def __init__(self, memory: Memory, allocate: Callable[[int], HostBytes]) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        staged = (b for b in memory.buffers if b.kind == "staging")
-        self._runs = normalise((b.offset, b.offset + b.nbytes) for b in staged)
+        self._staged = {n: (b.offset, b.offset + b.nbytes) for n, b in enumerate(memory.buffers) if b.kind == "staging"}
+        self._runs = normalise(self._staged.values())
         nbytes = sum(stop - start for start, stop in self._runs)
-        self._mirror = allocate(nbytes)
-        self.outside_arena: Mapping[str, int] = {"host copy of staging": nbytes}
+        block: Any = memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
+        self._mirror = np.frombuffer(block, np.uint8, nbytes)
+        self._uploads: dict[int, Any] = {}
+        self._overlapping: dict[int, tuple[int, ...]] = {}
+        self.outside_arena: Mapping[str, int] = {"host copy of staging": nbytes} if nbytes else {}
 
     def _device(self, buffer: int) -> Array:
         return self._memory.raw(self._memory.buffers[buffer])
@@ -78,17 +88,22 @@ class Mirrored:
         self._device(buffer).get(out=self.host(buffer))
 
     def upload(self, buffer: int) -> None:
-        """Copy to the device."""
+        """Start copying to the device."""
         self._device(buffer).set(self.host(buffer))
+        if buffer not in self._uploads:
+            self._uploads[buffer] = self._memory.xp.cuda.Event(disable_timing=True)
+        self._uploads[buffer].record()
+
+    def await_uploads(self, buffer: int) -> None:
+        """Wait until no upload reads the host bytes any more: neither this buffer's nor one's that shares its bytes."""
+        if buffer not in self._overlapping:
+            start, stop = self._staged[buffer]
+            self._overlapping[buffer] = tuple(n for n, (a, b) in self._staged.items() if a < stop and start < b)
+        for other in self._overlapping[buffer]:
+            if other in self._uploads:
+                self._uploads[other].synchronize()
 
 
 def staging(memory: Memory) -> Staging:
     """Return the staging that fits the arena's array module."""
-    if memory.xp is np:
-        return InArena(memory)
-
-    def pinned(nbytes: int) -> HostBytes:
-        block: Any = memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
-        return np.frombuffer(block, np.uint8, nbytes)
-
-    return Mirrored(memory, pinned)
+    return InArena(memory) if memory.xp is np else Mirrored(memory)
