@@ -13,7 +13,7 @@ from executor.multifetch.moves import Move, Pair, copies, reduction
 from executor.multifetch.table import tables
 from executor.values import ArrayModule
 
-__all__ = ["SOURCE", "MultiFetch", "Move", "Pair", "copies", "reduction"]
+__all__ = ["SOURCE", "Move", "MultiFetch", "Pair", "copies", "reduction"]
 
 SOURCE = Path(__file__).with_name("multifetch.cu")
 OPTIONS = ("--std=c++17",)

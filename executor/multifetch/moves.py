@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from executor.values import Array
 
 Box = tuple[tuple[int, int], ...]
@@ -58,12 +60,12 @@ def _cut(cell: Box, box: Box, found: tuple[int, ...], number: int) -> list[tuple
     inner = [(max(a, start), min(b, stop)) for (a, b), (start, stop) in zip(cell, box, strict=True)]
     if any(start >= stop for start, stop in inner):
         return [(cell, found)]
-    parts, rest = [], list(cell)
+    parts: list[tuple[Box, tuple[int, ...]]] = []
+    rest = list(cell)
     for dim, (start, stop) in enumerate(inner):
         low, high = rest[dim]
-        for outside in ((low, start), (stop, high)):
-            if outside[0] < outside[1]:
-                parts.append(((*rest[:dim], outside, *rest[dim + 1 :]), found))
+        outside = [part for part in ((low, start), (stop, high)) if part[0] < part[1]]
+        parts += [((*rest[:dim], part, *rest[dim + 1 :]), found) for part in outside]
         rest[dim] = (start, stop)
     return [*parts, (tuple(rest), (*found, number))]
 
@@ -90,4 +92,4 @@ def _part(array: Array, box: Box) -> Array:
 
 def address(array: Array) -> int:
     """Return the address of an array's first element."""
-    return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

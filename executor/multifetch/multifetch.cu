@@ -143,6 +143,7 @@ template <class Reducer, class Kind> struct Combine {
         typedef typename Kind::Stored Stored;
         Place here = place(segment, index);
         Stored value = rounded(Reducer::identity(typename Kind::Wide()), Kind());
+#pragma unroll 1
         for (int term = 0; term < segment.terms; ++term) {
             Stored found = *(const Stored*)(address(terms[term].source, terms[term].strides, here));
             value = rounded(Reducer::of(widened(value, Kind()), widened(found, Kind())), Kind());
@@ -153,6 +154,7 @@ template <class Reducer, class Kind> struct Combine {
 
 template <class Work> __device__ void each(const Segment& segment, const Term* terms, unsigned first) {
     unsigned last = segment.elements - first < ELEMENTS_PER_BLOCK ? segment.elements : first + ELEMENTS_PER_BLOCK;
+#pragma unroll 1
     for (unsigned index = first + threadIdx.x; index < last; index += blockDim.x) Work::run(segment, terms, index);
 }
 

@@ -70,7 +70,7 @@ class Tables:
 
 
 def tables(moves: Sequence[Move]) -> Tables:
-    """Return the tables of some moves. Raises ValueError for a box of more than `DIMS` dimensions or an unknown dtype."""
+    """Return the tables of some moves; raises ValueError for more than `DIMS` dimensions or an unknown dtype."""
     found = [(piece, kind) for move in moves for piece, kind in _pieces(move)]
     segments, terms = np.zeros(len(found), SEGMENT), np.zeros(sum(len(p.addresses) - 1 for p, _ in found), TERM)
     at = 0

@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 
-from cupy import _memory, _names, cuda
+from cupy import _memory, _multifetch, _names, cuda
 from cupy._array import elementwise, function, ndarray
 from cupy._module import RawModule
 
-__all__ = ["RawModule", "cuda", "get_default_memory_pool", "ndarray"]
+__all__ = ["RawModule", "_multifetch", "cuda", "get_default_memory_pool", "ndarray"]
 __version__ = _names.NAMES["version"]
 
 
