@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from executor.values import Array, ArrayModule
@@ -12,24 +15,30 @@ from planner.program.tasks import Buffer, Slices, WorkerProgram
 class Arena:
     """The allocation that holds every buffer; `nbytes` is how much of it buffers may use, as allocated.
 
-    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped. On a GPU the arena is
-    an allocation of its own beside CuPy's pool, aligned to 256 bytes, since other processes can only open a whole one.
+    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped; `memory` that is given
+    is aligned. On a GPU the arena is an allocation of its own beside CuPy's pool, because other processes can only open
+    a whole one. `peers` are the arenas of other ranks that this one can read, by rank.
     """
 
-    def __init__(self, xp: ArrayModule, nbytes: int) -> None:
+    def __init__(
+        self,
+        xp: ArrayModule,
+        nbytes: int,
+        memory: Array | None = None,
+        peers: Mapping[int, Array] = MappingProxyType({}),
+    ) -> None:
         self.xp = xp
-        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np else 0
-        self.bytes = _aligned(nbytes + self.slack_bytes, nbytes) if xp is np else _on_device(xp, nbytes)
+        self.peers = peers
+        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np and memory is None else 0  # CUDA aligns to 256 bytes
+        memory = _allocated(xp, nbytes + self.slack_bytes) if memory is None else memory
+        skipped = -memory.ctypes.data % ALIGNMENT_BYTES if xp is np else 0
+        self.bytes = memory[skipped : skipped + nbytes]
         self.nbytes = int(self.bytes.nbytes)
 
 
-def _aligned(allocated: int, nbytes: int) -> Array:
-    memory = np.empty(allocated, np.uint8)
-    skipped = -memory.ctypes.data % ALIGNMENT_BYTES
-    return memory[skipped : skipped + nbytes]
-
-
-def _on_device(xp: ArrayModule, nbytes: int) -> Array:
+def _allocated(xp: ArrayModule, nbytes: int) -> Array:
+    if xp is np:
+        return np.empty(nbytes, np.uint8)
     block = xp.cuda.Memory(max(1, nbytes))
     return xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
 
@@ -43,19 +52,20 @@ class Memory:
     def __init__(self, arena: Arena, program: WorkerProgram) -> None:
         self.xp = arena.xp
         self.worker = program.worker
+        self.program = program
         self.buffers = program.buffers
-        self._arena = arena
+        self.arena = arena
         self.views = tuple(self.raw(buffer).view(buffer.dtype).reshape(buffer.shape) for buffer in program.buffers)
 
     def raw(self, buffer: Buffer) -> Array:
         """Return a buffer's bytes."""
         start, stop = buffer.offset, buffer.offset + buffer.nbytes
-        if start < 0 or stop > self._arena.nbytes:
+        if start < 0 or stop > self.arena.nbytes:
             raise ValueError(
                 f"buffer {buffer.name} of worker {self.worker}: expected to lie within the arena's "
-                f"{self._arena.nbytes} bytes, found [{start}, {stop})"
+                f"{self.arena.nbytes} bytes, found [{start}, {stop})"
             )
-        return self._arena.bytes[start:stop]
+        return self.arena.bytes[start:stop]
 
     def part(self, buffer: int, slices: Slices) -> Array:
         """Return a view of a slice of a buffer, also of one of rank 0."""

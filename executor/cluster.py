@@ -11,7 +11,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from executor.values import indices
-from executor.waiting import WaitFor, chosen_wait, doze, host_place
+from executor.waiting import doze, host_place
 from planner.graph.ir import Tensor
 from planner.layout import Region, elements, local_shape
 
@@ -43,9 +43,9 @@ class Cluster:
         return self.comm.Get_size()
 
     @property
-    def wait(self) -> WaitFor:
-        """How this rank waits for messages of the program."""
-        return chosen_wait(self.ranks_on_host, self.cores)
+    def crowded(self) -> bool:
+        """Whether this host has more ranks than cores."""
+        return self.ranks_on_host > self.cores
 
     def meet(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arena import Arena, Memory
+from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
@@ -98,8 +98,8 @@ class Trainer:
         self.graph = part.plan.graph
         self.cluster = cluster
         self.xp = xp
-        self._make_transport = TRANSPORTS[transport]
-        self.arena = Arena(xp, part.arena_bytes)
+        self._medium = TRANSPORTS[transport]
+        self.arena = self._medium.arena(xp, part.arena_bytes, cluster.comm)
         self.worker = self._worker(part.training)
         self.reset()
 
@@ -112,7 +112,7 @@ class Trainer:
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
-            return self._make_transport(memory, self.cluster.comm, self.cluster.wait)
+            return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
         return Worker(program.own, self.arena, transport)
 

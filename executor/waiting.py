@@ -38,6 +38,6 @@ def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
     return place
 
 
-def chosen_wait(ranks: int, cores: int) -> WaitFor:
-    """Return `spin` or `doze`."""
-    return doze if ranks > cores else spin
+def wait_for(crowded: bool) -> WaitFor:
+    """Return how to wait where ranks outnumber cores, or do not."""
+    return doze if crowded else spin

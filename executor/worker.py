@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
-from executor.exchange import Action, combiner
+from executor.exchange import Action, combiner, in_order
 from executor.kernels import KERNELS, KernelCall, run
 from executor.transport import Transport
 from executor.values import Array
@@ -33,7 +33,9 @@ class Worker:
         self.transport = transport(self.memory)
         scratch_bytes = max((combined_bytes(program, call) for call in self._calls()), default=0)
         self._scratch = arena.xp.empty(scratch_bytes, np.uint8)
-        self._actions = [self._action(task) for task in program.tasks]
+        ordered = self.transport.ordered
+        self._actions = [ordered(number, self._action(task)) for number, task in enumerate(program.tasks)]
+        self._finish = self.transport.finish()
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
@@ -56,6 +58,7 @@ class Worker:
             if settle:
                 synchronize(xp)
             moments.append(time.perf_counter())
+        self._finish()
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
         return moments
@@ -69,6 +72,7 @@ class Worker:
             for look in before.get(position, ()):
                 look()
             action()
+        self._finish()
         synchronize(self.memory.xp)
 
     def _calls(self) -> Iterator[Call]:
@@ -86,7 +90,7 @@ class Worker:
             case Wait():
                 return self.transport.wait(task)
             case Compute():
-                return _in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
+                return in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
 
     def _call(self, kernel: Kernel, call: Call) -> Action:
         """Return the action of one kernel call; one that combines computes into scratch first."""
@@ -121,14 +125,3 @@ class Worker:
             found.append(self._scratch[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
             at += align(array.nbytes)
         return tuple(found)
-
-
-def _in_order(actions: list[Action]) -> Action:
-    if len(actions) == 1:
-        return actions[0]
-
-    def action() -> None:
-        for one in actions:
-            one()
-
-    return action

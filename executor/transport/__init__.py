@@ -7,6 +7,7 @@ counts the bytes that it hands to the medium at the call that does so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -14,10 +15,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from executor.arena import Memory
+from executor.arena import Arena, Memory
 from executor.exchange import Action
 from executor.transport.point_to_point import PointToPoint
-from executor.waiting import WaitFor
+from executor.transport.shared import Shared, shared_arena
+from executor.values import ArrayModule
 from planner.program.tasks import Fetch, Reduce, Send, Wait
 
 
@@ -42,6 +44,28 @@ class Transport(Protocol):
     def wait(self, task: Wait) -> Action:
         """Return the action that ends a transfer; asked for after its halves."""
 
+    def ordered(self, position: int, action: Action) -> Action:
+        """Put around a task's action what must be waited for before it, and what others must be told behind it."""
 
-TRANSPORTS: Mapping[str, Callable[[Memory, MPI.Comm, WaitFor], Transport]] = MappingProxyType({"p2p": PointToPoint})
+    def finish(self) -> Action:
+        """Return the action that ends an iteration; then this worker's arena is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
+
+    Transports are told whether ranks outnumber cores.
+    """
+
+    arena: Callable[[ArrayModule, int, MPI.Intracomm], Arena]
+    transport: Callable[[Memory, MPI.Intracomm, bool], Transport]
+
+
+TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
+    {
+        "shared": Medium(shared_arena, Shared),
+        "p2p": Medium(lambda xp, nbytes, _: Arena(xp, nbytes), PointToPoint),
+    }
+)
 """Transports by name."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Memory
-from executor.exchange import Action, arrival, copy_all, nothing, packing
+from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, unpacking
 from executor.transport.staging import HostBytes, staging
-from executor.waiting import Requests, WaitFor
+from executor.waiting import Requests, wait_for
 from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
 
 SMALLEST_TAG_LIMIT = 32767
@@ -24,11 +24,11 @@ class PointToPoint:
     order, and MPI keeps the order of messages of one pair and tag, so a repeated tag cannot confuse two of them.
     """
 
-    def __init__(self, memory: Memory, comm: MPI.Comm, wait_for: WaitFor) -> None:
+    def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
         self.sent_bytes = np.zeros(comm.Get_size(), np.int64)
         self._memory = memory
         self._comm = comm
-        self._wait_for = wait_for
+        self._wait_for = wait_for(crowded)
         self._tags = 1 + int(comm.Get_attr(MPI.TAG_UB) or SMALLEST_TAG_LIMIT)
         self._staging = staging(memory)
         self._requests: dict[int, Requests] = {}
@@ -39,7 +39,7 @@ class PointToPoint:
         """Bytes allocated beside the arena, by what they are."""
         return self._staging.outside_arena
 
-    def _hosted(self, buffer: int, messages: Sequence[Message]) -> list[tuple[int, HostBytes]]:
+    def _hosted(self, buffer: int, messages: list[Message]) -> list[tuple[int, HostBytes]]:
         """Return every message's peer and bytes in host memory."""
         host = self._staging.host(buffer)
         return [(m.peer, host[m.staging_offset : m.staging_offset + m.nbytes]) for m in messages]
@@ -50,12 +50,13 @@ class PointToPoint:
         messages = [message for message in task.messages if message.nbytes]
         if task.staging is None or not messages:
             return nothing
-        xp, comm, packed, tag = self._memory.xp, self._comm, task.staging, task.transfer % self._tags
-        copies = [pair for message in messages for pair in packing(self._memory, packed, task.buffer, message)]
+        comm, packed, tag = self._comm, task.staging, task.transfer % self._tags
+        pairs = [pair for message in messages for pair in packing(self._memory, packed, task.buffer, message)]
+        pack = copying(self._memory.xp, pairs)
         hosted = self._hosted(packed, messages)
 
         def action() -> None:
-            copy_all(xp, copies)
+            pack()
             self._staging.download(packed)
             for peer, data in hosted:
                 requests.append(comm.Isend([data, MPI.BYTE], peer, tag))
@@ -65,24 +66,33 @@ class PointToPoint:
 
     def receive(self, task: Fetch | Reduce) -> Action:
         """Return the action that posts the receives; unpacking or combining is left to `wait`."""
+        return self.post(task, arrival(self._memory, task, self.received(task)))
+
+    def received(self, task: Fetch | Reduce) -> list[Contribution]:
+        """Return what each peer contributes to a transfer, where it lies once it was received."""
+        if task.staging is None:
+            return []
+        return [
+            (message.peer, unpacking(self._memory, task.staging, task.buffer, message))
+            for message in task.messages
+            if message.nbytes
+        ]
+
+    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+        """Return the action that posts the receives; `arrived` is done by `wait` once all is there."""
         requests = self._requests.setdefault(task.transfer, [])
-        arrived = arrival(self._memory, task)
         messages = [message for message in task.messages if message.nbytes]
+        self._arrivals[task.transfer] = arrived
         if task.staging is None or not messages:
-            self._arrivals[task.transfer] = arrived
             return nothing
         comm, packed, tag = self._comm, task.staging, task.transfer % self._tags
         hosted = self._hosted(packed, messages)
+        self._arrivals[task.transfer] = in_order([lambda: self._staging.upload(packed), arrived])
 
         def action() -> None:
             self._staging.await_uploads(packed)
             requests.extend(comm.Irecv([data, MPI.BYTE], peer, tag) for peer, data in hosted)
 
-        def uploaded() -> None:
-            self._staging.upload(packed)
-            arrived()
-
-        self._arrivals[task.transfer] = uploaded
         return action
 
     def wait(self, task: Wait) -> Action:
@@ -98,3 +108,11 @@ class PointToPoint:
             arrived()
 
         return action
+
+    def ordered(self, _position: int, action: Action) -> Action:
+        """Return the action as it is: messages bring their own order."""
+        return action
+
+    def finish(self) -> Action:
+        """Do nothing: every message's transfer was waited for."""
+        return nothing

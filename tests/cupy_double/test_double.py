@@ -10,7 +10,6 @@ from executor.kernels import KERNELS
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.staging import Mirrored
 from executor.verification import Options, check_operator
-from executor.waiting import spin
 from executor.worker import Worker
 from planner.program.tasks import Buffer, Fetch, Message, Piece, Wait, WorkerProgram
 from tests import cupy_double
@@ -137,7 +136,7 @@ def received_twice(cupy):
     values = [np.arange(LENGTH, dtype=np.int32) * factor for factor in (1, -3)]
     sends = [MPI.COMM_SELF.Isend([data.view(np.uint8), MPI.BYTE], 0, tag) for tag, data in enumerate(values)]
     arena = Arena(cupy, program.arena_bytes)
-    worker = Worker(program, arena, lambda memory: PointToPoint(memory, MPI.COMM_SELF, spin))
+    worker = Worker(program, arena, lambda memory: PointToPoint(memory, MPI.COMM_SELF, False))
     try:
         worker.run()
     finally:

@@ -15,7 +15,7 @@ from executor.data import Random
 from executor.launch import job_main
 from executor.training import Trainer, lowered
 from executor.transport.point_to_point import PointToPoint
-from executor.waiting import doze, host_place, spin
+from executor.waiting import host_place, wait_for
 from executor.worker import Worker
 from planner.plans.plan_json import load_plan
 from tests.executor.programs import EACH, WORKERS, exchange
@@ -48,19 +48,19 @@ def run_exchange(ranks):
     """Every reducer and way of waiting, three iterations each; what is left, and what was sent."""
     found = {}
     for reducer in ("Sum", "Prod", "Max", "Min"):
-        for wait in (spin, doze):
+        for crowded in (False, True):
             comm = watched()
             program = exchange(ranks.rank, reducer)
             arena = Arena(np, program.arena_bytes)
             arena.bytes.fill(0xFF)
-            worker = Worker(program, arena, lambda memory, c=comm, w=wait: PointToPoint(memory, c, w))
+            worker = Worker(program, arena, lambda memory, c=comm, w=crowded: PointToPoint(memory, c, w))
             results = []
             for iteration in range(3):
                 worker.memory.views[0][...] = own(ranks.rank, iteration)
                 worker.run()
                 results.append(worker.memory.views[5].tolist())
             gathered = ranks.gather((results, comm.sends, worker.transport.sent_bytes.tolist()))
-            found[f"{reducer} {wait.__name__}"] = gathered
+            found[f"{reducer} {wait_for(crowded).__name__}"] = gathered
     print(json.dumps(found))
     return 0
 
@@ -91,7 +91,7 @@ def fail(ranks, how):
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("this rank\nhas had enough")
-    ranks.wait([ranks.comm.Irecv([np.empty(1), MPI.DOUBLE], 1)])
+    wait_for(ranks.crowded)([ranks.comm.Irecv([np.empty(1), MPI.DOUBLE], 1)])
     return 0
 
 

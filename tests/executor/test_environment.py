@@ -7,7 +7,7 @@ import pytest
 
 from executor.environment import AVX512_FLAGS, choose_blas, cpu_flags
 from executor.launch import launched, require_size, speaks_for_launcher
-from executor.waiting import chosen_wait, doze, spin
+from executor.waiting import doze, spin, wait_for
 
 
 def cpuinfo(tmp_path, *flags):
@@ -54,8 +54,8 @@ def test_importing_the_library_leaves_the_environment_alone(module):
 
 
 def test_waiting_sleeps_only_where_ranks_outnumber_cores():
-    assert chosen_wait(2, 2) is spin
-    assert chosen_wait(3, 2) is doze
+    assert wait_for(crowded=False) is spin
+    assert wait_for(crowded=True) is doze
 
 
 def test_who_started_us():

@@ -16,7 +16,7 @@ VECTOR = ("float64", "tensor")
 def worker(written, xp=np):
     here = alone(1)
     arena = Arena(xp, written.arena_bytes)
-    return Worker(written, arena, lambda memory: PointToPoint(memory, here.comm, here.wait))
+    return Worker(written, arena, lambda memory: PointToPoint(memory, here.comm, here.crowded))
 
 
 def set_to(made, number, values):

@@ -1,0 +1,103 @@
+"""Memory that processes of one machine map together: anonymous files, opened by way of /proc.
+
+Such a file has no name and takes no room in /dev/shm, which is often small in containers; it is gone with the last
+process that maps it, however that ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where other processes find a block; device and inode tell it from whatever else has its number."""
+
+    process: int
+    descriptor: int
+    nbytes: int
+    device: int
+    inode: int
+
+
+class Block:
+    """Zeroed bytes of this process that others may map until it is closed; what is mapped stays."""
+
+    def __init__(self, nbytes: int) -> None:
+        descriptor = os.memfd_create("ranks")
+        os.ftruncate(descriptor, max(1, nbytes))
+        status = os.fstat(descriptor)
+        self.address = Address(os.getpid(), descriptor, nbytes, status.st_dev, status.st_ino)
+        self.bytes = _mapped(descriptor, nbytes)
+
+    def close(self) -> None:
+        """Let nobody else map the block."""
+        os.close(self.address.descriptor)
+
+
+def opened(address: Address) -> Bytes:
+    """Map another process's block; raises OSError where the system does not let this process."""
+    path = f"/proc/{address.process}/fd/{address.descriptor}"
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != (address.device, address.inode):
+            raise OSError(f"{path}: expected another process's memory, found another file")
+        return _mapped(descriptor, address.nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(descriptor: int, nbytes: int) -> Bytes:
+    return np.frombuffer(mmap.mmap(descriptor, max(1, nbytes)), np.uint8, nbytes)
+
+
+def neighbours(comm: MPI.Intracomm) -> tuple[int, ...]:
+    """Return the ranks on this rank's host, itself among them, ascending (collective)."""
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    found: tuple[int, ...] = tuple(sorted(host.allgather(comm.Get_rank())))
+    host.Free()
+    return found
+
+
+def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple[Bytes, Mapping[int, Bytes]]:
+    """Make a block of this rank; return its bytes and those of the other `ranks` of its host (collective).
+
+    Raises OSError where a block cannot be mapped.
+    """
+    block = Block(nbytes)
+    addresses: list[Address] = comm.allgather(block.address)
+    me = comm.Get_rank()
+    others = {rank: opened(addresses[rank]) for rank in ranks if rank != me}
+    comm.Barrier()
+    block.close()
+    return block.bytes, others
+
+
+def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
+    """Say why some rank cannot map the memory of another one of its host; None where all can (collective)."""
+    block, found = None, None
+    try:
+        block = Block(1)
+    except (AttributeError, OSError) as error:
+        found = str(error)
+    addresses = comm.allgather(None if block is None else block.address)
+    try:
+        for rank in ranks:
+            if addresses[rank] is not None:
+                opened(addresses[rank])
+    except OSError as error:
+        found = str(error)
+    reasons = comm.allgather(found)
+    if block is not None:
+        block.close()
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,0 +1,176 @@
+"""The transport of ranks that map each other's arenas: who needs pieces copies or sums them right where they lie.
+
+Nothing is packed and nobody is called: the ranks' counters (`executor/progress.py`) say when pieces are there, and when
+they may be overwritten. Messages to and from ranks of other hosts go the way of `PointToPoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from mpi4py import MPI
+
+from executor.arena import Arena, Memory
+from executor.exchange import Action, Pair, arrival, in_order, nothing
+from executor.progress import Progress
+from executor.shared_memory import exchanged, neighbours
+from executor.transport.order import Finished, announcements, waits
+from executor.transport.point_to_point import PointToPoint
+from executor.values import Array, ArrayModule
+from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a piece lies in its owner's arena."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+Places = dict[int, tuple[Place, ...]]
+"""The pieces of one worker's messages to another, by transfer."""
+
+
+def shared_arena(_xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
+    """Make an arena that the ranks of this host map, and map theirs (collective)."""
+    own, others = exchanged(comm, neighbours(comm), nbytes)
+    return Arena(np, nbytes, own, others)
+
+
+class Shared:
+    """Reads out of the arenas of this host's ranks; made by all ranks together (collective)."""
+
+    def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
+        self._memory = memory
+        self._peers = memory.arena.peers
+        self._far = PointToPoint(memory, comm, crowded)
+        self.sent_bytes = self._far.sent_bytes
+        tasks = memory.program.tasks
+        mixed = any(not self._near(m.peer) for task in tasks if isinstance(task, Send) for m in task.messages)
+        here = sorted({comm.Get_rank(), *self._peers})
+        # Nothing may be left unsaid while this rank waits for another host; messages move only while somebody looks.
+        self._progress = Progress(comm, here, crowded, comm.Iprobe if mixed else None)
+        self._places: Sequence[Places] = comm.alltoall([self._placed(rank) for rank in range(comm.Get_size())])
+        self._waits = waits(memory.program, self._near)
+        self._announced = announcements(tasks, _wanted(comm, self._waits), at_once=mixed)
+        self._base = 0
+
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
+        return self._far.outside_arena
+
+    def send(self, task: Send) -> Action:
+        """Return the action that counts what others may read, and sends what they cannot."""
+        counts = np.zeros_like(self.sent_bytes)
+        for message in task.messages:
+            if self._near(message.peer):
+                counts[message.peer] += message.nbytes
+        far = self._far.send(replace(task, messages=self._distant(task.messages)))
+
+        def action() -> None:
+            np.add(self.sent_bytes, counts, out=self.sent_bytes)
+            far()
+
+        return action if counts.any() else far
+
+    def receive(self, task: Fetch | Reduce) -> Action:
+        """Return the action that posts the receives from other hosts."""
+        distant = replace(task, messages=self._distant(task.messages))
+        received = [(m.peer, self._readable(task, m)) for m in task.messages if m.nbytes and self._near(m.peer)]
+        return self._far.post(distant, arrival(self._memory, task, received + self._far.received(distant)))
+
+    def wait(self, task: Wait) -> Action:
+        """Return the action that completes what other hosts send, and copies or combines the pieces."""
+        return self._far.wait(task)
+
+    def ordered(self, position: int, action: Action) -> Action:
+        """Put what must be waited for before a task's action, and behind it what others must be told."""
+        actions = [self._waiting(position), action, self._announcing(position)]
+        return in_order([one for one in actions if one is not nothing])
+
+    def finish(self) -> Action:
+        """Return the action that ends an iteration: once nobody reads this worker's arena any more."""
+        tasks = len(self._memory.program.tasks)
+        waiting = self._waiting(tasks)
+
+        def action() -> None:
+            waiting()
+            self._base += tasks
+
+        return action
+
+    def _near(self, peer: int) -> bool:
+        return peer in self._peers
+
+    def _distant(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return tuple(message for message in messages if not self._near(message.peer))
+
+    def _waiting(self, position: int) -> Action:
+        finished = tuple(self._waits[position].items())
+        if not finished:
+            return nothing
+        progress = self._progress
+
+        def action() -> None:
+            for rank, tasks in finished:
+                if not progress.reached(rank, self._base + tasks):
+                    progress.raise_to(self._base + position)  # others may wait for what was to be announced later
+                    progress.wait(rank, self._base + tasks)
+
+        return action
+
+    def _announcing(self, position: int) -> Action:
+        if position not in self._announced:
+            return nothing
+        progress, woken = self._progress, self._progress.wakes(self._announced[position])
+        return lambda: progress.raise_to(self._base + position + 1, woken)
+
+    def _placed(self, rank: int) -> Places:
+        """Say where what a rank may read of this worker's arena lies."""
+        if not self._near(rank):
+            return {}
+        return {
+            task.transfer: tuple(self._place(task.buffer, message))
+            for task in self._memory.program.tasks
+            if isinstance(task, Send)
+            for message in task.messages
+            if message.peer == rank
+        }
+
+    def _place(self, buffer: int, message: Message) -> list[Place]:
+        views = [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
+        start = self._memory.arena.bytes.ctypes.data
+        return [Place(view.ctypes.data - start, view.shape, view.strides) for view in views]
+
+    def _readable(self, task: Fetch | Reduce, message: Message) -> list[Pair]:
+        """Return the copies of a message's pieces right out of the peer's arena."""
+        targets = [self._memory.part(task.buffer, piece.target_slices) for piece in message.pieces]
+        sources = [self._source(message.peer, task, place) for place in self._places[message.peer][task.transfer]]
+        if [target.shape for target in targets] != [source.shape for source in sources]:
+            raise ValueError(
+                f"transfer {task.transfer} from worker {message.peer}: expected its pieces to be those of worker "
+                f"{self._memory.worker}, found others"
+            )
+        return list(zip(targets, sources, strict=True))
+
+    def _source(self, peer: int, task: Fetch | Reduce, place: Place) -> Array:
+        dtype = self._memory.views[task.buffer].dtype
+        return np.ndarray(place.shape, dtype, self._peers[peer], place.offset, place.strides)
+
+
+def _wanted(comm: MPI.Intracomm, waited: Sequence[Finished]) -> dict[int, list[int]]:
+    """Return, by how many tasks this worker has then finished, who waits for it (collective)."""
+    asked: list[list[int]] = [[] for _ in range(comm.Get_size())]
+    for finished in waited:
+        for peer, tasks in finished.items():
+            asked[peer].append(tasks)
+    wanted: dict[int, list[int]] = {}
+    for rank, counts in enumerate(comm.alltoall(asked)):
+        for tasks in counts:
+            wanted.setdefault(tasks, []).append(rank)
+    return wanted
