@@ -82,7 +82,7 @@ def local(memory: Memory, buffer: int, copied: Iterable[LocalCopy]) -> list[Pair
 
 
 def copying(xp: ArrayModule, pairs: list[Pair]) -> Action:
-    """Return the action that copies every source to its target, on a GPU in one launch, so none may be another's target."""
+    """Return the action that copies every source to its target: on a GPU all at once, so no source is a target."""
     if xp is not np:
         return MultiFetch(xp, copies(pairs))
 

@@ -13,7 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Arena, Memory
-from executor.exchange import Action, Pair, arrival, in_order, nothing
+from executor.exchange import Action, arrival, in_order, nothing
+from executor.multifetch import Pair
 from executor.progress import Progress
 from executor.shared_memory import exchanged, neighbours
 from executor.transport.order import Finished, announcements, waits
