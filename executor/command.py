@@ -25,7 +25,7 @@ from executor.job import Findings, Job, Request, classification
 from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Programs, lowered
-from executor.transport import TRANSPORTS
+from executor.transport.choice import CHOICES, TransportError, chosen, described
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
@@ -42,7 +42,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
-@click.option("--transport", type=click.Choice(tuple(TRANSPORTS)), default="p2p")
+@click.option("--transport", type=click.Choice(CHOICES), default="auto", help="auto: shared within a host.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
 @click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
@@ -71,9 +71,9 @@ class Execution:
         xp = agreed(self.ranks, self._array_module)
         plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
         data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
-        request = self._request(xp)
+        request = self._request(xp, agreed(self.ranks, lambda: self._transport(xp)))
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
-        settings = self._settings(xp, threads)
+        settings = self._settings(xp, threads, request.transport)
         reports: list[Report] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
@@ -127,23 +127,35 @@ class Execution:
             raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
         return data
 
+    def _transport(self, xp: ModuleType) -> str:
+        try:
+            return chosen(self.options["transport"], xp, self.ranks.comm)
+        except TransportError as error:
+            raise click.UsageError(str(error)) from error
+
     def _lowered(self, plan: Plan) -> Programs:
         return lowered(plan, self.options["prefetch"], self.options["evaluate"])
 
-    def _request(self, xp: ModuleType) -> Request:
+    def _request(self, xp: ModuleType, transport: str) -> Request:
         return Request(
             steps=self.options["steps"],
             xp=xp,
-            transport=self.options["transport"],
+            transport=transport,
             evaluate=self.options["evaluate"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
             measure_memory=self.options["memory"],
         )
 
-    def _settings(self, xp: ModuleType, threads: int) -> dict[str, Setting]:
-        chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch", "data")}
-        return {"backend": xp.__name__, **chosen, "threads": threads, "hardware": hardware(xp, self.ranks)}
+    def _settings(self, xp: ModuleType, threads: int, transport: str) -> dict[str, Setting]:
+        return {
+            "backend": xp.__name__,
+            "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
+            "prefetch": self.options["prefetch"],
+            "data": self.options["data"],
+            "threads": threads,
+            "hardware": hardware(xp, self.ranks),
+        }
 
     def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:
         """Print and write the last report (rank 0); those before it are written again with it."""
