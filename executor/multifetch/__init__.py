@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from executor.multifetch.moves import Move, Pair, copies, reduction
+from executor.multifetch.moves import Move, Pair, address, copies, reduction
 from executor.multifetch.table import tables
 from executor.values import ArrayModule
 
-__all__ = ["SOURCE", "Move", "MultiFetch", "Pair", "copies", "reduction"]
+__all__ = ["SOURCE", "Move", "MultiFetch", "Pair", "address", "copies", "reduction"]
 
 SOURCE = Path(__file__).with_name("multifetch.cu")
 OPTIONS = ("--std=c++17",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +20,9 @@ HostBytes = NDArray[np.uint8]
 class Staging(Protocol):
     """Host bytes of a staging buffer, given by its number, and the copies between them and the buffer."""
 
-    outside_arena: Mapping[str, int]
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
 
     def host(self, buffer: int) -> HostBytes:
         """Return the bytes that MPI may read and write."""
@@ -37,7 +41,7 @@ class InArena:
     """Staging in an arena that is host memory: nothing to copy."""
 
     def __init__(self, memory: Memory) -> None:
-        self.outside_arena: Mapping[str, int] = {}
+        self.outside_arena: Mapping[str, int] = MappingProxyType({})
         self._memory = memory
 
     def host(self, buffer: int) -> HostBytes:
@@ -67,12 +71,17 @@ class Mirrored:
         self._memory = memory
         self._staged = {n: (b.offset, b.offset + b.nbytes) for n, b in enumerate(memory.buffers) if b.kind == "staging"}
         self._runs = normalise(self._staged.values())
-        nbytes = sum(stop - start for start, stop in self._runs)
-        block: Any = memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
-        self._mirror = np.frombuffer(block, np.uint8, nbytes)
         self._uploads: dict[int, Any] = {}
         self._overlapping: dict[int, tuple[int, ...]] = {}
-        self.outside_arena: Mapping[str, int] = {"host copy of staging": nbytes} if nbytes else {}
+        self.outside_arena: dict[str, int] = {}
+
+    @cached_property
+    def _mirror(self) -> HostBytes:
+        """The mirror, allocated when it is first asked for."""
+        nbytes = sum(stop - start for start, stop in self._runs)
+        block: Any = self._memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
+        self.outside_arena["host copy of staging"] = nbytes
+        return np.frombuffer(block, np.uint8, nbytes)
 
     def _device(self, buffer: int) -> Array:
         return self._memory.raw(self._memory.buffers[buffer])

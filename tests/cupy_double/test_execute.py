@@ -1,5 +1,7 @@
 """The command on the strict double: two ranks, each with an arena that NumPy cannot reach."""
 
+from functools import cache
+
 import pytest
 
 from planner.models import build
@@ -15,6 +17,10 @@ MODELS = {
     "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
 }
 STEPS = 2
+DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
+
+
+RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc")}
 
 
 @pytest.fixture(scope="module")
@@ -25,26 +31,45 @@ def executed(tmp_path_factory):
         model, options = MODELS[path.name]
         search(build(model, **options), SearchOptions(ways=(2,))).save(path)
 
-    def run(backend):
-        written = folder / f"{backend}.json"
-        options = ("--backend", backend, "--steps", STEPS, "--check", "--json", written)
-        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment={"PYTHONPATH": str(cupy_double.PACKAGE)})
+    @cache
+    def run(name):
+        backend, transport = RUNS[name]
+        written = folder / f"{name}.json"
+        options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
+        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment=DOUBLE)
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}
 
-    return {backend: run(backend) for backend in ("numpy", "cupy")}
+    return run
 
 
+@pytest.mark.parametrize("transport", ["p2p", "ipc"])
 @pytest.mark.parametrize("model", MODELS)
-def test_two_ranks_do_on_the_double_what_one_does(executed, model):
-    report = executed["cupy"][model]
+def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
+    report = executed(transport)[model]
     assert "strict double" in report.hardware
+    assert report.settings["transport"] == transport
     assert report.check.passed
     assert report.bytes == report.planned_bytes
     assert report.arena_bytes == report.planned_arena_bytes
 
 
+@pytest.mark.parametrize("transport", ["p2p", "ipc"])
 @pytest.mark.parametrize("model", MODELS)
-def test_and_bitwise_what_numpy_does(executed, model):
-    assert executed["cupy"][model].losses == executed["numpy"][model].losses
+def test_and_bitwise_what_numpy_does(executed, model, transport):
+    assert executed(transport)[model].losses == executed("numpy")[model].losses
+
+
+def test_only_messages_through_the_host_take_memory_there(executed):
+    outside = {name: executed(name)["mlp"].outside_arena for name in ("p2p", "ipc")}
+    assert outside["p2p"]["host copy of staging"] > 0
+    assert "host copy of staging" not in outside["ipc"]
+
+
+def test_ipc_is_for_gpus(tmp_path):
+    path = tmp_path / "plan"
+    search(build("mlp-2-32", batch=16), SearchOptions(ways=(2,))).save(path)
+    done = Ranks()(2, "-m", "executor.cli", path, "--backend", "numpy", "--transport", "ipc")
+    assert done.returncode == 2
+    assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport p2p" in done.stderr

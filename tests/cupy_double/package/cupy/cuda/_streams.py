@@ -1,8 +1,12 @@
 """Streams and events of the double, apart from the rest of `cupy.cuda` because arrays need them."""
 
+import weakref
+
 from cupy import _memory, _names
 
 _CURRENT = []
+EVENTS = weakref.WeakValueDictionary()
+"""Events by address."""
 
 
 def current():
@@ -45,6 +49,9 @@ class Event:
         if interprocess and not disable_timing:
             raise ValueError("cudaErrorInvalidValue: an event of several processes cannot keep time")
         self._copies = []
+        self._interprocess = interprocess
+        self.ptr = id(self)
+        EVENTS[self.ptr] = self
 
     def record(self, stream=None):
         self._copies = list((stream or current())._queue.copies)

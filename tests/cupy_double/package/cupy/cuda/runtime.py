@@ -4,8 +4,12 @@ import os
 import struct
 
 from cupy import _memory, _names
+from cupy.cuda import _streams
 
 HANDLE_BYTES = 64
+OPENED = []
+"""Events of other processes; the double's kernels have run when their call returns, so nothing waits for them."""
+
 cudaIpcMemLazyEnablePeerAccess = 1  # noqa: N816  # CUDA's name
 
 
@@ -52,6 +56,28 @@ def ipcOpenMemHandle(handle, flags=cudaIpcMemLazyEnablePeerAccess):
 @_names.checked_function("cupy.cuda.runtime")
 def ipcCloseMemHandle(devPtr):
     _memory.BLOCKS.pop(devPtr).free()
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcGetEventHandle(event):
+    if not _streams.EVENTS[event]._interprocess:
+        raise RuntimeError("cudaErrorInvalidResourceHandle: the event is not for several processes")
+    return struct.pack("qq", os.getpid(), event).ljust(HANDLE_BYTES, b"\0")
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcOpenEventHandle(handle):
+    process, event = struct.unpack_from("qq", handle)
+    if process == os.getpid():
+        raise RuntimeError("cudaErrorInvalidContext: a handle cannot be opened in the process that exported it")
+    OPENED.append((process, event))
+    return -len(OPENED)
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def streamWaitEvent(stream, event, flags=0):
+    if event not in _streams.EVENTS and not 0 <= -event - 1 < len(OPENED):
+        raise RuntimeError("cudaErrorInvalidResourceHandle: not an event")
 
 
 def __getattr__(name):
