@@ -72,6 +72,17 @@ def unpacking(memory: Memory, staging: int, buffer: int, message: Message) -> li
     return list(zip(targets, staged(memory, staging, buffer, message, (t.shape for t in targets)), strict=True))
 
 
+def staged_contributions(memory: Memory, task: Fetch | Reduce) -> list[Contribution]:
+    """Return what each peer contributes to a transfer, where it lies in staging once it was received."""
+    if task.staging is None:
+        return []
+    return [
+        (message.peer, unpacking(memory, task.staging, task.buffer, message))
+        for message in task.messages
+        if message.nbytes
+    ]
+
+
 def local(memory: Memory, buffer: int, copied: Iterable[LocalCopy]) -> list[Pair]:
     """Return the copies from this worker's own buffers."""
     return [

@@ -11,6 +11,7 @@ from executor.progress import ORDERED
 from executor.shared_memory import neighbours, obstacle
 from executor.transport import TRANSPORTS
 from executor.transport.ipc import obstacle as ipc_obstacle
+from executor.transport.nccl import nccl_of
 from executor.values import ArrayModule
 
 UNORDERED = "expected an x86-64 processor, which keeps the order of stores"
@@ -25,12 +26,12 @@ def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     """Return the name of the transport that a job uses (collective).
 
     "auto" is "shared" where some ranks share a host and can map each other's memory, else "p2p". Raises TransportError
-    on every rank where "shared" or "ipc" is asked for and cannot be.
+    on every rank where another is asked for and cannot be.
     """
     if asked == "p2p":
         return asked
     here = neighbours(comm)
-    reason = _why_not_ipc(xp, comm) if asked == "ipc" else _why_not_shared(xp, comm, here)
+    reason = _why_not_device(asked, xp, comm) if asked in ("ipc", "nccl") else _why_not_shared(xp, comm, here)
     if asked == "auto":
         together = comm.allreduce(len(here), MPI.MAX) > 1
         return "shared" if together and reason is None else "p2p"
@@ -41,7 +42,8 @@ def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
 
 def described(name: str, ranks: int, ranks_on_host: int) -> str:
     """Say which transports carry a job's messages."""
-    return f"{name}, p2p between hosts" if name in ("shared", "ipc") and ranks_on_host < ranks else name
+    far = {"shared": ", p2p between hosts", "ipc": ", nccl or p2p between hosts"}
+    return name + far.get(name, "") if ranks_on_host < ranks else name
 
 
 def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...]) -> str | None:
@@ -53,13 +55,15 @@ def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...])
     return _first(comm.allgather(found)) or obstacle(comm, here)
 
 
-def _why_not_ipc(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+def _why_not_device(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
     found = None
     if xp is np:
         found = "expected arrays of CuPy, found numpy"
-    elif not ORDERED:
+    elif asked == "nccl" and not nccl_of(xp).available:
+        found = "CuPy finds no NCCL: pip install nvidia-nccl-cu12 (or -cu13)"
+    elif asked == "ipc" and not ORDERED:
         found = UNORDERED
-    return _first(comm.allgather(found)) or ipc_obstacle(xp, comm)
+    return _first(comm.allgather(found)) or (ipc_obstacle(xp, comm) if asked == "ipc" else None)
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:

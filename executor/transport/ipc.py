@@ -17,6 +17,8 @@ from mpi4py import MPI
 
 from executor.arena import Arena, Memory
 from executor.shared_memory import neighbours
+from executor.transport.nccl import Nccl, nccl_of
+from executor.transport.point_to_point import PointToPoint
 from executor.transport.shared import Shared
 from executor.values import Array, ArrayModule
 
@@ -42,8 +44,11 @@ def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
 
 
 def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
-    """Return the transport of a worker whose arena `ipc_arena` made (collective)."""
-    return Shared(memory, comm, crowded, fence=Events(memory.xp, comm, _others(comm)))
+    """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if it is there, between hosts (collective)."""
+    others = _others(comm)
+    several_hosts = comm.allreduce(len(others) + 1, MPI.MIN) < comm.Get_size()
+    far = Nccl if several_hosts and comm.allreduce(nccl_of(memory.xp).available, MPI.LAND) else PointToPoint
+    return Shared(memory, comm, crowded, Events(memory.xp, comm, others), far)
 
 
 def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Memory
-from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, unpacking
+from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
 from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, wait_for
 from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
@@ -70,13 +70,7 @@ class PointToPoint:
 
     def received(self, task: Fetch | Reduce) -> list[Contribution]:
         """Return what each peer contributes to a transfer, where it lies once it was received."""
-        if task.staging is None:
-            return []
-        return [
-            (message.peer, unpacking(self._memory, task.staging, task.buffer, message))
-            for message in task.messages
-            if message.nbytes
-        ]
+        return staged_contributions(self._memory, task)
 
     def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
         """Return the action that posts the receives; `arrived` is done by `wait` once all is there."""

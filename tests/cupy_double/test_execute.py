@@ -1,5 +1,6 @@
 """The command on the strict double: two ranks, each with an arena that NumPy cannot reach."""
 
+import random
 from functools import cache
 
 import pytest
@@ -8,6 +9,8 @@ from planner.models import build
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from tests import cupy_double
+from tests.cross.cases import graph
+from tests.cross.random_plans import random_plan
 from tests.executor.conftest import Ranks
 
 pytestmark = pytest.mark.mpi
@@ -20,7 +23,7 @@ STEPS = 2
 DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
 
 
-RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc")}
+RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc"), "nccl": ("cupy", "nccl")}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def executed(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ipc"])
+@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl"])
 @pytest.mark.parametrize("model", MODELS)
 def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
     report = executed(transport)[model]
@@ -55,16 +58,15 @@ def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
     assert report.arena_bytes == report.planned_arena_bytes
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ipc"])
+@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl"])
 @pytest.mark.parametrize("model", MODELS)
 def test_and_bitwise_what_numpy_does(executed, model, transport):
     assert executed(transport)[model].losses == executed("numpy")[model].losses
 
 
 def test_only_messages_through_the_host_take_memory_there(executed):
-    outside = {name: executed(name)["mlp"].outside_arena for name in ("p2p", "ipc")}
-    assert outside["p2p"]["host copy of staging"] > 0
-    assert "host copy of staging" not in outside["ipc"]
+    outside = {name: {entry.what for entry in executed(name)["mlp"].outside_arena} for name in ("p2p", "ipc")}
+    assert outside["p2p"] - outside["ipc"] == {"host copy of staging"}
 
 
 def test_ipc_is_for_gpus(tmp_path):
@@ -73,3 +75,20 @@ def test_ipc_is_for_gpus(tmp_path):
     done = Ranks()(2, "-m", "executor.cli", path, "--backend", "numpy", "--transport", "ipc")
     assert done.returncode == 2
     assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport p2p" in done.stderr
+
+
+def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
+    path, losses = tmp_path / "plan", []
+    random_plan(graph("cnn", "float32", "sgd"), (2, 2), random.Random(3)).save(path)
+    for module, *options in (
+        ("executor.cli", "--backend", "numpy"),
+        ("tests.cupy_double.two_hosts", "--transport", "ipc"),
+    ):
+        written = tmp_path / f"{module}.json"
+        done = Ranks()(4, "-m", module, path, *options, "--steps", STEPS, "--json", written, environment=DOUBLE)
+        assert done.stderr == ""
+        assert done.returncode == 0
+        (report,) = read_reports(written)
+        assert report.bytes == report.planned_bytes
+        losses.append(report.losses)
+    assert losses[0] == losses[1]
