@@ -94,6 +94,8 @@ def local(memory: Memory, buffer: int, copied: Iterable[LocalCopy]) -> list[Pair
 
 def copying(xp: ArrayModule, pairs: list[Pair]) -> Action:
     """Return the action that copies every source to its target: on a GPU all at once, so no source is a target."""
+    if not pairs:
+        return nothing
     if xp is not np:
         return MultiFetch(xp, copies(pairs))
 
@@ -129,6 +131,8 @@ def _reduction(memory: Memory, task: Reduce, contributions: list[Contribution]) 
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
     whole = memory.views[task.buffer]
     pairs = [pair for _, found in contributions for pair in found]
+    if not whole.size:
+        return nothing
     if memory.xp is not np:
         return MultiFetch(memory.xp, reduction(whole, pairs, task.reducer))
     combine, start = combiner(np, task.reducer), identity(task.reducer, whole.dtype)

@@ -44,7 +44,7 @@ def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
 
 
 def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
-    """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if it is there, between hosts (collective)."""
+    """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if there, between hosts (collective)."""
     others = _others(comm)
     several_hosts = comm.allreduce(len(others) + 1, MPI.MIN) < comm.Get_size()
     far = Nccl if several_hosts and comm.allreduce(nccl_of(memory.xp).available, MPI.LAND) else PointToPoint

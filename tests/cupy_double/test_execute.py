@@ -1,4 +1,4 @@
-"""The command on the strict double: two ranks, each with an arena that NumPy cannot reach."""
+"""The command on the strict double, two ranks each with an arena that NumPy cannot reach; and on a GPU where one is."""
 
 import random
 from functools import cache
@@ -23,6 +23,10 @@ STEPS = 2
 DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
 
 
+GPU = pytest.mark.gpu
+TRANSPORTS = ["p2p", "ipc", "nccl", pytest.param("gpu p2p", marks=GPU), pytest.param("gpu ipc", marks=GPU)]
+"""Of a GPU two ranks share it, which NCCL refuses."""
+
 RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc"), "nccl": ("cupy", "nccl")}
 
 
@@ -36,10 +40,10 @@ def executed(tmp_path_factory):
 
     @cache
     def run(name):
-        backend, transport = RUNS[name]
+        backend, transport = RUNS[name.removeprefix("gpu ")]
         written = folder / f"{name}.json"
         options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
-        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment=DOUBLE)
+        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment={} if "gpu" in name else DOUBLE)
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}
@@ -47,12 +51,12 @@ def executed(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
     report = executed(transport)[model]
-    assert "strict double" in report.hardware
-    assert report.settings["transport"] == transport
+    assert ("strict double" in report.hardware) == ("gpu" not in transport)
+    assert report.settings["transport"] == transport.removeprefix("gpu ")
     assert report.check.passed
     assert report.bytes == report.planned_bytes
     assert report.arena_bytes == report.planned_arena_bytes

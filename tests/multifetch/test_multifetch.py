@@ -181,6 +181,31 @@ def test_the_tables_are_laid_out_as_the_source_says():
     assert (SEGMENT.itemsize, TERM.itemsize) == (104, 56)
 
 
+DEVICES = ["double", pytest.param("cupy", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("xp", DEVICES, indirect=True)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_boxes_on_a_device(xp, dtype):
+    generator = np.random.default_rng(5)
+    for reducer in ("Sum", "Prod", "Max", "Min"):
+        shape = (5, 40, 9)
+        whole, target, source = (numbers(generator, shape, dtype) for _ in range(3))
+        places = [box(generator, shape) for _ in range(5)]
+        parts = [numbers(generator, whole[place].shape, dtype) for place in places]
+        expected = np.full(shape, _identity(reducer, dtype), DTYPES[dtype])
+        with np.errstate(all="ignore"):
+            for place, part in zip(places, parts, strict=True):
+                expected[place] = REDUCERS[reducer].numpy(expected[place], part)
+        there, copied, copy = (xp.asarray(array) for array in (whole, target, source))
+        pairs = [(there[place], xp.asarray(part)) for place, part in zip(places, parts, strict=True)]
+        inner = (slice(1, 4), slice(0, 40, 3), slice(2, 9))
+        MultiFetch(xp, [*reduction(there, pairs, reducer), *copies([(copied[inner], copy[inner])])])()
+        target[inner] = source[inner]
+        assert np.array_equal(there.get(), expected, equal_nan=dtype != "int32")
+        assert copied.get().tobytes() == target.tobytes()
+
+
 def test_one_launch_on_the_double(cupy):
     sources = [cupy.asarray(np.arange(6, dtype=np.float32) + start) for start in (0, 10)]
     target, total = cupy.zeros((2, 6), np.float32), cupy.zeros(6, np.float32)
