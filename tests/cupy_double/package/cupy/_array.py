@@ -64,6 +64,12 @@ def function(what, name, numpys):
             _memory.LAUNCHES[name] += 1
         if name in HOLDERS and isinstance(args[0], np.ndarray):
             return fresh(numpys(*args, **kwargs))
+        if name == "copyto":
+            host = [unwrapped(value) for value in args]
+            _streams.current()._submit(lambda: numpys(*host, **{k: unwrapped(v) for k, v in kwargs.items()}))
+            return None
+        if name not in VIEWS:
+            _streams.current()._drain()
         result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
         if name.startswith("empty"):
             result.reshape(-1).view(np.uint8).fill(_memory.POISON)
@@ -101,14 +107,25 @@ class ufunc:  # noqa: N801  # CuPy's name
         if not all(isinstance(value, (np.ndarray, *SCALARS)) for value in inputs):
             raise TypeError(f"Unsupported type among {[type(value) for value in inputs]}")
         _memory.LAUNCHES[self.__name__] += 1
-        computed = self._numpy(*inputs, **_without(kwargs, "out"))
-        if "dtype" not in kwargs:
-            self._require_loop(inputs, computed)
         out = args[self._numpy.nin] if len(args) > self._numpy.nin else kwargs.get("out")
         if out is None:
+            _streams.current()._drain()
+            computed = self._computed(inputs, kwargs)
             return fresh(computed) if not isinstance(computed, tuple) else tuple(map(fresh, computed))
-        self._numpy(*inputs, **{**kwargs, "out": unwrapped(out)})
+        host = unwrapped(out)
+
+        def work():
+            self._computed(inputs, _without(kwargs, "out"))
+            self._numpy(*inputs, **{**kwargs, "out": host})
+
+        _streams.current()._submit(work)
         return out
+
+    def _computed(self, inputs, kwargs):
+        computed = self._numpy(*inputs, **kwargs)
+        if "dtype" not in kwargs:
+            self._require_loop(inputs, computed)
+        return computed
 
     def _require_loop(self, inputs, computed):
         """Raise TypeError unless the first of CuPy's loops that takes the inputs gives NumPy's result dtype."""
@@ -127,6 +144,7 @@ class ufunc:  # noqa: N801  # CuPy's name
     def _reducing(self, method):
         def call(*args, **kwargs):
             _memory.LAUNCHES[f"{self.__name__}.{method}"] += 1
+            _streams.current()._drain()
             numpys = getattr(self._numpy, method)
             result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
             return _kept(result, args, kwargs) if result is not None else None
@@ -170,6 +188,7 @@ class ndarray:  # noqa: N801  # CuPy's name
             _names.require_arguments(f"cupy.ndarray.{name}", found, args, kwargs)
             if name not in VIEWS:
                 _memory.LAUNCHES[name] += 1
+                _streams.current()._drain()
             numpys = getattr(self._host, name)
             result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
             return _kept(result, args, kwargs)
@@ -195,6 +214,7 @@ class ndarray:  # noqa: N801  # CuPy's name
             raise TypeError("out: expected an array of the host of equal shape and dtype")
         if not out.flags.c_contiguous:
             raise RuntimeError("`out` cannot be specified when copying to non-contiguous ndarray")
+        stream._drain()
         stream._queue.add(out, self._host.copy())
         if blocking:
             stream.synchronize()
@@ -209,8 +229,10 @@ class ndarray:  # noqa: N801  # CuPy's name
             raise TypeError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
         if not self._host.flags.c_contiguous:
             raise RuntimeError("Cannot set to non-contiguous array")
-        self._host[...] = arr
-        (stream or _streams.current())._queue.add(np.ascontiguousarray(arr))
+        stream, values = stream or _streams.current(), np.ascontiguousarray(arr)
+        given = values.copy()
+        stream._submit(lambda: self._host.__setitem__(..., given))
+        stream._queue.add(values)
 
     def __array__(self, *_args, **_kwargs):
         raise TypeError(REFUSED)
@@ -224,12 +246,19 @@ class ndarray:  # noqa: N801  # CuPy's name
         return elementwise(found.__name__)(*inputs, **kwargs)
 
     def __getitem__(self, index):
+        if any(isinstance(part, ndarray) for part in (index if isinstance(index, tuple) else (index,))):
+            _streams.current()._drain()
         return _kept(self._host[_index(index)], (), {})
 
     def __setitem__(self, index, value):
         _memory.LAUNCHES["setitem"] += 1
-        _require_distinct(self._host, _index(index))
-        self._host[_index(index)] = unwrapped(value)
+        places, values = _index(index), unwrapped(value)
+
+        def work():
+            _require_distinct(self._host, places)
+            self._host[places] = values
+
+        _streams.current()._submit(work)
 
     def __len__(self):
         return len(self._host)
@@ -250,6 +279,7 @@ class ndarray:  # noqa: N801  # CuPy's name
         return float(self.get())
 
     def __matmul__(self, other):
+        _streams.current()._drain()
         return fresh(self._host @ unwrapped(other))
 
     def __str__(self):

@@ -1,6 +1,7 @@
 """Kernels in CUDA's C++: the double runs a Python function registered under the kernel's name instead."""
 
 from cupy import _memory, _names
+from cupy.cuda import _streams
 
 KERNELS = {}
 """What stands for a kernel, by its name: called with grid, block and the kernel's arguments."""
@@ -13,7 +14,7 @@ class RawKernel:
 
     def __call__(self, grid, block, args, *, shared_mem=0):
         _memory.LAUNCHES[self._name] += 1
-        KERNELS[self._name](grid, block, args)
+        _streams.current()._submit(lambda: KERNELS[self._name](grid, block, args))
 
 
 @_names.checked("cupy.RawModule")

@@ -3,6 +3,7 @@
 from mpi4py import MPI
 
 from cupy import _memory, _names
+from cupy.cuda import _streams
 
 available = True
 NAME = tuple(range(128))
@@ -25,7 +26,9 @@ def groupEnd():
 
 
 def _complete(calls):
-    MPI.Request.Waitall([call() for call in calls])
+    for stream, _ in calls:
+        stream._drain()
+    MPI.Request.Waitall([call() for _, call in calls])
 
 
 @_names.checked("cupy.cuda.nccl.NcclCommunicator")
@@ -36,20 +39,20 @@ class NcclCommunicator:
             raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
 
     def send(self, sendbuf, count, datatype, peer, stream):
-        self._call(self._comm.Issend, sendbuf, count, (datatype, peer))
+        self._call(self._comm.Issend, sendbuf, count, (datatype, peer, stream))
 
     def recv(self, recvbuf, count, datatype, peer, stream):
-        self._call(self._comm.Irecv, recvbuf, count, (datatype, peer))
+        self._call(self._comm.Irecv, recvbuf, count, (datatype, peer, stream))
 
     def _call(self, function, pointer, count, rest):
-        datatype, peer = rest
+        datatype, peer, stream = rest
         if datatype != _names.entry("cupy.cuda.nccl", "NCCL_UINT8")["value"]:
             raise NotImplementedError("the double's messages are bytes")
         _memory.require_reachable(pointer, count)
         _memory.LAUNCHES["nccl"] += 1
         data = _memory.bytes_at(pointer, count)
         group = _GROUPS[-1] if _GROUPS else None
-        call = lambda: function([data, MPI.BYTE], peer)  # noqa: E731
+        call = _streams.STREAMS[stream], lambda: function([data, MPI.BYTE], peer)
         if group is None:
             _complete([call])
         else:

@@ -3,12 +3,14 @@
 import os
 import struct
 
+import numpy as np
+
 from cupy import _memory, _names
 from cupy.cuda import _streams
 
 HANDLE_BYTES = 64
-OPENED = []
-"""Events of other processes; the double's kernels have run when their call returns, so nothing waits for them."""
+OPENED = {}
+"""Events of other processes, by address."""
 
 cudaIpcMemLazyEnablePeerAccess = 1  # noqa: N816  # CUDA's name
 
@@ -43,14 +45,19 @@ def ipcGetMemHandle(devPtr):
 
 @_names.checked_function("cupy.cuda.runtime")
 def ipcOpenMemHandle(handle, flags=cudaIpcMemLazyEnablePeerAccess):
+    block = _opened(handle)
+    _memory.BLOCKS[block.pointer] = block
+    return block.pointer
+
+
+def _opened(handle):
+    """Map what another process exported."""
     if len(handle) != HANDLE_BYTES:
         raise ValueError("cudaErrorInvalidValue: not a handle")
     process, descriptor = struct.unpack_from("qq", handle)
     if process == os.getpid():
         raise RuntimeError("cudaErrorInvalidContext: a handle cannot be opened in the process that exported it")
-    block = _memory.Block(0, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
-    _memory.BLOCKS[block.pointer] = block
-    return block.pointer
+    return _memory.Block(0, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
 
 
 @_names.checked_function("cupy.cuda.runtime")
@@ -60,24 +67,23 @@ def ipcCloseMemHandle(devPtr):
 
 @_names.checked_function("cupy.cuda.runtime")
 def ipcGetEventHandle(event):
-    if not _streams.EVENTS[event]._interprocess:
+    shared = _streams.EVENTS[event]._shared
+    if shared is None:
         raise RuntimeError("cudaErrorInvalidResourceHandle: the event is not for several processes")
-    return struct.pack("qq", os.getpid(), event).ljust(HANDLE_BYTES, b"\0")
+    return struct.pack("qq", os.getpid(), shared.descriptor).ljust(HANDLE_BYTES, b"\0")
 
 
 @_names.checked_function("cupy.cuda.runtime")
 def ipcOpenEventHandle(handle):
-    process, event = struct.unpack_from("qq", handle)
-    if process == os.getpid():
-        raise RuntimeError("cudaErrorInvalidContext: a handle cannot be opened in the process that exported it")
-    OPENED.append((process, event))
-    return -len(OPENED)
+    shared = _opened(handle)
+    OPENED[shared.pointer] = _streams.Mark(shared.bytes.view(np.int64))
+    return shared.pointer
 
 
 @_names.checked_function("cupy.cuda.runtime")
 def streamWaitEvent(stream, event, flags=0):
-    if event not in _streams.EVENTS and not 0 <= -event - 1 < len(OPENED):
-        raise RuntimeError("cudaErrorInvalidResourceHandle: not an event")
+    mark = OPENED[event] if event in OPENED else _streams.EVENTS[event]._mark
+    mark.wait_in(_streams.STREAMS[stream])
 
 
 def __getattr__(name):
