@@ -9,15 +9,16 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from executor.arena import Arena
 from executor.cluster import Cluster, cluster
 from executor.data import Random
 from executor.launch import job_main
 from executor.training import Trainer, lowered
-from executor.transport.point_to_point import PointToPoint
+from executor.transport import TRANSPORTS, order, shared
 from executor.waiting import host_place, wait_for
 from executor.worker import Worker
 from planner.plans.plan_json import load_plan
+from planner.program.tasks import Send
+from results.transports.equality import Apart
 from tests.executor.programs import EACH, WORKERS, exchange
 
 
@@ -44,24 +45,77 @@ def own(worker, iteration):
     return (np.arange(EACH) + 10.0 * worker - 7) * (iteration + 1)
 
 
-def run_exchange(ranks):
+def made(rank, transport, comm, crowded, reducer="Sum"):
+    """A worker of the exchange."""
+    program, medium = exchange(rank, reducer), TRANSPORTS[transport]
+    arena = medium.arena(np, program.arena_bytes, comm)
+    arena.bytes.fill(0xFF)
+    return Worker(program, arena, lambda memory: medium.transport(memory, comm, crowded))
+
+
+def run_exchange(ranks, transport, among):
     """Every reducer and way of waiting, three iterations each; what is left, and what was sent."""
     found = {}
     for reducer in ("Sum", "Prod", "Max", "Min"):
         for crowded in (False, True):
-            comm = watched()
-            program = exchange(ranks.rank, reducer)
-            arena = Arena(np, program.arena_bytes)
-            arena.bytes.fill(0xFF)
-            worker = Worker(program, arena, lambda memory, c=comm, w=crowded: PointToPoint(memory, c, w))
+            comm = {"all": watched, "apart": lambda: Apart(MPI.COMM_WORLD)}[among]()
+            worker = made(ranks.rank, transport, comm, crowded, reducer)
             results = []
             for iteration in range(3):
                 worker.memory.views[0][...] = own(ranks.rank, iteration)
                 worker.run()
                 results.append(worker.memory.views[5].tolist())
-            gathered = ranks.gather((results, comm.sends, worker.transport.sent_bytes.tolist()))
+            sends = comm.sends if among == "all" else None
+            gathered = ranks.gather((results, sends, worker.transport.sent_bytes.tolist()))
             found[f"{reducer} {wait_for(crowded).__name__}"] = gathered
     print(json.dumps(found))
+    return 0
+
+
+LATE = 1
+PATIENCE_S = 30
+
+
+def run_unordered(ranks, left_out):
+    """The shared exchange without some of its waits, one rank being late: what each rank is left with.
+
+    Without waiting for what is read, the others read before the late rank has anything; without waiting for readers,
+    they overwrite their arenas before it reads.
+    """
+    keep = {
+        "nothing": lambda _: True,
+        "reads": lambda t: not isinstance(t, Send),
+        "overwrites": lambda t: isinstance(t, Send),
+    }
+    shared.waits = lambda program, near: [
+        {rank: tasks for rank, tasks in finished.items() if keep[left_out](program.tasks[tasks - 1])}
+        for finished in order.waits(program, near)
+    ]
+    worker = made(ranks.rank, "shared", ranks.comm, crowded=True)
+    worker.memory.views[0][...] = own(ranks.rank, 0)
+    others = [rank for rank in range(ranks.size) if rank != LATE]
+
+    def signal_late():
+        if ranks.rank != LATE:
+            ranks.diagnostics.send(None, LATE)
+
+    def await_others():
+        until = time.monotonic() + (PATIENCE_S if left_out != "nothing" else 0.1)
+        while ranks.rank == LATE and time.monotonic() < until:
+            if all(ranks.diagnostics.Iprobe(other) for other in others):
+                break
+
+    first_wait, last_wait = 2, 6
+    looks = {"reads": [(0, await_others), (first_wait + 1, signal_late)], "overwrites": [(last_wait, await_others)]}
+    worker.run_looking(looks.get(left_out, [(0, await_others), (last_wait, await_others)]))
+    result = worker.memory.views[5].tolist()
+    worker.memory.arena.bytes.fill(0xFF)
+    if left_out == "overwrites":
+        signal_late()
+    if ranks.rank == LATE and left_out != "nothing":
+        for other in others:
+            ranks.diagnostics.recv(source=other)
+    print(json.dumps(ranks.gather(result)))
     return 0
 
 
@@ -97,9 +151,9 @@ def fail(ranks, how):
 
 def main():
     what, *arguments = sys.argv[1:]
-    modes = {"exchange": run_exchange, "plans": run_plans, "fail": fail}
+    modes = {"exchange": run_exchange, "unordered": run_unordered, "plans": run_plans, "fail": fail}
     ranks = cluster(MPI.COMM_WORLD)
-    assert what != "exchange" or ranks.size == WORKERS
+    assert what not in ("exchange", "unordered") or ranks.size == WORKERS
     job_main(lambda ranks: modes[what](ranks, *arguments), ranks)
 
 

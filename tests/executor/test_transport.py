@@ -12,28 +12,47 @@ SCRIPT = ("-m", "tests.executor.on_ranks")
 ENOUGH_S = 10
 
 
-@pytest.fixture(scope="module")
-def exchanged(ranks):
-    done = ranks(WORKERS, *SCRIPT, "exchange")
+ROUTES = {"messages": ("p2p", "all"), "shared": ("shared", "all"), "both": ("shared", "apart")}
+"""A transport, and whether all ranks are taken to share a host."""
+
+
+def printed(done):
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def exchanged(ranks):
+    return {name: printed(ranks(WORKERS, *SCRIPT, "exchange", *route)) for name, route in ROUTES.items()}
+
+
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("wait", ["spin", "doze"])
 @pytest.mark.parametrize("reducer", ["Sum", "Prod", "Max", "Min"])
-def test_shares_are_fetched_and_reduced(exchanged, reducer, wait):
-    for worker, (results, _, _) in enumerate(exchanged[f"{reducer} {wait}"]):
+def test_shares_are_fetched_and_reduced(exchanged, route, reducer, wait):
+    for worker, (results, _, counted) in enumerate(exchanged[route][f"{reducer} {wait}"]):
         for iteration, result in enumerate(results):
             assert result == expected(own(worker, iteration), reducer).tolist()
+        assert counted == [0 if peer == worker else 6 * EACH * 8 for peer in range(WORKERS)]
 
 
 def test_one_message_per_pair_and_transfer_counted_where_it_is_sent(exchanged):
     nbytes = EACH * 8
-    for found in exchanged.values():
-        for worker, (_, sends, counted) in enumerate(found):
+    for found in exchanged["messages"].values():
+        for worker, (_, sends, _) in enumerate(found):
             peers = [peer for peer in range(WORKERS) if peer != worker]
             assert sends == [[peer, transfer, nbytes] for _ in range(3) for transfer in (0, 1) for peer in peers]
-            assert counted == [0 if peer == worker else 6 * nbytes for peer in range(WORKERS)]
+
+
+def test_nothing_is_sent_to_who_shares_the_memory(exchanged):
+    assert all(not sends for found in exchanged["shared"].values() for _, sends, _ in found)
+
+
+@pytest.mark.parametrize("left_out", ["nothing", "reads", "overwrites"])
+def test_every_wait_is_needed(ranks, left_out):
+    found = printed(ranks(WORKERS, *SCRIPT, "unordered", left_out))
+    right = [expected(own(worker, 0), "Sum").tolist() for worker in range(WORKERS)]
+    assert (found == right) == (left_out == "nothing")
 
 
 CASES = [

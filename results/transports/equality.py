@@ -1,0 +1,113 @@
+"""What plans leave behind under every transport: mpirun -n K python -m results.transports.equality PLAN...
+
+Every plan is trained for two steps under every transport of `WAYS_TO_RUN`, ranks pausing at random moments. Rank 0
+prints, as JSON, of every plan the bytes planned, and of every run the bytes sent and a digest of what all ranks store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from threadpoolctl import threadpool_limits
+
+from executor.cluster import Cluster, cluster
+from executor.data import Random
+from executor.exchange import Action
+from executor.launch import job_main
+from executor.training import Part, RankProgram, Trainer
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.program.lower import Lowering, arena_sizes
+
+STEPS = 2
+PAUSES, LONGEST_PAUSE_S = 8, 2e-3
+
+
+class Apart(MPI.Intracomm):
+    """A communicator that takes every second rank for one of another host."""
+
+    def Split_type(self, *_: object, **__: object) -> MPI.Intracomm:  # noqa: N802
+        """Return those that are taken to share this rank's host."""
+        return MPI.Intracomm(self.Split(self.Get_rank() % 2))
+
+
+WAYS_TO_RUN = (
+    ("p2p", MPI.Intracomm, 1),
+    ("shared", MPI.Intracomm, 0),
+    ("shared", MPI.Intracomm, 1),
+    ("shared", MPI.Intracomm, 2),
+    ("shared", Apart, 1),
+)
+"""Transport, the communicator's kind, and prefetch."""
+
+
+def pauses(tasks: int, seed: object) -> Iterator[tuple[int, Action]]:
+    """Yield random moments for a rank to pause, so that others run ahead of it, and for how long."""
+    drawn = random.Random(repr(seed))
+    for _ in range(PAUSES):
+        yield drawn.randrange(tasks), partial(time.sleep, drawn.uniform(0, LONGEST_PAUSE_S))
+
+
+def digest(trainer: Trainer, plan: Plan) -> str:
+    """Return a digest of what a rank stores for the next iteration, and of its metrics."""
+    names = {*plan.graph.updates, *plan.graph.metrics.values()} & {*trainer.part.training.tensors}
+    found = hashlib.sha256()
+    for name in sorted(names):
+        found.update(trainer.host_copy(name).tobytes())
+    return found.hexdigest()
+
+
+def part(plan: Plan, prefetch: int, rank: int) -> Part:
+    """Lower a rank's part of a plan."""
+    lowering = Lowering(plan, prefetch)
+    own = lowering.worker(rank)
+    return Part(plan, RankProgram(own, lowering.tensors, lowering.regions), None, own.arena_bytes)
+
+
+def trained(plan: Plan, ranks: Cluster, transport: str, mine: Part, prefetch: int) -> dict[str, Any]:
+    """Train a plan; on rank 0, return what came of it."""
+    trainer = Trainer(mine, ranks, np, transport)
+    data = Random(plan.graph, plan.seed)
+    for step in range(STEPS):
+        trainer.load(data, step)
+        sent = trainer.worker.transport.sent_bytes
+        sent.fill(0)
+        trainer.worker.run_looking(pauses(len(mine.training.own.tasks), (ranks.rank, step, transport, prefetch)))
+    rows = ranks.gather((sent.tolist(), digest(trainer, plan), trainer.arena.nbytes))
+    return {
+        "bytes": [row[0] for row in rows],
+        "digest": hashlib.sha256("".join(row[1] for row in rows).encode()).hexdigest(),
+        "arenas": [row[2] for row in rows],
+        "predicted arenas": arena_sizes(plan, prefetch) if rows else (),
+    }
+
+
+def main(ranks: Cluster) -> int:
+    """Train every plan in every way."""
+    found = []
+    with threadpool_limits(1), np.errstate(all="ignore"):
+        for path in map(Path, sys.argv[1:]):
+            plan = load_plan(path)
+            parts = {prefetch: part(plan, prefetch, ranks.rank) for prefetch in {way[2] for way in WAYS_TO_RUN}}
+            runs = [
+                trained(plan, replace(ranks, comm=kind(ranks.comm)), transport, parts[prefetch], prefetch)
+                for transport, kind, prefetch in WAYS_TO_RUN
+            ]
+            found.append({"plan": path.stem, "planned": plan.bytes.tolist(), "runs": runs})
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    job_main(main, cluster(MPI.COMM_WORLD))
