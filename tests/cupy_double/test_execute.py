@@ -21,6 +21,8 @@ MODELS = {
 }
 STEPS = 2
 DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
+ENVIRONMENTS = {"gpu": {}, "late": {**DOUBLE, "CUPY_DOUBLE_DELAY": "0.0005"}}
+"""Where the real CuPy is meant, and where the double's device lags behind; else the double as it is."""
 
 
 GPU = pytest.mark.gpu
@@ -40,10 +42,11 @@ def executed(tmp_path_factory):
 
     @cache
     def run(name):
-        backend, transport = RUNS[name.removeprefix("gpu ")]
+        where, _, what = name.rpartition(" ")
+        backend, transport = RUNS[what]
         written = folder / f"{name}.json"
         options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
-        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment={} if "gpu" in name else DOUBLE)
+        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment=ENVIRONMENTS.get(where, DOUBLE))
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}
@@ -62,7 +65,7 @@ def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
     assert report.arena_bytes == report.planned_arena_bytes
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl"])
+@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl", "late ipc", "late nccl"])
 @pytest.mark.parametrize("model", MODELS)
 def test_and_bitwise_what_numpy_does(executed, model, transport):
     assert executed(transport)[model].losses == executed("numpy")[model].losses

@@ -54,13 +54,19 @@ def unwrapped(value):
     return value
 
 
+def _is_view(name, array):
+    """Whether a function only looks at an array otherwise, and copies nothing."""
+    copies = name in ("reshape", "ravel") and not (isinstance(array, ndarray) and array._host.flags.c_contiguous)
+    return name in VIEWS and not copies
+
+
 def function(what, name, numpys):
     """Return CuPy's function: its name and arguments are checked, NumPy computes."""
     found = _names.entry(what, name)
 
     def call(*args, **kwargs):
         _names.require_arguments(f"{what}.{name}", found, args, kwargs)
-        if name not in VIEWS:
+        if not _is_view(name, args[0] if args else None):
             _memory.LAUNCHES[name] += 1
         if name in HOLDERS and isinstance(args[0], np.ndarray):
             return fresh(numpys(*args, **kwargs))
@@ -68,7 +74,7 @@ def function(what, name, numpys):
             host = [unwrapped(value) for value in args]
             _streams.current()._submit(lambda: numpys(*host, **{k: unwrapped(v) for k, v in kwargs.items()}))
             return None
-        if name not in VIEWS:
+        if not _is_view(name, args[0] if args else None):
             _streams.current()._drain()
         result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
         if name.startswith("empty"):
@@ -186,7 +192,7 @@ class ndarray:  # noqa: N801  # CuPy's name
 
         def call(*args, **kwargs):
             _names.require_arguments(f"cupy.ndarray.{name}", found, args, kwargs)
-            if name not in VIEWS:
+            if not _is_view(name, self):
                 _memory.LAUNCHES[name] += 1
                 _streams.current()._drain()
             numpys = getattr(self._host, name)
