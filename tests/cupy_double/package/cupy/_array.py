@@ -121,14 +121,14 @@ class ufunc:  # noqa: N801  # CuPy's name
         host = unwrapped(out)
 
         def work():
-            self._computed(inputs, _without(kwargs, "out"))
+            self._computed(inputs, kwargs)
             self._numpy(*inputs, **{**kwargs, "out": host})
 
         _streams.current()._submit(work)
         return out
 
     def _computed(self, inputs, kwargs):
-        computed = self._numpy(*inputs, **kwargs)
+        computed = self._numpy(*inputs, **{key: value for key, value in kwargs.items() if key != "out"})
         if "dtype" not in kwargs:
             self._require_loop(inputs, computed)
         return computed
@@ -161,10 +161,6 @@ class ufunc:  # noqa: N801  # CuPy's name
 def _kinds(letters):
     """Return the dtypes of a loop's letters; E is bfloat16."""
     return [np.dtype("bfloat16" if letter == "E" else letter) for letter in letters]
-
-
-def _without(mapping, name):
-    return {key: value for key, value in mapping.items() if key != name}
 
 
 @cache
@@ -205,10 +201,6 @@ class ndarray:  # noqa: N801  # CuPy's name
     def data(self):
         """The address of the first element."""
         return SimpleNamespace(ptr=self._host.ctypes.data)
-
-    @property
-    def ctypes(self):
-        raise AttributeError("'cupy.ndarray' object has no attribute 'ctypes'")
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         """Copy to the host."""
@@ -287,9 +279,6 @@ class ndarray:  # noqa: N801  # CuPy's name
     def __matmul__(self, other):
         _streams.current()._drain()
         return fresh(self._host @ unwrapped(other))
-
-    def __str__(self):
-        return str(self.get())
 
     __hash__ = None
 
