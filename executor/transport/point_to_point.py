@@ -9,16 +9,23 @@ from mpi4py import MPI
 
 from executor.arena import Memory
 from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
+from executor.shared_memory import neighbours
 from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, wait_for
-from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
+from planner.program.tasks import Compute, Fetch, Message, Reduce, Send, Wait
+
+CHUNK_BYTES = 1 << 18
+"""What a message to another host is cut into: whole ones wait there until their receiver looks, small ones are on their
+way meanwhile. Within a host cutting only costs."""
 
 SMALLEST_TAG_LIMIT = 32767
 """What MPI guarantees where an implementation does not tell its largest tag."""
 
 
 class PointToPoint:
-    """Nonblocking MPI messages, packed contiguously; works across machines.
+    """Nonblocking MPI messages, packed contiguously; works across machines. Made by all ranks together (collective).
+
+    Large messages move only while both ends are within MPI, which is why it is looked in on between kernels.
 
     The tag is the transfer's number. Tags wrap at MPI's largest: every worker starts its transfers in one common
     order, and MPI keeps the order of messages of one pair and tag, so a repeated tag cannot confuse two of them.
@@ -31,6 +38,8 @@ class PointToPoint:
         self._wait_for = wait_for(crowded)
         self._tags = 1 + int(comm.Get_attr(MPI.TAG_UB) or SMALLEST_TAG_LIMIT)
         self._staging = staging(memory)
+        self._here = frozenset(neighbours(comm))
+        self._moving = 0  # requests that are not complete, or not known to be
         self._requests: dict[int, Requests] = {}
         self._arrivals: dict[int, Action] = {}
 
@@ -40,9 +49,14 @@ class PointToPoint:
         return self._staging.outside_arena
 
     def _hosted(self, buffer: int, messages: list[Message]) -> list[tuple[int, HostBytes]]:
-        """Return every message's peer and bytes in host memory."""
-        host = self._staging.host(buffer)
-        return [(m.peer, host[m.staging_offset : m.staging_offset + m.nbytes]) for m in messages]
+        """Return every message's peer and bytes in host memory, in pieces as they are sent."""
+        host, found = self._staging.host(buffer), []
+        for message in messages:
+            end = message.staging_offset + message.nbytes
+            step = message.nbytes if message.peer in self._here else CHUNK_BYTES
+            starts = range(message.staging_offset, end, step)
+            found += [(message.peer, host[start : min(start + step, end)]) for start in starts]
+        return found
 
     def send(self, task: Send) -> Action:
         """Return the action that packs every outgoing message and starts sending."""
@@ -58,6 +72,7 @@ class PointToPoint:
         def action() -> None:
             pack()
             self._staging.download(packed)
+            self._moving += len(hosted)
             for peer, data in hosted:
                 requests.append(comm.Isend([data, MPI.BYTE], peer, tag))
                 self.sent_bytes[peer] += data.nbytes
@@ -85,6 +100,7 @@ class PointToPoint:
 
         def action() -> None:
             self._staging.await_uploads(packed)
+            self._moving += len(hosted)
             requests.extend(comm.Irecv([data, MPI.BYTE], peer, tag) for peer, data in hosted)
 
         return action
@@ -98,14 +114,23 @@ class PointToPoint:
         def action() -> None:
             if requests:
                 wait_for(requests)
+                self._moving -= len(requests)
                 requests.clear()
             arrived()
 
         return action
 
-    def ordered(self, _position: int, action: Action) -> Action:
-        """Return the action as it is: messages bring their own order."""
-        return action
+    def ordered(self, position: int, action: Action) -> Action:
+        """Return the action, before which messages move on if it is a kernel's; they bring their own order."""
+        if not isinstance(self._memory.program.tasks[position], Compute):
+            return action
+
+        def looking() -> None:
+            if self._moving:
+                self._comm.Iprobe()
+            action()
+
+        return looking
 
     def finish(self) -> Action:
         """Do nothing: every message's transfer was waited for."""

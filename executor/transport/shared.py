@@ -65,6 +65,9 @@ class Far(Protocol):
     def wait(self, task: Wait) -> Action:
         """Return the action that ends a transfer."""
 
+    def ordered(self, position: int, action: Action) -> Action:
+        """Put around a task's action what messages need to move on."""
+
 
 class Fence(Protocol):
     """What a counter says nothing about: work that a rank has queued on a device and not done yet."""
@@ -143,7 +146,7 @@ class Shared:
 
     def ordered(self, position: int, action: Action) -> Action:
         """Put what must be waited for before a task's action, and behind it what others must be told."""
-        actions = [self._waiting(position), action, self._announcing(position)]
+        actions = [self._waiting(position), self._far.ordered(position, action), self._announcing(position)]
         return in_order([one for one in actions if one is not nothing])
 
     def finish(self) -> Action:

@@ -1,6 +1,6 @@
 """What plans leave behind under every transport: mpirun -n K python -m results.transports.equality PLAN...
 
-Every plan is trained for two steps under every transport of `WAYS_TO_RUN`, ranks pausing at random moments. Rank 0
+Every plan is trained for some steps in every way of `RUNS` (cells.py), ranks pausing at random moments. Rank 0
 prints, as JSON, of every plan the bytes planned, and of every run the bytes sent and a digest of what all ranks store.
 """
 
@@ -29,8 +29,8 @@ from executor.training import Part, RankProgram, Trainer
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.program.lower import Lowering, arena_sizes
+from results.transports.cells import RUNS, STEPS
 
-STEPS = 2
 PAUSES, LONGEST_PAUSE_S = 8, 2e-3
 
 
@@ -42,14 +42,7 @@ class Apart(MPI.Intracomm):
         return MPI.Intracomm(self.Split(self.Get_rank() % 2))
 
 
-WAYS_TO_RUN = (
-    ("p2p", MPI.Intracomm, 1),
-    ("shared", MPI.Intracomm, 0),
-    ("shared", MPI.Intracomm, 1),
-    ("shared", MPI.Intracomm, 2),
-    ("shared", Apart, 1),
-)
-"""Transport, the communicator's kind, and prefetch."""
+AMONG = {"together": MPI.Intracomm, "apart": Apart}
 
 
 def pauses(tasks: int, seed: object) -> Iterator[tuple[int, Action]]:
@@ -99,10 +92,10 @@ def main(ranks: Cluster) -> int:
     with threadpool_limits(1), np.errstate(all="ignore"):
         for path in map(Path, sys.argv[1:]):
             plan = load_plan(path)
-            parts = {prefetch: part(plan, prefetch, ranks.rank) for prefetch in {way[2] for way in WAYS_TO_RUN}}
+            parts = {prefetch: part(plan, prefetch, ranks.rank) for *_, prefetch in RUNS}
             runs = [
-                trained(plan, replace(ranks, comm=kind(ranks.comm)), transport, parts[prefetch], prefetch)
-                for transport, kind, prefetch in WAYS_TO_RUN
+                trained(plan, replace(ranks, comm=AMONG[among](ranks.comm)), transport, parts[prefetch], prefetch)
+                for transport, among, prefetch in RUNS
             ]
             found.append({"plan": path.stem, "planned": plan.bytes.tolist(), "runs": runs})
     print(json.dumps(found))

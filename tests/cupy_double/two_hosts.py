@@ -1,7 +1,7 @@
 """The command as if half the ranks were on another host: python -m tests.cupy_double.two_hosts PLAN ..."""
 
 from executor import command, shared_memory
-from executor.transport import choice, ipc, shared
+from executor.transport import choice, ipc, point_to_point, shared
 
 
 def half(comm):
@@ -11,6 +11,6 @@ def half(comm):
 
 
 if __name__ == "__main__":
-    for module in (shared_memory, choice, ipc, shared):
+    for module in (shared_memory, choice, ipc, point_to_point, shared):
         module.neighbours = half
     command.main()
