@@ -16,7 +16,8 @@ class Arena:
     """The allocation that holds every buffer; `nbytes` is how much of it buffers may use, as allocated.
 
     NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped; `memory` that is given
-    is aligned. `peers` are the arenas of other ranks that this one can read, by rank.
+    is aligned. On a GPU the arena is an allocation of its own beside CuPy's pool, because other processes can only open
+    a whole one. `peers` are the arenas of other ranks that this one can read, by rank.
     """
 
     def __init__(
@@ -28,11 +29,18 @@ class Arena:
     ) -> None:
         self.xp = xp
         self.peers = peers
-        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np and memory is None else 0  # CuPy aligns to 512 bytes
-        memory = xp.empty(nbytes + self.slack_bytes, np.uint8) if memory is None else memory
+        self.slack_bytes = ALIGNMENT_BYTES - 1 if xp is np and memory is None else 0  # CUDA aligns to 256 bytes
+        memory = _allocated(xp, nbytes + self.slack_bytes) if memory is None else memory
         skipped = -memory.ctypes.data % ALIGNMENT_BYTES if xp is np else 0
         self.bytes = memory[skipped : skipped + nbytes]
         self.nbytes = int(self.bytes.nbytes)
+
+
+def _allocated(xp: ArrayModule, nbytes: int) -> Array:
+    if xp is np:
+        return np.empty(nbytes, np.uint8)
+    block = xp.cuda.Memory(max(1, nbytes))
+    return xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
 
 
 class Memory:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from executor.arena import Memory
+from executor.multifetch import MultiFetch, Pair, copies, reduction
 from executor.values import Array, ArrayModule
 from planner.graph.ir import FLOATING
 from planner.program.tasks import Fetch, LocalCopy, Message, Reduce
 from tdl import REDUCERS
 
 Action = Callable[[], None]
-Pair = tuple[Array, Array]
-"""A target and its source, equal in shape and dtype."""
 Contribution = tuple[int, list[Pair]]
 """What one worker contributes to a transfer."""
 
@@ -73,19 +72,38 @@ def unpacking(memory: Memory, staging: int, buffer: int, message: Message) -> li
     return list(zip(targets, staged(memory, staging, buffer, message, (t.shape for t in targets)), strict=True))
 
 
-def local(memory: Memory, buffer: int, copies: Iterable[LocalCopy]) -> list[Pair]:
+def staged_contributions(memory: Memory, task: Fetch | Reduce) -> list[Contribution]:
+    """Return what each peer contributes to a transfer, where it lies in staging once it was received."""
+    if task.staging is None:
+        return []
+    return [
+        (message.peer, unpacking(memory, task.staging, task.buffer, message))
+        for message in task.messages
+        if message.nbytes
+    ]
+
+
+def local(memory: Memory, buffer: int, copied: Iterable[LocalCopy]) -> list[Pair]:
     """Return the copies from this worker's own buffers."""
     return [
         (memory.part(buffer, piece.target_slices), memory.part(copy.buffer, piece.source_slices))
-        for copy in copies
+        for copy in copied
         for piece in copy.pieces
     ]
 
 
-def copy_all(xp: ArrayModule, pairs: list[Pair]) -> None:
-    """Copy every source to its target."""
-    for target, source in pairs:
-        xp.copyto(target, source)
+def copying(xp: ArrayModule, pairs: list[Pair]) -> Action:
+    """Return the action that copies every source to its target: on a GPU all at once, so no source is a target."""
+    if not pairs:
+        return nothing
+    if xp is not np:
+        return MultiFetch(xp, copies(pairs))
+
+    def action() -> None:
+        for target, source in pairs:
+            np.copyto(target, source)
+
+    return action
 
 
 def in_order(actions: list[Action]) -> Action:
@@ -106,15 +124,18 @@ def arrival(memory: Memory, task: Fetch | Reduce, received: list[Contribution]) 
     if isinstance(task, Reduce):
         return _reduction(memory, task, sorted(contributions, key=lambda entry: entry[0]))
     pairs = [pair for _, found in contributions for pair in found]
-    return lambda: copy_all(memory.xp, pairs)
+    return copying(memory.xp, pairs)
 
 
 def _reduction(memory: Memory, task: Reduce, contributions: list[Contribution]) -> Action:
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
-    combine = combiner(memory.xp, task.reducer)
     whole = memory.views[task.buffer]
-    start = identity(task.reducer, whole.dtype)
     pairs = [pair for _, found in contributions for pair in found]
+    if not whole.size:
+        return nothing
+    if memory.xp is not np:
+        return MultiFetch(memory.xp, reduction(whole, pairs, task.reducer))
+    combine, start = combiner(np, task.reducer), identity(task.reducer, whole.dtype)
 
     def action() -> None:
         whole.fill(start)

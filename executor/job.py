@@ -173,8 +173,8 @@ class Job:
         found.update(trainer.worker.outside_arena)
         temporaries: int | None = None
         if xp is not np:
-            # The pool keeps what kernels gave back, so what it holds beside the arena is their peak.
-            temporaries = max(0, xp.get_default_memory_pool().total_bytes() - trainer.arena.nbytes)
+            # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
+            temporaries = xp.get_default_memory_pool().total_bytes()
         elif self._request.measure_memory:
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         found[KERNEL_TEMPORARIES] = temporaries

@@ -16,6 +16,7 @@ SLOW = (
     "cross/test_killed.py",
     "cross/test_lowering.py",
     "cross/test_transports.py",
+    "cupy_double/test_execute.py",
     "executor/test_execute.py",
     "executor/test_faults.py",
     "executor/test_hosts.py",

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from executor.arena import Arena, Memory
 from executor.exchange import Action
+from executor.transport.ipc import ipc, ipc_arena
+from executor.transport.nccl import Nccl
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule
@@ -65,6 +67,8 @@ class Medium:
 TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
     {
         "shared": Medium(shared_arena, Shared),
+        "ipc": Medium(ipc_arena, ipc),
+        "nccl": Medium(lambda xp, nbytes, _: Arena(xp, nbytes), Nccl),
         "p2p": Medium(lambda xp, nbytes, _: Arena(xp, nbytes), PointToPoint),
     }
 )

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Memory
-from executor.exchange import Action, Contribution, arrival, copy_all, in_order, nothing, packing, unpacking
+from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
 from executor.shared_memory import neighbours
 from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, wait_for
@@ -64,12 +64,13 @@ class PointToPoint:
         messages = [message for message in task.messages if message.nbytes]
         if task.staging is None or not messages:
             return nothing
-        xp, comm, packed, tag = self._memory.xp, self._comm, task.staging, task.transfer % self._tags
-        copies = [pair for message in messages for pair in packing(self._memory, packed, task.buffer, message)]
+        comm, packed, tag = self._comm, task.staging, task.transfer % self._tags
+        pairs = [pair for message in messages for pair in packing(self._memory, packed, task.buffer, message)]
+        pack = copying(self._memory.xp, pairs)
         hosted = self._hosted(packed, messages)
 
         def action() -> None:
-            copy_all(xp, copies)
+            pack()
             self._staging.download(packed)
             self._moving += len(hosted)
             for peer, data in hosted:
@@ -84,13 +85,7 @@ class PointToPoint:
 
     def received(self, task: Fetch | Reduce) -> list[Contribution]:
         """Return what each peer contributes to a transfer, where it lies once it was received."""
-        if task.staging is None:
-            return []
-        return [
-            (message.peer, unpacking(self._memory, task.staging, task.buffer, message))
-            for message in task.messages
-            if message.nbytes
-        ]
+        return staged_contributions(self._memory, task)
 
     def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
         """Return the action that posts the receives; `arrived` is done by `wait` once all is there."""
@@ -104,6 +99,7 @@ class PointToPoint:
         self._arrivals[task.transfer] = in_order([lambda: self._staging.upload(packed), arrived])
 
         def action() -> None:
+            self._staging.await_uploads(packed)
             self._moving += len(hosted)
             requests.extend(comm.Irecv([data, MPI.BYTE], peer, tag) for peer, data in hosted)
 

@@ -1,19 +1,22 @@
-"""The transport of ranks that map each other's arenas: who needs pieces copies or sums them right where they lie.
+"""Transports of ranks that map each other's arenas: who needs pieces copies or sums them right where they lie.
 
 Nothing is packed and nobody is called: the ranks' counters (`executor/progress.py`) say when pieces are there, and when
-they may be overwritten. Messages to and from ranks of other hosts go the way of `PointToPoint`.
+they may be overwritten. Messages to and from ranks of other hosts go another way, by default that of `PointToPoint`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from executor.arena import Arena, Memory
-from executor.exchange import Action, Pair, arrival, in_order, nothing
+from executor.exchange import Action, Contribution, arrival, in_order, nothing
+from executor.multifetch import Pair, address
 from executor.progress import Progress
 from executor.shared_memory import exchanged, neighbours
 from executor.transport.order import Finished, announcements, waits
@@ -41,13 +44,66 @@ def shared_arena(_xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
     return Arena(np, nbytes, own, others)
 
 
+class Far(Protocol):
+    """What carries messages to and from ranks whose arenas this one cannot read; see `PointToPoint`."""
+
+    sent_bytes: NDArray[np.int64]
+
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
+
+    def send(self, task: Send) -> Action:
+        """Return the action that starts sending."""
+
+    def received(self, task: Fetch | Reduce) -> list[Contribution]:
+        """Return what each peer contributes to a transfer, where it lies once it was received."""
+
+    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+        """Return the action that starts receiving; `arrived` is done by `wait` once all is there."""
+
+    def wait(self, task: Wait) -> Action:
+        """Return the action that ends a transfer."""
+
+    def ordered(self, position: int, action: Action) -> Action:
+        """Put around a task's action what messages need to move on."""
+
+
+class Fence(Protocol):
+    """What a counter says nothing about: work that a rank has queued on a device and not done yet."""
+
+    def mark(self) -> None:
+        """Mark what is queued by now, before this rank's counter is raised."""
+
+    def join(self, rank: int) -> None:
+        """Let what will be queued come behind a rank's last mark, once its counter was seen raised."""
+
+
+class NoFence:
+    """The fence of ranks that queue nothing: what their tasks stored is there."""
+
+    def mark(self) -> None:
+        """Do nothing."""
+
+    def join(self, rank: int) -> None:
+        """Do nothing."""
+
+
 class Shared:
     """Reads out of the arenas of this host's ranks; made by all ranks together (collective)."""
 
-    def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        comm: MPI.Intracomm,
+        crowded: bool,
+        fence: Fence | None = None,
+        far: Callable[[Memory, MPI.Intracomm, bool], Far] = PointToPoint,
+    ) -> None:
         self._memory = memory
         self._peers = memory.arena.peers
-        self._far = PointToPoint(memory, comm, crowded)
+        self._fence = fence or NoFence()
+        self._far = far(memory, comm, crowded)
         self.sent_bytes = self._far.sent_bytes
         tasks = memory.program.tasks
         mixed = any(not self._near(m.peer) for task in tasks if isinstance(task, Send) for m in task.messages)
@@ -114,13 +170,15 @@ class Shared:
         finished = tuple(self._waits[position].items())
         if not finished:
             return nothing
-        progress = self._progress
+        progress, fence = self._progress, self._fence
 
         def action() -> None:
             for rank, tasks in finished:
                 if not progress.reached(rank, self._base + tasks):
+                    fence.mark()
                     progress.raise_to(self._base + position)  # others may wait for what was to be announced later
                     progress.wait(rank, self._base + tasks)
+                fence.join(rank)
 
         return action
 
@@ -128,7 +186,12 @@ class Shared:
         if position not in self._announced:
             return nothing
         progress, woken = self._progress, self._progress.wakes(self._announced[position])
-        return lambda: progress.raise_to(self._base + position + 1, woken)
+
+        def action() -> None:
+            self._fence.mark()
+            progress.raise_to(self._base + position + 1, woken)
+
+        return action
 
     def _placed(self, rank: int) -> Places:
         """Say where what a rank may read of this worker's arena lies."""
@@ -144,8 +207,8 @@ class Shared:
 
     def _place(self, buffer: int, message: Message) -> list[Place]:
         views = [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
-        start = self._memory.arena.bytes.ctypes.data
-        return [Place(view.ctypes.data - start, view.shape, view.strides) for view in views]
+        start = address(self._memory.arena.bytes)
+        return [Place(address(view) - start, view.shape, view.strides) for view in views]
 
     def _readable(self, task: Fetch | Reduce, message: Message) -> list[Pair]:
         """Return the copies of a message's pieces right out of the peer's arena."""
@@ -160,7 +223,8 @@ class Shared:
 
     def _source(self, peer: int, task: Fetch | Reduce, place: Place) -> Array:
         dtype = self._memory.views[task.buffer].dtype
-        return np.ndarray(place.shape, dtype, self._peers[peer], place.offset, place.strides)
+        first = self._peers[peer][place.offset : place.offset + dtype.itemsize].view(dtype)
+        return self._memory.xp.lib.stride_tricks.as_strided(first, place.shape, place.strides)
 
 
 def _wanted(comm: MPI.Intracomm, waited: Sequence[Finished]) -> dict[int, list[int]]:

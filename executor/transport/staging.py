@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +20,9 @@ HostBytes = NDArray[np.uint8]
 class Staging(Protocol):
     """Host bytes of a staging buffer, given by its number, and the copies between them and the buffer."""
 
-    outside_arena: Mapping[str, int]
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
 
     def host(self, buffer: int) -> HostBytes:
         """Return the bytes that MPI may read and write."""
@@ -27,14 +31,17 @@ class Staging(Protocol):
         """Bring the buffer's content to the host bytes."""
 
     def upload(self, buffer: int) -> None:
-        """Bring the host bytes to the buffer."""
+        """Bring the host bytes to the buffer; they must not be written before `await_uploads`."""
+
+    def await_uploads(self, buffer: int) -> None:
+        """Wait until no upload reads the host bytes any more."""
 
 
 class InArena:
     """Staging in an arena that is host memory: nothing to copy."""
 
     def __init__(self, memory: Memory) -> None:
-        self.outside_arena: Mapping[str, int] = {}
+        self.outside_arena: Mapping[str, int] = MappingProxyType({})
         self._memory = memory
 
     def host(self, buffer: int) -> HostBytes:
@@ -48,21 +55,33 @@ class InArena:
     def upload(self, buffer: int) -> None:
         """Do nothing."""
 
+    def await_uploads(self, buffer: int) -> None:
+        """Do nothing."""
+
 
 class Mirrored:
     """Staging of a device arena, mirrored in page-locked host memory.
 
     The mirror holds just the parts of the arena that staging buffers ever occupy, laid one after the other, so it
-    reuses memory exactly where the arena does.
+    reuses memory exactly where the arena does. An upload runs behind what the device still has to do, long after the
+    call: an event says when the host bytes are free again.
     """
 
-    def __init__(self, memory: Memory, allocate: Callable[[int], HostBytes]) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        staged = (b for b in memory.buffers if b.kind == "staging")
-        self._runs = normalise((b.offset, b.offset + b.nbytes) for b in staged)
+        self._staged = {n: (b.offset, b.offset + b.nbytes) for n, b in enumerate(memory.buffers) if b.kind == "staging"}
+        self._runs = normalise(self._staged.values())
+        self._uploads: dict[int, Any] = {}
+        self._overlapping: dict[int, tuple[int, ...]] = {}
+        self.outside_arena: dict[str, int] = {}
+
+    @cached_property
+    def _mirror(self) -> HostBytes:
+        """The mirror, allocated when it is first asked for."""
         nbytes = sum(stop - start for start, stop in self._runs)
-        self._mirror = allocate(nbytes)
-        self.outside_arena: Mapping[str, int] = {"host copy of staging": nbytes}
+        block: Any = self._memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
+        self.outside_arena["host copy of staging"] = nbytes
+        return np.frombuffer(block, np.uint8, nbytes)
 
     def _device(self, buffer: int) -> Array:
         return self._memory.raw(self._memory.buffers[buffer])
@@ -78,17 +97,22 @@ class Mirrored:
         self._device(buffer).get(out=self.host(buffer))
 
     def upload(self, buffer: int) -> None:
-        """Copy to the device."""
+        """Start copying to the device."""
         self._device(buffer).set(self.host(buffer))
+        if buffer not in self._uploads:
+            self._uploads[buffer] = self._memory.xp.cuda.Event(disable_timing=True)
+        self._uploads[buffer].record()
+
+    def await_uploads(self, buffer: int) -> None:
+        """Wait until no upload reads the host bytes any more: neither this buffer's nor one's that shares its bytes."""
+        if buffer not in self._overlapping:
+            start, stop = self._staged[buffer]
+            self._overlapping[buffer] = tuple(n for n, (a, b) in self._staged.items() if a < stop and start < b)
+        for other in self._overlapping[buffer]:
+            if other in self._uploads:
+                self._uploads[other].synchronize()
 
 
 def staging(memory: Memory) -> Staging:
     """Return the staging that fits the arena's array module."""
-    if memory.xp is np:
-        return InArena(memory)
-
-    def pinned(nbytes: int) -> HostBytes:
-        block: Any = memory.xp.cuda.alloc_pinned_memory(max(1, nbytes))
-        return np.frombuffer(block, np.uint8, nbytes)
-
-    return Mirrored(memory, pinned)
+    return InArena(memory) if memory.xp is np else Mirrored(memory)

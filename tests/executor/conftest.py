@@ -4,19 +4,23 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tests import cupy_double
 from tests.launcher import LEAVE, mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["numpy", "double", pytest.param("cupy", marks=pytest.mark.gpu)])
 def xp(request):
-    return import_module(request.param)
+    """NumPy, CuPy's strict double, CuPy."""
+    with cupy_double.installed() if request.param == "double" else nullcontext():
+        yield import_module("cupy" if request.param == "double" else request.param)
 
 
 class Ranks:

@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import pytest
 from executor.arena import Arena, Memory
 from executor.exchange import packing, unpacking
 from executor.transport.staging import InArena, Mirrored, staging
-from planner.program.tasks import Message, Piece
+from planner.program.tasks import Message, Piece, WorkerProgram
+from tests import cupy_double
 from tests.executor.programs import buffers, program
 
 MATRIX = ("a", (4, 6), "float32", "tensor")
@@ -55,43 +56,33 @@ def test_staging_of_host_memory_is_the_arena_itself():
     assert kept.outside_arena == {}
 
 
-class DeviceBytes(np.ndarray):
-    """Bytes that can be reached only as a device's: by `get` and `set`."""
-
-    def get(self, out):
-        out[...] = np.asarray(self)
-
-    def set(self, host):
-        np.asarray(self)[...] = host
-
-
 def test_the_mirror_reuses_memory_as_the_arena_does():
-    laid, _ = buffers(
+    laid, nbytes = buffers(
         ("a", (64,), "uint8", "staging"), ("b", (64,), "uint8", "tensor"), ("c", (10,), "uint8", "staging")
     )
-    overlapping = laid[0].__class__("d", (32,), "uint8", 32, 32, 0, 0, "staging")
-    raw = np.arange(200, dtype=np.uint8).view(DeviceBytes)
-    device = SimpleNamespace(buffers=(*laid, overlapping), raw=lambda b: raw[b.offset : b.offset + b.nbytes])
-    mirror = Mirrored(device, lambda nbytes: np.zeros(nbytes, np.uint8))
-    assert mirror.outside_arena == {"host copy of staging": 74}
-    assert np.shares_memory(mirror.host(0), mirror.host(3))
-    assert not np.shares_memory(mirror.host(0), mirror.host(2))
-    for number in (0, 2, 3):
-        mirror.download(number)
-        expected = np.asarray(device.raw(device.buffers[number]))
-        assert mirror.host(number).tolist() == expected.tolist()
-    mirror.host(2)[...] = 5
-    mirror.upload(2)
-    assert raw[128:138].tolist() == [5] * 10
-    assert raw[127] == 127
+    overlapping = replace(laid[0], name="d", shape=(32,), nbytes=32, offset=32)
+    with cupy_double.installed() as cupy:
+        arena = Arena(cupy, nbytes)
+        arena.bytes[...] = cupy.arange(nbytes, dtype=cupy.uint8)
+        device = Memory(arena, WorkerProgram(0, (), (*laid, overlapping), nbytes))
+        mirror = Mirrored(device)
+        assert mirror.outside_arena == {}
+        assert np.shares_memory(mirror.host(0), mirror.host(3))
+        assert not np.shares_memory(mirror.host(0), mirror.host(2))
+        assert mirror.outside_arena == {"host copy of staging": 74}
+        for number in (0, 2, 3):
+            mirror.download(number)
+            assert mirror.host(number).tolist() == device.raw(device.buffers[number]).get().tolist()
+        mirror.host(2)[...] = 5
+        mirror.upload(2)
+        assert arena.bytes[127:138].get().tolist() == [127] + [5] * 10
 
 
-@pytest.mark.gpu
-def test_staging_of_a_gpu():
-    cupy = pytest.importorskip("cupy")
-    here = memory(cupy)
+@pytest.mark.parametrize("xp", ["double", pytest.param("cupy", marks=pytest.mark.gpu)], indirect=True)
+def test_staging_of_a_device(xp):
+    here = memory(xp)
     kept = staging(here)
-    here.views[1][...] = cupy.arange(200, dtype=cupy.uint8)
+    here.views[1][...] = xp.arange(200, dtype=xp.uint8)
     kept.download(1)
     assert kept.host(1).tolist() == list(range(200))
     kept.host(1)[...] = 3

@@ -1,0 +1,105 @@
+"""The transport of GPUs of one host: every rank opens the others' arenas, and one launch reads right out of them.
+
+It is `Shared` but for two things. Arenas are allocations of devices, whose handles ranks exchange once. And what a rank
+has queued is not done yet when its counter says so: an event, recorded before the counter is raised, is what others'
+queues then wait for. No rank waits for a device before the end of an iteration.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from executor.arena import Arena, Memory
+from executor.shared_memory import neighbours
+from executor.transport.nccl import Nccl, nccl_of
+from executor.transport.point_to_point import PointToPoint
+from executor.transport.shared import Shared
+from executor.values import Array, ArrayModule
+
+_retired: list[Any] = []
+"""Exported allocations that this rank needs no more, and others may still have open."""
+
+
+def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
+    """Make an arena on this rank's device, and open those of this host's ranks (collective).
+
+    A rank may only free what no other has open: allocations of arenas that are gone are freed here, after all have
+    closed them.
+    """
+    gc.collect()
+    comm.Barrier()
+    _retired.clear()
+    block = xp.cuda.Memory(max(1, nbytes))
+    own = xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
+    shared = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), nbytes))
+    arena = Arena(xp, nbytes, own, _opened(xp, shared, _others(comm)))
+    weakref.finalize(arena, _retired.append, block).atexit = False
+    return arena
+
+
+def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
+    """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if there, between hosts (collective)."""
+    others = _others(comm)
+    several_hosts = comm.allreduce(len(others) + 1, MPI.MIN) < comm.Get_size()
+    far = Nccl if several_hosts and comm.allreduce(nccl_of(memory.xp).available, MPI.LAND) else PointToPoint
+    return Shared(memory, comm, crowded, Events(memory.xp, comm, others), far)
+
+
+def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+    """Say why some rank cannot open the memory of another one of its host; None where all can (collective)."""
+    block, found = xp.cuda.Memory(1), None
+    handles = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), 1))
+    try:
+        _opened(xp, handles, _others(comm))
+    except RuntimeError as error:  # CUDA's errors are
+        found = str(error)
+    reasons = comm.allgather(found)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _others(comm: MPI.Intracomm) -> tuple[int, ...]:
+    return tuple(rank for rank in neighbours(comm) if rank != comm.Get_rank())
+
+
+def _opened(xp: ArrayModule, shared: Sequence[tuple[bytes, int]], ranks: Sequence[int]) -> Mapping[int, Array]:
+    """Return other ranks' allocations as bytes, by rank; each is closed when nothing looks at it any more."""
+    return {rank: _open(xp, *shared[rank]) for rank in ranks}
+
+
+def _open(xp: ArrayModule, handle: bytes, nbytes: int) -> Array:
+    runtime = xp.cuda.runtime
+    pointer = runtime.ipcOpenMemHandle(handle)
+    owner = _Owner()
+    weakref.finalize(owner, runtime.ipcCloseMemHandle, pointer).atexit = False
+    memory = xp.cuda.UnownedMemory(pointer, max(1, nbytes), owner)
+    return xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(memory, 0))
+
+
+class _Owner:
+    """What lives as long as opened memory is looked at."""
+
+
+class Events:
+    """The fence of devices: one event of each rank, recorded again and again, which the others open once."""
+
+    def __init__(self, xp: ArrayModule, comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+        self._stream = xp.cuda.get_current_stream
+        runtime = xp.cuda.runtime
+        self._own = xp.cuda.Event(disable_timing=True, interprocess=True)
+        handles = comm.allgather(runtime.ipcGetEventHandle(self._own.ptr))
+        self._others = {rank: runtime.ipcOpenEventHandle(handles[rank]) for rank in ranks}
+        self._wait = runtime.streamWaitEvent
+
+    def mark(self) -> None:
+        """Record this rank's event behind what is queued."""
+        self._own.record(self._stream())
+
+    def join(self, rank: int) -> None:
+        """Let this rank's queue wait for a rank's event, as last recorded."""
+        self._wait(self._stream().ptr, self._others[rank])

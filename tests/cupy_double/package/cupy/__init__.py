@@ -1,0 +1,62 @@
+"""A strict double of CuPy: NumPy on the host, reached only by names and arguments that the installed CuPy has."""
+
+import sys
+
+import numpy as np
+
+from cupy import _memory, _multifetch, _names, cuda
+from cupy._array import elementwise, function, ndarray
+from cupy._module import RawModule
+
+__all__ = ["RawModule", "_multifetch", "cuda", "get_default_memory_pool", "ndarray"]
+__version__ = _names.NAMES["version"]
+
+
+class MemoryPool:
+    """What the pool holds: everything allocated but by cudaMalloc."""
+
+    def total_bytes(self):
+        return sum(_memory.ALLOCATIONS.values()) - sum(block.bytes.nbytes for block in _memory.BLOCKS.values())
+
+
+def get_default_memory_pool():
+    return _names.checked("cupy.cuda.MemoryPool")(MemoryPool)()
+
+
+class _Module:
+    """A module of functions."""
+
+    def __init__(self, path, numpys):
+        self._path, self._numpys = path, numpys
+
+    def __getattr__(self, name):
+        _names.entry(self._path, name)
+        return function(self._path, name, getattr(self._numpys, name))
+
+
+linalg = _Module("cupy.linalg", np.linalg)
+
+
+class lib:  # noqa: N801  # CuPy's name
+    stride_tricks = _Module("cupy.lib.stride_tricks", np.lib.stride_tricks)
+
+
+def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
+    """Copy to the host."""
+    return a.get(stream, order, out, blocking) if isinstance(a, ndarray) else np.asarray(a)
+
+
+def __getattr__(name):
+    if name.startswith("_"):
+        raise AttributeError(name)
+    found = _names.entry("cupy", name)
+    if isinstance(found, dict) and "ufunc" in found:
+        return elementwise(name)
+    if isinstance(found, dict) and "value" in found:
+        return float(found["value"]) if isinstance(found["value"], str) else found["value"]
+    if found in ("dtype", "attribute"):
+        return getattr(np, name)
+    return function("cupy", name, getattr(np, name))
+
+
+sys.modules[__name__].__spec__.submodule_search_locations = list(__path__)

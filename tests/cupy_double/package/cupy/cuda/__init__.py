@@ -1,0 +1,78 @@
+"""The double of `cupy.cuda`."""
+
+import ctypes
+
+from cupy import _memory, _names
+from cupy.cuda import _streams, runtime
+from cupy.cuda._streams import Event, Stream
+
+__all__ = ["Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "is_available", "runtime"]
+
+
+@_names.checked_function("cupy.cuda")
+def is_available():
+    return True
+
+
+@_names.checked_function("cupy.cuda")
+def get_current_stream(device_id=-1):
+    return _streams.current()
+
+
+@_names.checked_function("cupy.cuda")
+def alloc_pinned_memory(size):
+    return _memory.pinned(size, size=lambda memory: size, ptr=property(ctypes.addressof))
+
+
+@_names.checked("cupy.cuda.Device")
+class Device:
+    """The one device."""
+
+    def __init__(self, device=None):
+        self.id = 0 if device is None else int(device)
+        if self.id >= runtime.getDeviceCount():
+            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+
+    def use(self):
+        return self
+
+    def synchronize(self):
+        _streams.NULL.synchronize()
+
+
+@_names.checked("cupy.cuda.Memory")
+class Memory:
+    """An allocation by cudaMalloc."""
+
+    def __init__(self, size):
+        self.ptr = runtime.malloc(size)
+        self.size = size
+
+    def __del__(self):
+        runtime.free(self.ptr)
+
+
+@_names.checked("cupy.cuda.UnownedMemory")
+class UnownedMemory:
+    """Memory that somebody else allocated and frees."""
+
+    def __init__(self, ptr, size, owner, device_id=-1):
+        self.ptr, self.size, self._owner = ptr, size, owner
+
+
+@_names.checked("cupy.cuda.MemoryPointer")
+class MemoryPointer:
+    """An address in an allocation."""
+
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+    def _bytes(self, nbytes):
+        """View the memory from here on."""
+        _memory.require_reachable(self.ptr, nbytes)
+        return _memory.bytes_at(self.ptr, nbytes, self.mem)
+
+
+def __getattr__(name):
+    _names.entry("cupy.cuda", name)
+    raise NotImplementedError(f"cupy.cuda.{name} is CuPy's, but the double has none")

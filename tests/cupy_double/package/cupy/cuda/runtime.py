@@ -1,0 +1,93 @@
+"""The double of `cupy.cuda.runtime`; a handle for other processes is a file in memory that they map as well."""
+
+import os
+import struct
+
+import numpy as np
+
+from cupy import _memory, _names
+from cupy.cuda import _streams
+
+HANDLE_BYTES = 64
+OPENED = {}
+"""Events of other processes, by address."""
+
+cudaIpcMemLazyEnablePeerAccess = 1  # noqa: N816  # CUDA's name
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def getDeviceCount():
+    return 1
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def getDeviceProperties(device):
+    return {"name": b"strict double of CuPy on the host"}
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def malloc(size):
+    block = _memory.Block(size)
+    _memory.BLOCKS[block.pointer] = block
+    return block.pointer
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def free(ptr):
+    _memory.BLOCKS.pop(ptr).free()
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcGetMemHandle(devPtr):
+    block = _memory.BLOCKS[devPtr]
+    return struct.pack("qq", os.getpid(), block.descriptor).ljust(HANDLE_BYTES, b"\0")
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcOpenMemHandle(handle, flags=cudaIpcMemLazyEnablePeerAccess):
+    block = _opened(handle)
+    _memory.BLOCKS[block.pointer] = block
+    return block.pointer
+
+
+def _opened(handle):
+    """Map what another process exported."""
+    if len(handle) != HANDLE_BYTES:
+        raise ValueError("cudaErrorInvalidValue: not a handle")
+    process, descriptor = struct.unpack_from("qq", handle)
+    if process == os.getpid():
+        raise RuntimeError("cudaErrorInvalidContext: a handle cannot be opened in the process that exported it")
+    return _memory.Block(0, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcCloseMemHandle(devPtr):
+    _memory.BLOCKS.pop(devPtr).free()
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcGetEventHandle(event):
+    shared = _streams.EVENTS[event]._shared
+    if shared is None:
+        raise RuntimeError("cudaErrorInvalidResourceHandle: the event is not for several processes")
+    return struct.pack("qq", os.getpid(), shared.descriptor).ljust(HANDLE_BYTES, b"\0")
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def ipcOpenEventHandle(handle):
+    shared = _opened(handle)
+    OPENED[shared.pointer] = _streams.Mark(shared.bytes.view(np.int64))
+    return shared.pointer
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def streamWaitEvent(stream, event, flags=0):
+    mark = OPENED[event] if event in OPENED else _streams.EVENTS[event]._mark
+    mark.wait_in(_streams.STREAMS[stream])
+
+
+def __getattr__(name):
+    found = _names.entry("cupy.cuda.runtime", name)
+    if isinstance(found, dict) and "value" in found:
+        return found["value"]
+    raise NotImplementedError(f"cupy.cuda.runtime.{name} is CuPy's, but the double has none")

@@ -1,0 +1,1 @@
+"""The double of CuPy's functions beyond NumPy's."""

@@ -1,0 +1,101 @@
+"""The command on the strict double, two ranks each with an arena that NumPy cannot reach; and on a GPU where one is."""
+
+import random
+from functools import cache
+
+import pytest
+
+from planner.models import build
+from planner.report.schema import read_reports
+from planner.search import SearchOptions, search
+from tests import cupy_double
+from tests.cross.cases import graph
+from tests.cross.random_plans import random_plan
+from tests.executor.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+MODELS = {
+    "mlp": ("mlp-2-32", {"batch": 16, "optimizer": "adam"}),
+    "cnn": ("cnn-3-8", {"batch": 8, "image": 16}),
+    "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
+}
+STEPS = 2
+DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
+ENVIRONMENTS = {"gpu": {}, "late": {**DOUBLE, "CUPY_DOUBLE_DELAY": "0.0005"}}
+"""Where the real CuPy is meant, and where the double's device lags behind; else the double as it is."""
+
+
+GPU = pytest.mark.gpu
+TRANSPORTS = ["p2p", "ipc", "nccl", pytest.param("gpu p2p", marks=GPU), pytest.param("gpu ipc", marks=GPU)]
+"""Of a GPU two ranks share it, which NCCL refuses."""
+
+RUNS = {"numpy": ("numpy", "p2p"), "p2p": ("cupy", "p2p"), "ipc": ("cupy", "ipc"), "nccl": ("cupy", "nccl")}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("double")
+    paths = [folder / name for name in MODELS]
+    for path in paths:
+        model, options = MODELS[path.name]
+        search(build(model, **options), SearchOptions(ways=(2,))).save(path)
+
+    @cache
+    def run(name):
+        where, _, what = name.rpartition(" ")
+        backend, transport = RUNS[what]
+        written = folder / f"{name}.json"
+        options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
+        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment=ENVIRONMENTS.get(where, DOUBLE))
+        assert done.stderr == ""
+        assert done.returncode == 0
+        return {report.plan: report for report in read_reports(written)}
+
+    return run
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
+    report = executed(transport)[model]
+    assert ("strict double" in report.hardware) == ("gpu" not in transport)
+    assert report.settings["transport"] == transport.removeprefix("gpu ")
+    assert report.check.passed
+    assert report.bytes == report.planned_bytes
+    assert report.arena_bytes == report.planned_arena_bytes
+
+
+@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl", "late ipc", "late nccl"])
+@pytest.mark.parametrize("model", MODELS)
+def test_and_bitwise_what_numpy_does(executed, model, transport):
+    assert executed(transport)[model].losses == executed("numpy")[model].losses
+
+
+def test_only_messages_through_the_host_take_memory_there(executed):
+    outside = {name: {entry.what for entry in executed(name)["mlp"].outside_arena} for name in ("p2p", "ipc")}
+    assert outside["p2p"] - outside["ipc"] == {"host copy of staging"}
+
+
+def test_ipc_is_for_gpus(tmp_path):
+    path = tmp_path / "plan"
+    search(build("mlp-2-32", batch=16), SearchOptions(ways=(2,))).save(path)
+    done = Ranks()(2, "-m", "executor.cli", path, "--backend", "numpy", "--transport", "ipc")
+    assert done.returncode == 2
+    assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport p2p" in done.stderr
+
+
+def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
+    path, losses = tmp_path / "plan", []
+    random_plan(graph("cnn", "float32", "sgd"), (2, 2), random.Random(3)).save(path)
+    for module, *options in (
+        ("executor.cli", "--backend", "numpy"),
+        ("tests.cupy_double.two_hosts", "--transport", "ipc"),
+    ):
+        written = tmp_path / f"{module}.json"
+        done = Ranks()(4, "-m", module, path, *options, "--steps", STEPS, "--json", written, environment=DOUBLE)
+        assert done.stderr == ""
+        assert done.returncode == 0
+        (report,) = read_reports(written)
+        assert report.bytes == report.planned_bytes
+        losses.append(report.losses)
+    assert losses[0] == losses[1]

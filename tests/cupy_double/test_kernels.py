@@ -1,0 +1,20 @@
+"""Every operator's kernel runs on the strict double, whole and in parts."""
+
+import pytest
+
+import tdl
+from executor.verification import Options, check_operator
+from tests import cupy_double
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    with cupy_double.installed() as double:
+        yield double
+
+
+@pytest.mark.parametrize("name", sorted(tdl.catalog))
+def test_operator_on_the_double(cupy, name):
+    result = check_operator(name, Options(cases=1, pairs=1, xp=cupy))
+    assert [str(failure) for failure in result.failures] == []
+    assert result.checks >= 4

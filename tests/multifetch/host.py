@@ -1,0 +1,51 @@
+"""The kernel itself, compiled for the host: one thread after the other runs the very source that a GPU would run."""
+
+import ctypes
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from executor.multifetch import SOURCE, THREADS
+
+PRELUDE = """
+#include <cmath>
+#include <cstring>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct Dim { unsigned x; };
+static Dim blockIdx, threadIdx, blockDim;
+static inline float __uint_as_float(unsigned bits) { float found; std::memcpy(&found, &bits, 4); return found; }
+static inline unsigned __float_as_uint(float value) { unsigned found; std::memcpy(&found, &value, 4); return found; }
+"""
+
+LAUNCH = """
+extern "C" void launch(unsigned blocks, unsigned threads, const Segment* segments, const Term* terms,
+                       const int* first_blocks, int count) {
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+        for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) multifetch(segments, terms, first_blocks, count);
+}
+"""
+FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-shared", "-fPIC")
+
+
+def built(folder):
+    """Return the launch as a function of tables; a test is skipped where there is no compiler."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler (g++, clang++) to run the kernel's source on the host")
+    source, library = folder / "host.cpp", folder / "host.so"
+    source.write_text(PRELUDE + SOURCE.read_text() + LAUNCH)
+    subprocess.run([compiler, *FLAGS, str(source), "-o", str(library)], check=True)
+    entry = ctypes.CDLL(str(library)).launch
+
+    def launch(made):
+        pointers = [ctypes.c_void_p(np.ascontiguousarray(t).ctypes.data) for t in (made.segments, made.terms)]
+        first = ctypes.c_void_p(made.first_blocks.ctypes.data)
+        entry(made.blocks, THREADS, *pointers, first, len(made.segments))
+
+    return launch

@@ -1,0 +1,43 @@
+"""Every CUDA source compiles for the GPUs of three generations; a compiler is all that needs."""
+
+from pathlib import Path
+
+import pytest
+
+import executor
+from executor.multifetch import OPTIONS
+
+nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
+SOURCES = sorted(Path(executor.__file__).parent.rglob("*.cu"))
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
+
+
+def compiled(source, architecture):
+    """Return what the compiler says, and the size of what it made."""
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
+    options = [f"--gpu-architecture={architecture}", *OPTIONS]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        return log.decode(), 0
+    return log.decode(), nvrtc.nvrtcGetCUBINSize(program)[1]
+
+
+def test_there_are_sources():
+    assert [source.name for source in SOURCES] == ["multifetch.cu"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_it_compiles(source, architecture):
+    log, nbytes = compiled(source.read_text(), architecture)
+    assert "error" not in log
+    assert nbytes > 1000
+
+
+def test_what_does_not_compile_is_told():
+    log, nbytes = compiled(SOURCES[0].read_text().replace("sizeof(Term) == 56", "sizeof(Term) == 64"), "sm_80")
+    assert nbytes == 0
+    assert "table.py lays the tables out alike" in log
