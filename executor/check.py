@@ -116,8 +116,8 @@ def _read_by_updates(graph: Graph) -> Iterator[str]:
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
     """Return what one worker finds on all data, in this process, and what rounding changes in it."""
-    programs = lowered(single_worker(trainer.part.plan), prefetch=0, evaluate=False)
-    single = Trainer(programs.part(0), alone(trainer.cluster.cores), trainer.xp, "p2p")
+    programs = lowered(single_worker(trainer.part.plan), prefetch=0, evaluate=None)
+    single = Trainer(programs.part(0), alone(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
     exact, moved = (_trained_alone(single, data, steps, nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 

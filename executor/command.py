@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,13 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 import display
-from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
+from executor.backend import BACKENDS, BackendError, array_module
 from executor.cluster import Cluster, cluster
-from executor.data import DATA_SETS, DataError, DataSet, Digits
-from executor.job import Findings, Job, Request, classification
+from executor.job import Findings, Job, Request
 from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Programs, lowered
+from executor.training_options import Course, check_one_plan, course_of, training_options
 from executor.transport import TRANSPORTS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
@@ -44,8 +45,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
 @click.option("--transport", type=click.Choice(tuple(TRANSPORTS)), default="p2p")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
-@click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
-@click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
+@training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
@@ -70,21 +70,25 @@ class Execution:
         """Check everything, then train plan after plan; return the exit status (collective)."""
         xp = agreed(self.ranks, self._array_module)
         plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
-        data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
-        request = self._request(xp)
+        courses = agreed(self.ranks, lambda: [self._course(xp, *one) for one in zip(self.paths, plans, strict=True)])
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
-        settings = self._settings(xp, threads)
         reports: list[Report] = []
+        failed = False
         with threadpool_limits(threads), np.errstate(all="ignore"):
-            for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                programs = self._on_first_rank(partial(self._lowered, plan))
+            for path, plan, course in zip(self.paths, plans, courses, strict=True):
+                request = self._request(xp, course)
+                if request.first_step >= request.steps:
+                    print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
+                    continue
+                programs = self._on_first_rank(partial(self._lowered, plan, course))
                 part = self.ranks.deal(None if programs is None else [programs.part(r) for r in range(plan.workers)])
-                with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
-                    findings = Job(part, self.ranks, data, request).run(advance)
+                with self._progress(path, request) as advance:
+                    findings = Job(part, self.ranks, course.data, request).run(advance)
                 if programs is not None:
+                    settings = self._settings(xp, threads, course)
                     reports.append(report(programs, path, findings, settings))
                     self._tell(reports, programs, findings)
-        failed = [found for found in reports if found.check is not None and not found.check.passed]
+                    failed = failed or bool(failure(reports[-1], findings))
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
 
     def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
@@ -97,6 +101,7 @@ class Execution:
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
         check_written((self.options["json_path"], self.options["trace_path"]), self.paths)
+        check_one_plan(len(self.paths), self.options)
         try:
             xp = array_module(self.options["backend"])
         except BackendError as error:
@@ -113,36 +118,44 @@ class Execution:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
 
-    def _data(self, xp: ModuleType, path: Path, plan: Plan) -> DataSet:
-        try:
-            require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-            data = DATA_SETS[self.options["data"]](plan.graph, plan.seed)
-        except (BackendError, DataError) as error:
-            raise click.UsageError(f"{path}: {error}") from error
-        if self.options["evaluate"] and not isinstance(data, Digits):
-            raise click.UsageError(
-                f"--eval needs held-out images: expected --data digits, found {self.options['data']}"
-            )
-        if self.options["evaluate"] and classification(plan.graph) is None:
-            raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
-        return data
+    def _course(self, xp: ModuleType, path: Path, plan: Plan) -> Course:
+        return course_of(path, plan, xp, self.options)
 
-    def _lowered(self, plan: Plan) -> Programs:
-        return lowered(plan, self.options["prefetch"], self.options["evaluate"])
+    def _lowered(self, plan: Plan, course: Course) -> Programs:
+        held_out = course.data.held_out if self._evaluates else None
+        return lowered(plan, self.options["prefetch"], None if held_out is None else held_out.metric)
 
-    def _request(self, xp: ModuleType) -> Request:
+    @property
+    def _evaluates(self) -> bool:
+        return self.options["evaluate"] or self.options["eval_every"] is not None
+
+    def _request(self, xp: ModuleType, course: Course) -> Request:
         return Request(
             steps=self.options["steps"],
             xp=xp,
             transport=self.options["transport"],
-            evaluate=self.options["evaluate"],
+            schedule=course.schedule,
+            evaluate=self._evaluates,
+            evaluate_every=self.options["eval_every"],
+            log_every=self.options["log_every"],
+            checkpoint=self.options["checkpoint"],
+            checkpoint_every=self.options["checkpoint_every"],
+            resume=course.resume,
+            stop_on_nan=self.options["stop_on_nan"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
             measure_memory=self.options["memory"],
         )
 
-    def _settings(self, xp: ModuleType, threads: int) -> dict[str, Setting]:
-        chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch", "data")}
+    def _progress(self, path: Path, request: Request) -> AbstractContextManager[Callable[[], None]]:
+        """Show a bar on the first rank's terminal, unless lines are logged."""
+        if request.log_every is not None:
+            return nullcontext(lambda: None)
+        return progress(path.name, request.steps - request.first_step if self.ranks.rank == 0 else 0)
+
+    def _settings(self, xp: ModuleType, threads: int, course: Course) -> dict[str, Setting]:
+        chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch")}
+        chosen |= {"data": course.data.identity, "schedule": course.schedule.text}
         return {"backend": xp.__name__, **chosen, "threads": threads, "hardware": hardware(xp, self.ranks)}
 
     def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:
@@ -150,13 +163,21 @@ class Execution:
         last = reports[-1]
         stdout().print(*display.tables(last), sep="\n")
         sys.stdout.flush()
-        if last.check is not None and not last.check.passed:
-            print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)
+        if said := failure(last, findings):
+            print(f"error: {said}", file=sys.stderr, flush=True)
         if self.options["json_path"] is not None:
             write_reports(self.options["json_path"], *reports)
         if self.options["trace_path"] is not None:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
             trace(programs.training, findings, one_clock).write(self.options["trace_path"])
+
+
+def failure(found: Report, findings: Findings) -> str:
+    """Say why a job failed that ran to its end; nothing where it did not."""
+    if findings.diverged is not None:
+        step = findings.first_step + len(findings.losses)
+        return f"{found.plan}: expected a finite loss, found {findings.diverged} in step {step}"
+    return failed_check(found) if found.check is not None and not found.check.passed else ""
 
 
 def failed_check(found: Report) -> str:

@@ -14,7 +14,7 @@ from executor.job import Findings
 from executor.training import Programs
 from planner.graph.facts import batch_size, weight_dtype
 from planner.program.tasks import Compute, Program, Task
-from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
+from planner.report.schema import Evaluation, OutsideArena, Report, Setting, finite, matrix
 from planner.report.trace import Trace, Track, compute_name
 
 
@@ -38,6 +38,10 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
     plan, program = programs.plan, programs.training
     batch, seconds = batch_size(plan.graph), findings.seconds_per_step
     right, seen = findings.answers
+    evaluations = tuple(
+        Evaluation(step=done, accuracy=score.accuracy, loss=None if score.loss is None else finite(score.loss))
+        for done, score in findings.evaluations.items()
+    )
     return Report(
         source="executor",
         machine=platform.node(),
@@ -62,7 +66,10 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
         outside_arena=_outside_arena(findings),
         losses=tuple(finite(loss) for loss in findings.losses),
         accuracy=right / seen if seen else None,
-        eval_accuracy=findings.eval_accuracy,
+        eval_accuracy=evaluations[-1].accuracy if evaluations else None,
+        eval_loss=evaluations[-1].loss if evaluations else None,
+        evaluations=evaluations,
+        first_step=findings.first_step,
         check=findings.check,
         settings={name: value for name, value in settings.items() if name != "hardware"},
     )

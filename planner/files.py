@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.errors import PlanError
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file; an OSError names it even where the system's does not (a full device's names none)."""
-    try:
+    """Write a file; an OSError names it."""
+    with named_errors(path):
         Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """Let an OSError name a file even where the system's does not (a full device's names none)."""
+    try:
+        yield
     except OSError as error:
         if error.filename is None:
             error.filename = str(path)
