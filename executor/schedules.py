@@ -58,20 +58,18 @@ KINDS: Mapping[str, Callable[[int, int, float], float]] = MappingProxyType(
 )
 """What follows the warm-up."""
 
-_WARMUP = re.compile(r"(?:warmup=(\d{1,9}))?")
-_MAIN = re.compile(r"(constant|cosine|step)(?:=(\d{1,9}))?(?::(\d*\.?\d+))?")
+_SPELLED = re.compile(
+    r"(?:warmup=(\d{1,9})(?:,(?!$)|$))?(?:(constant|cosine|step)(?:=(\d{1,9}))?(?::(\d*\.?\d+))?)?", re.ASCII
+)
 
 
 def read_schedule(text: str) -> Schedule:
     """Read a schedule as FORM has it; raises ScheduleError."""
-    head, _, rest = text.rpartition(",")
-    if rest.startswith("warmup="):
-        head, rest = rest, "constant"
-    warmup, main = _WARMUP.fullmatch(head), _MAIN.fullmatch(rest)
-    if warmup is None or main is None or not _is_complete(*main.groups()):
+    warmup, kind, steps, factor = match.groups() if (match := _SPELLED.fullmatch(text)) else (None, "", None, None)
+    kind = "constant" if kind is None and text else kind
+    if not kind or not _is_complete(kind, steps, factor):
         raise ScheduleError(f"expected {FORM}, with steps above 0 and factors up to 1, found {text!r}")
-    kind, steps, factor = main.groups()
-    return Schedule(text, int(warmup[1] or 0), kind, int(steps or 1), float(factor or 0.0))
+    return Schedule(text, int(warmup or 0), kind, int(steps or 1), float(factor or 0.0))
 
 
 def _is_complete(kind: str, steps: str | None, factor: str | None) -> bool:

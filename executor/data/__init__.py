@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from executor.data.arrays import arrays
+from executor.data.arrays import user_arrays
 from executor.data.base import DataError, DataSet, HeldOut, data_tensors
-from executor.data.digits import digits
+from executor.data.digits import digit_images
 from executor.data.synthetic import Random
-from executor.data.text import text
+from executor.data.text import source_text
 from planner.graph.ir import Graph
 
-__all__ = ("ARRAYS", "DATA_SETS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors", "digits")
+__all__ = ("ARRAYS", "DATA_SETS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors")
 
 DATA_SETS: Mapping[str, Callable[[Graph, int], DataSet]] = MappingProxyType(
-    {"random": Random, "digits": digits, "text": text}
+    {"random": Random, "digits": digit_images, "text": source_text}
 )
 """Data sets by name; each is made for a graph and a seed."""
 
@@ -29,5 +29,5 @@ def data_set(name: str, graph: Graph, seed: int) -> DataSet:
     if name in DATA_SETS:
         return DATA_SETS[name](graph, seed)
     if name.endswith(ARRAYS):
-        return arrays(Path(name), graph, seed)
+        return user_arrays(Path(name), graph, seed)
     raise DataError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{ARRAYS}")

@@ -44,7 +44,7 @@ class Arrays:
         out[...] = xp.asarray(found.astype(tile.tensor.dtype))
 
 
-def arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
+def user_arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
     """Return a file's samples; raises DataError, which names the file, where they do not fit the graph, and OSError."""
     try:
         return _arrays(path, graph, seed)

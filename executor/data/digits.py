@@ -64,7 +64,7 @@ def load_digits(seed: int) -> tuple[Images, Images]:
     return Images(pixels[kept], labels[kept]), Images(pixels[held], labels[held])
 
 
-def digits(graph: Graph, seed: int) -> Shuffled:
+def digit_images(graph: Graph, seed: int) -> Shuffled:
     """Return handwritten digits for a graph with one images input and one labels input; a fifth is held out.
 
     Images [N, C, H, W] are repeated to the largest multiple of 8 that fits, centred, the same in every channel;

@@ -71,7 +71,7 @@ class Windows:
         out[...] = xp.asarray(found.astype(tensor.dtype))
 
 
-def text(graph: Graph, seed: int) -> Shuffled:
+def source_text(graph: Graph, seed: int) -> Shuffled:
     """Return windows of the standard library's source for a graph with tokens, or vectors at every timestep.
 
     Whole files are held out, a tenth of all characters. Raises DataError where the graph does not fit.

@@ -5,18 +5,23 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Arena
-from executor.cluster import Cluster, cluster
+from executor.check import relative_difference
+from executor.checkpoint import Checkpoint, Saver
+from executor.cluster import Cluster, alone, cluster
 from executor.data import Random
 from executor.launch import job_main
+from executor.schedules import read_schedule
 from executor.training import Trainer, lowered
 from executor.transport.point_to_point import PointToPoint
 from executor.waiting import doze, host_place, spin
 from executor.worker import Worker
+from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
 from tests.executor.programs import EACH, WORKERS, exchange
 
@@ -72,7 +77,7 @@ def run_plans(ranks, *paths):
         plan = load_plan(path)
         comm = watched()
         here = Cluster(comm, ranks.diagnostics, *host_place(MPI.COMM_WORLD))
-        trainer = Trainer(lowered(plan, 1, False).part(ranks.rank), here, np, "p2p")
+        trainer = Trainer(lowered(plan, 1, None).part(ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()
         at_the_door = [0] * ranks.size
@@ -80,6 +85,63 @@ def run_plans(ranks, *paths):
             at_the_door[peer] += nbytes
         rows = ranks.gather((at_the_door, counted.tolist()))
         found.append([[row[0] for row in rows], [row[1] for row in rows], plan.bytes.tolist()])
+    print(json.dumps(found))
+    return 0
+
+
+def trained(plan, ranks, steps, resume=None):
+    """A trainer after some steps of a plan, from the start or from a checkpoint."""
+    trainer = Trainer(lowered(plan, 1, None).part(ranks.rank), ranks, np, "p2p", read_schedule("warmup=2,cosine=9"))
+    first = 0
+    if resume is not None:
+        resume.restore(trainer)
+        first = resume.manifest.step
+    for step in range(first, steps):
+        trainer.load(Random(plan.graph, plan.seed), step)
+        trainer.run()
+    return trainer
+
+
+def all_updated(trainer):
+    return {name: trainer.whole(name) for name in trainer.graph.updates}
+
+
+def largest_difference(found, expected):
+    return max(relative_difference(found[name], expected[name]) for name in expected)
+
+
+def run_checkpoints(ranks, folder, *paths):
+    """Every plan's checkpoint read under the next plan and by one worker, and the one worker's under the first plan.
+
+    Says which tensors differ by a bit as they are read, and how far training then goes apart.
+    """
+    plans = [load_plan(path) for path in paths]
+    single, one = single_worker(plans[0]), alone(1)
+    found = []
+    for number, (plan, other) in enumerate(zip(plans, [*plans[1:], plans[0]], strict=True)):
+        where = Path(folder) / str(number)
+        trainer = trained(plan, ranks, 3)
+        Saver(where, trainer, "random", trainer.schedule.text).save(3)
+        same = trained(plan, ranks, 5, Checkpoint.of(where, plan))
+        again = all_updated(trained(other, ranks, 3, Checkpoint.of(where, other)))
+        apart = all_updated(trained(other, ranks, 5, Checkpoint.of(where, other)))
+        saved = all_updated(trainer)
+        expected, resumed = all_updated(trained(plan, ranks, 5)), all_updated(same)
+        if ranks.rank == 0:
+            alone_again = all_updated(trained(single, one, 3, Checkpoint.of(where, single)))
+            differing = [n for n in saved if saved[n].tobytes() != again[n].tobytes()]
+            differing += [n for n in saved if saved[n].tobytes() != alone_again[n].tobytes()]
+            differing += [n for n in saved if expected[n].tobytes() != resumed[n].tobytes()]
+            found.append([differing, largest_difference(apart, expected)])
+    where = Path(folder) / "alone"
+    if ranks.rank == 0:
+        trainer = trained(single, one, 3)
+        Saver(where, trainer, "random", trainer.schedule.text).save(3)
+    ranks.meet()
+    spread = all_updated(trained(plans[0], ranks, 3, Checkpoint.of(where, plans[0])))
+    if ranks.rank == 0:
+        kept = all_updated(trainer)
+        found.append([[n for n in kept if kept[n].tobytes() != spread[n].tobytes()], 0.0])
     print(json.dumps(found))
     return 0
 
@@ -97,7 +159,7 @@ def fail(ranks, how):
 
 def main():
     what, *arguments = sys.argv[1:]
-    modes = {"exchange": run_exchange, "plans": run_plans, "fail": fail}
+    modes = {"exchange": run_exchange, "plans": run_plans, "checkpoints": run_checkpoints, "fail": fail}
     ranks = cluster(MPI.COMM_WORLD)
     assert what != "exchange" or ranks.size == WORKERS
     job_main(lambda ranks: modes[what](ranks, *arguments), ranks)
