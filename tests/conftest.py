@@ -15,6 +15,7 @@ SLOW = (
     "cross/test_execution.py",
     "cross/test_killed.py",
     "cross/test_lowering.py",
+    "cross/test_resume.py",
     "executor/test_execute.py",
     "executor/test_transport.py",
     "models/test_partitioned.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import file_digest
@@ -48,10 +48,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is there to read."""
+    """A checkpoint that is there to read; `tensors` are those that it holds."""
 
     folder: Path
     manifest: Manifest
+    tensors: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, path: Path, plan: Plan) -> Checkpoint:
@@ -67,7 +68,7 @@ class Checkpoint:
             raise CheckpointError(f"{folder}: expected a checkpoint of the plan's graph, found one of another")
         if manifest.seed != plan.seed:
             raise CheckpointError(f"{folder}: expected the plan's seed, {plan.seed}, found {manifest.seed}")
-        return cls(folder, manifest)
+        return cls(folder, manifest, saved_tensors(plan.graph))
 
     def restore(self, trainer: Trainer) -> None:
         """Give every tensor saved the value that it has here (collective); SharedError where a file is damaged.
@@ -91,34 +92,37 @@ class Checkpoint:
                     f"{found.nbytes} of {found.sha256[:12]}; with its folder removed, the checkpoint before counts"
                 )
 
-    def _read_all(self, trainer: Trainer) -> None:
-        tensors = saved_tensors(trainer.graph)
-        where: dict[str, list[Place]] = {tensor.name: [] for tensor in tensors}
-        for place in places(tensors, self._regions(tensors)):
-            where[place.tensor.name].append(place)
-        for tensor in tensors:
-            region = trainer.part.training.regions[tensor.name][trainer.cluster.rank]
-            trainer.view(tensor.name)[...] = trainer.xp.asarray(self._tile(tensor, where[tensor.name], region))
-
-    def _regions(self, tensors: Sequence[Tensor]) -> Mapping[str, Sequence[Region]]:
-        """Return what every worker of the plan that wrote this held."""
-        ways, layouts = tuple(self.manifest.ways), self.manifest.layouts
-        return {
-            tensor.name: owned_by_all(tensor.shape, tuple(map(parse_placement, layouts[tensor.name])), ways)
-            for tensor in tensors
-        }
-
-    def _tile(self, tensor: Tensor, where: Sequence[Place], wanted: Region) -> HostArray:
-        """Put a region of a tensor together from the tiles that overlap it."""
-        tile = np.empty(local_shape(wanted), tensor.dtype)
-        for place in where:
+    def tile(self, tensor: Tensor, region: Region) -> HostArray:
+        """Return a region of a tensor, put together from the tiles that overlap it; ValueError if it is not saved."""
+        if tensor.name not in self._places:
+            raise ValueError(f"{self.folder}: expected a tensor that was saved, found {tensor.name}")
+        tile = np.empty(local_shape(region), tensor.dtype)
+        for place in self._places[tensor.name]:
             saved = self._files[place.rank][place.start : place.stop].view(tensor.dtype)
             saved = saved.reshape(local_shape(place.region))
-            for box in boxes(place.region, wanted, intersect(place.region, wanted)):
+            for box in boxes(place.region, region, intersect(place.region, region)):
                 source: Any = tuple(slice(here, here + size) for here, _, size in box)
                 target: Any = tuple(slice(there, there + size) for _, there, size in box)
                 tile[(*target, ...)] = saved[(*source, ...)]  # an ellipsis makes arrays of scalars
         return tile
+
+    def _read_all(self, trainer: Trainer) -> None:
+        for tensor in self.tensors:
+            region = trainer.part.training.regions[tensor.name][trainer.cluster.rank]
+            trainer.view(tensor.name)[...] = trainer.xp.asarray(self.tile(tensor, region))
+
+    @cached_property
+    def _places(self) -> Mapping[str, list[Place]]:
+        """Where the tiles of every tensor lie, by the plan that wrote them."""
+        ways, layouts = tuple(self.manifest.ways), self.manifest.layouts
+        regions = {
+            tensor.name: owned_by_all(tensor.shape, tuple(map(parse_placement, layouts[tensor.name])), ways)
+            for tensor in self.tensors
+        }
+        found: dict[str, list[Place]] = {}
+        for place in places(self.tensors, regions):
+            found.setdefault(place.tensor.name, []).append(place)
+        return found
 
     @cached_property
     def _files(self) -> Mapping[int, HostArray]:
