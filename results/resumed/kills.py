@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,11 +36,13 @@ OPTIONS = {
 }
 SCHEDULE = "warmup=10,cosine=50"
 STEPS, EVERY = 60, 2
-WAYS, OTHER_WAYS = (2, 2), (3,)
+WAYS, OTHER_WAYS = (2,), (3,)
 LONGEST_DELAY_S = 0.03
 """After a random step's line: as long as some steps and the writing of a checkpoint."""
 
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = "/dev/shm/"
+OF_MPI = ("mpich_shm_", "ucx_shm_", "psm3_", "vader_segment.", "sm_segment.")
+"""How segments are called that an MPI library makes for itself, and leaves behind where a rank is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +69,30 @@ def prepared(folder: Path, ways: Sequence[int]) -> Training:
     return training
 
 
-def killed(training: Training, folder: Path, rng: random.Random) -> dict[str, Any]:
-    """Train, kill a random rank at a random moment, and go on; say what happened, and whether anything is different."""
+def killed(training: Training, folder: Path, rng: random.Random, keep: Path | None = None) -> dict[str, Any]:
+    """Train, kill a random rank at a random moment, and go on; say what happened, and whether anything is different.
+
+    The last checkpoint that the kill left is copied to `keep`.
+    """
     rank, step, delay_s = (
         rng.randrange(training.plan.workers),
         rng.randrange(STEPS - 10),
         rng.uniform(0, LONGEST_DELAY_S),
     )
-    before = set(SHARED_MEMORY.iterdir())
-    status = _killed_at(training.command(folder), training, rank, step, delay_s)
+    status, mapped = _killed_at(training.command(folder), training, rank, step, delay_s)
     written = checkpoints(folder)
+    segments = [path for path in mapped if path.exists()]
     left = {
         "status": status,
-        "processes": len(ranks_of(training.path)),
-        "shared_memory": sorted(path.name for path in set(SHARED_MEMORY.iterdir()) - before),
+        "processes_left": len(ranks_of(training.path)),
+        "arenas_left": [path.name for path in segments if not path.name.startswith(OF_MPI)],
+        "segments_of_mpi_left": len([path for path in segments if path.name.startswith(OF_MPI)]),
         "unfinished": len(list(folder.glob(".step-*.part"))),
     }
+    for path in segments:
+        path.unlink()
+    if keep is not None and written:
+        shutil.copytree(written[-1], keep)
     resumed_from = Checkpoint.of(folder, training.plan).manifest.step if written else 0
     again = ["--resume", str(folder)] if written else []
     subprocess.run(training.command(folder, *again), check=True, capture_output=True)
@@ -95,8 +106,13 @@ def killed(training: Training, folder: Path, rng: random.Random) -> dict[str, An
     }
 
 
-def _killed_at(command: list[str], training: Training, rank: int, step: int, delay_s: float) -> int:
-    """Run a training until a rank is killed, some time after a step was logged (0: after the ranks are there)."""
+def _killed_at(
+    command: list[str], training: Training, rank: int, step: int, delay_s: float
+) -> tuple[int, frozenset[Path]]:
+    """Run a training until a rank is killed, some time after a step was logged (0: after the ranks are there).
+
+    Return the job's exit status, and the files in shared memory that its ranks had.
+    """
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
         if job.stdout is None:
             raise RuntimeError("expected the job's output, found none")
@@ -105,9 +121,10 @@ def _killed_at(command: list[str], training: Training, rank: int, step: int, del
         while step and not job.stdout.readline().startswith(f"step {step} "):
             pass
         time.sleep(delay_s)
+        mapped = frozenset[Path]().union(*map(shared_memory_of, found))
         os.kill(found[rank], signal.SIGKILL)
         job.stdout.read()
-        return job.wait()
+        return job.wait(), mapped
 
 
 def ranks_of(plan: Path) -> list[int]:
@@ -121,6 +138,13 @@ def ranks_of(plan: Path) -> list[int]:
         if str(plan).encode() in words and Path(words[0].decode()).name == Path(sys.executable).name:
             found.append(int(entry.name))
     return sorted(found)
+
+
+def shared_memory_of(process: int) -> frozenset[Path]:
+    """Return the files in shared memory that a process has mapped and that still have a name."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    names = (line.split(maxsplit=5)[-1] for line in lines if SHARED_MEMORY in line)
+    return frozenset(Path(name) for name in names if not name.endswith(" (deleted)"))
 
 
 def same_files(one: Path, other: Path) -> bool:

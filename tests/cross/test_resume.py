@@ -1,7 +1,6 @@
 """A rank is killed at a random moment: what goes on from the checkpoints ends as if nothing had happened."""
 
 import random
-import subprocess
 
 import pytest
 
@@ -23,8 +22,8 @@ def trainings(tmp_path_factory):
 def test_killed_and_resumed(trainings, tmp_path, seed):
     found = kills.killed(trainings[0], tmp_path / "run", random.Random(seed))
     assert found["status"] != 0
-    assert found["processes"] == 0
-    assert found["shared_memory"] == []
+    assert found["processes_left"] == 0
+    assert found["arenas_left"] == []
     assert found["bitwise"], found
 
 
