@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 import display
 from executor.backend import BACKENDS, BackendError, array_module
+from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster, cluster
 from executor.job import Findings, Job, Request
 from executor.launch import SharedError, agreed, job_main, require_size
@@ -70,7 +71,9 @@ class Execution:
         """Check everything, then train plan after plan; return the exit status (collective)."""
         xp = agreed(self.ranks, self._array_module)
         plans = self.ranks.tell(self._on_first_rank(lambda: [self._plan(path) for path in self.paths]))
-        courses = agreed(self.ranks, lambda: [self._course(xp, *one) for one in zip(self.paths, plans, strict=True)])
+        resume = self.ranks.tell(self._on_first_rank(self._resumed))
+        pairs = list(zip(self.paths, plans, strict=True))
+        courses = agreed(self.ranks, lambda: [course_of(*pair, xp, self.options, resume) for pair in pairs])
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         reports: list[Report] = []
         failed = False
@@ -118,8 +121,9 @@ class Execution:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
 
-    def _course(self, xp: ModuleType, path: Path, plan: Plan) -> Course:
-        return course_of(path, plan, xp, self.options)
+    def _resumed(self) -> Path | None:
+        """Choose the checkpoint to go on from: one for all ranks, whatever folders look like to each."""
+        return None if self.options["resume"] is None else last_checkpoint(self.options["resume"])
 
     def _lowered(self, plan: Plan, course: Course) -> Programs:
         held_out = course.data.held_out if self._evaluates else None

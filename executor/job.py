@@ -149,7 +149,7 @@ class Job:
         return self._trainer.run(settle=last and self._request.trace and self._request.xp is not np)
 
     def _after_step(self, done: int, seconds: float) -> None:
-        """Evaluate, write a checkpoint and log where it is time; at the end of training all but the last."""
+        """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""
         request, last = self._request, done == self._request.steps
 
         def is_due(every: Interval | None) -> bool:
@@ -175,8 +175,9 @@ class Job:
         parts = [f"step {done} of {self._request.steps}", f"epoch {done / self._data.steps_per_epoch:.2f}"]
         if self._findings.losses:
             parts.append(f"loss {self._findings.losses[-1]:.6g}")
-        rates = {node.attrs[LEARNING_RATE] for node in self._graph.nodes if LEARNING_RATE in node.attrs}
-        parts += [f"lr {rate * self._request.schedule.at(done - 1):.4g}" for rate in rates if isinstance(rate, float)]
+        rates = {node.attrs.get(LEARNING_RATE) for node in self._graph.nodes}
+        numbers = sorted(rate for rate in rates if isinstance(rate, int | float))
+        parts += [f"lr {rate * self._request.schedule.at(done - 1):.4g}" for rate in numbers]
         if done in self._findings.evaluations:
             parts.append(f"held-out {self._findings.evaluations[done]}")
         return ", ".join([*parts, f"{seconds * 1e3:.4g} ms"])
@@ -196,11 +197,10 @@ class Job:
         return self._findings.diverged is not None
 
     def _note_answers(self, step: int) -> None:
-        """Count right answers in the last epoch of training."""
-        if step < self._request.steps - self._data.steps_per_epoch:
-            return
-        metrics = classification(self._graph)
-        if metrics is None:
+        """Count right answers in the last epoch of training, unless it is the loss by which the data set scores."""
+        held_out, metrics = self._data.held_out, classification(self._graph)
+        is_scored = held_out is None or held_out.metric == "logits"
+        if metrics is None or not is_scored or step < self._request.steps - self._data.steps_per_epoch:
             return
         name, labels = metrics
         logits = self._trainer.whole(name)

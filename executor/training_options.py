@@ -58,12 +58,12 @@ class Course:
     resume: Checkpoint | None
 
 
-def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any]) -> Course:
+def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
     """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
 
     Raises click.UsageError, CheckpointError, ScheduleError or OSError for what does not fit the plan.
     """
-    resume = None if options["resume"] is None else Checkpoint.of(options["resume"], plan)
+    resume = None if resumed is None else Checkpoint.of(resumed, plan)
     if options["checkpoint"] is not None:
         _check_folder(options["checkpoint"], resume)
     try:

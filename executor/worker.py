@@ -24,9 +24,8 @@ class Worker:
     """One worker's side of a program, over an arena that other programs of the same plan may share.
 
     `transport` is given the worker's memory and returns the transport; `rate` is what learning rates are multiplied
-    by, if anything. Raises ValueError where the program
-    contradicts itself (a buffer outside the arena, a message that its pieces do not fill) or names an operator
-    without a kernel.
+    by, if anything. Raises ValueError where the program contradicts itself (a buffer outside the arena, a message that
+    its pieces do not fill) or names an operator without a kernel.
     """
 
     def __init__(

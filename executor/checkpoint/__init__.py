@@ -7,7 +7,7 @@ a folder of that name is complete.
 """
 
 from executor.checkpoint.manifest import CheckpointError
-from executor.checkpoint.reading import Checkpoint, checkpoints
+from executor.checkpoint.reading import Checkpoint, checkpoints, last_checkpoint
 from executor.checkpoint.writing import Saver
 
-__all__ = ("Checkpoint", "CheckpointError", "Saver", "checkpoints")
+__all__ = ("Checkpoint", "CheckpointError", "Saver", "checkpoints", "last_checkpoint")

@@ -46,6 +46,14 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted((int(match[1]), path) for match, path in named if match is not None)]
 
 
+def last_checkpoint(path: Path) -> Path:
+    """Return the last checkpoint of a run's folder, or the very one that a path names; CheckpointError for none."""
+    found = [path] if (path / MANIFEST).exists() else checkpoints(path)
+    if not found:
+        raise CheckpointError(f"{path}: expected checkpoints, found none")
+    return found[-1]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that is there to read; `tensors` are those that it holds."""
@@ -60,10 +68,8 @@ class Checkpoint:
 
         Raises CheckpointError where there is none, or none of the plan's graph and seed; OSError.
         """
-        found = [path] if (path / MANIFEST).exists() else checkpoints(path)
-        if not found:
-            raise CheckpointError(f"{path}: expected checkpoints, found none")
-        folder, manifest = found[-1], read_manifest(found[-1] / MANIFEST)
+        folder = last_checkpoint(path)
+        manifest = read_manifest(folder / MANIFEST)
         if manifest.graph != graph_digest(plan.graph):
             raise CheckpointError(f"{folder}: expected a checkpoint of the plan's graph, found one of another")
         if manifest.seed != plan.seed:

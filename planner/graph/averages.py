@@ -48,22 +48,16 @@ def _emitted(builder: GraphBuilder, name: str, op: str, inputs: tuple[str, ...],
 
 
 def inference_graph(graph: Graph) -> Graph:
-    """Return the graph in which whatever reads a tensor that has a running average reads the average instead."""
+    """Return the graph that reads a running average wherever a tensor has one; its updates mean nothing."""
     producers = {output: node for node in graph.nodes for output in node.outputs}
     states = {state: state for state in graph.updates}
     averages: dict[str, str] = {}
-    moves = [node for node in graph.nodes if node.op == AVERAGE]
-    for node in moves:
-        now, value = node.inputs
-        if now in states:
+    for node in graph.nodes:
+        if node.op == AVERAGE and node.inputs[0] in states:
+            now, value = node.inputs
             states[node.outputs[0]] = states[now]
             while value in producers and producers[value].op in ADAPTED:
                 (value,) = producers[value].inputs
             averages[value] = states[now]
-    nodes = [
-        node
-        if node in moves or node.op in ADAPTED
-        else replace(node, inputs=tuple(averages.get(name, name) for name in node.inputs))
-        for node in graph.nodes
-    ]
-    return replace(graph, nodes=tuple(nodes)) if averages else graph
+    nodes = (replace(node, inputs=tuple(averages.get(name, name) for name in node.inputs)) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))

@@ -106,7 +106,7 @@ def measured_data() -> dict[str, Any]:
 
 def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
     """Return how far two curves of losses are apart at most, relative to the second."""
-    return max(abs(a - b) / b for a, b in zip(one["losses"], other["losses"], strict=True))
+    return max(float(abs(a - b) / b) for a, b in zip(one["losses"], other["losses"], strict=True))
 
 
 def cells(name: str, rows: list[dict[str, Any]]) -> Iterator[list[str]]:
@@ -122,6 +122,17 @@ def cells(name: str, rows: list[dict[str, Any]]) -> Iterator[list[str]]:
             score, reached = f"{bits[step]:.3f} bits a character", f"below {NEEDED_BITS} after {at} steps"
         apart = "" if row is rows[0] else f"{furthest(row, rows[0]):.1e}"
         yield [name, case.model, str(row["workers"]), str(step), score, reached, apart, f"{row['cpu_s'] / 60:.1f} min"]
+
+
+def summary(data: Any) -> str:
+    """Say what was reached, by whom and in what time."""
+    said = []
+    for name, rows in data["rows"].items():
+        workers = ", ".join(str(row["workers"]) for row in rows)
+        scores = sorted({cell[4] for cell in cells(name, rows)})
+        minutes = max(row["cpu_s"] for row in rows) / 60
+        said.append(f"`{name}`, workers {workers}: {', '.join(scores)} held out, in up to {minutes:.1f} minutes of CPU")
+    return "; ".join(said)
 
 
 def learned_table(data: Any) -> str:

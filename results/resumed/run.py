@@ -64,6 +64,12 @@ def says(data: Any) -> str:
     )
 
 
+def summary(data: Any) -> str:
+    """Say how often training went on to the same bits."""
+    rows = data["rows"]
+    return f"{sum(row['bitwise'] for row in rows)} of {len(rows)} times every bit is that of a run undisturbed"
+
+
 def kills_table(data: Any) -> str:
     """Render when the kills came."""
     rows = data["rows"]
