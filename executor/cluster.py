@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from executor.values import indices
 from executor.waiting import doze, host_place
 from planner.graph.ir import Tensor
-from planner.layout import Region, elements, local_shape
+from planner.layout import Region, local_shape
+from planner.layout.region import holders
 
 T = TypeVar("T")
 HostArray = NDArray[np.generic]
@@ -71,26 +72,23 @@ class Cluster:
 
         Of workers that hold equal regions only the first sends.
         """
-        holders: dict[Region, int] = {}
-        for worker, region in enumerate(regions):
-            if elements(region):
-                holders.setdefault(region, worker)
+        firsts = {region: workers[0] for region, workers in holders(regions).items()}
         if self.rank != 0:
-            if holders.get(regions[self.rank]) == self.rank:
-                doze([self.diagnostics.Isend([_raw(np.ascontiguousarray(tile)), MPI.BYTE], 0)])
+            if firsts.get(regions[self.rank]) == self.rank:
+                doze([self.diagnostics.Isend([raw_bytes(np.ascontiguousarray(tile)), MPI.BYTE], 0)])
             return None
         whole = np.empty(tensor.shape, tensor.dtype)
-        for region, worker in holders.items():
+        for region, worker in firsts.items():
             received = tile
             if worker != 0:
                 received = np.empty(local_shape(region), tensor.dtype)
-                doze([self.diagnostics.Irecv([_raw(received), MPI.BYTE], worker)])
+                doze([self.diagnostics.Irecv([raw_bytes(received), MPI.BYTE], worker)])
             whole[np.ix_(*map(indices, region))] = received
         return whole
 
 
-def _raw(array: HostArray) -> NDArray[np.uint8]:
-    """View an array's bytes; MPI does not know every dtype."""
+def raw_bytes(array: HostArray) -> NDArray[np.uint8]:
+    """View a contiguous array's bytes; MPI does not know every dtype."""
     return array.reshape(-1).view(np.uint8)
 
 

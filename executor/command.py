@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,14 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 import display
-from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
+from executor.backend import BACKENDS, BackendError, array_module
+from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster, cluster
-from executor.data import DATA_SETS, DataError, DataSet, Digits
-from executor.job import Findings, Job, Request, classification
+from executor.job import Findings, Job, Request
 from executor.launch import agreed, digest, job_main, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Part, part_of
+from executor.training_options import Course, check_one_plan, course_of, training_options
 from executor.transport.choice import CHOICES, TransportError, chosen, described
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
@@ -43,8 +45,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
 @click.option("--transport", type=click.Choice(CHOICES), default="auto", help="auto: shared within a host.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
-@click.option("--data", type=click.Choice(tuple(DATA_SETS)), default="random")
-@click.option("--eval", "evaluate", is_flag=True, help="Then classify held-out images (with --data digits).")
+@training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
@@ -71,21 +72,29 @@ class Execution:
         xp = agreed(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
-        data_sets = agreed(self.ranks, lambda: [self._data(xp, *one) for one in zip(self.paths, plans, strict=True)])
-        request = self._request(xp, agreed(self.ranks, lambda: self._transport(xp)))
+        resume = self.ranks.tell(self._on_first_rank(self._resumed))
+        pairs = list(zip(self.paths, plans, strict=True))
+        courses = agreed(self.ranks, lambda: [course_of(*pair, xp, self.options, resume) for pair in pairs])
+        transport = agreed(self.ranks, lambda: self._transport(xp))
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
-        settings = self._settings(xp, threads, request.transport)
         reports: list[Report] = []
+        failed = False
         with threadpool_limits(threads), np.errstate(all="ignore"):
-            for path, plan, data in zip(self.paths, plans, data_sets, strict=True):
-                part = agreed(self.ranks, partial(self._part, plan))
-                with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
-                    findings = Job(part, self.ranks, data, request).run(advance)
+            for path, plan, course in zip(self.paths, plans, courses, strict=True):
+                request = self._request(xp, course, transport)
+                if request.first_step >= request.steps:
+                    print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
+                    continue
+                part = agreed(self.ranks, partial(self._part, plan, course))
+                with self._progress(path, request) as advance:
+                    findings = Job(part, self.ranks, course.data, request).run(advance)
+                said = ""
                 if self.ranks.rank == 0:
-                    reports.append(report(plan, path, findings, settings))
+                    reports.append(report(plan, path, findings, self._settings(xp, threads, course, transport)))
+                    said = failure(reports[-1], findings)
                 self._on_first_rank(partial(self._write, reports, findings))
-                self._print(reports)
-        failed = [found for found in reports if found.check is not None and not found.check.passed]
+                self._print(reports, said)
+                failed = failed or bool(said)
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
 
     def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
@@ -105,6 +114,7 @@ class Execution:
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
         check_written((self.options["json_path"], self.options["trace_path"]), self.paths)
+        check_one_plan(len(self.paths), self.options)
         try:
             xp = array_module(self.options["backend"])
         except BackendError as error:
@@ -121,22 +131,14 @@ class Execution:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
 
-    def _data(self, xp: ModuleType, path: Path, plan: Plan) -> DataSet:
-        try:
-            require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-            data = DATA_SETS[self.options["data"]](plan.graph, plan.seed)
-        except (BackendError, DataError) as error:
-            raise click.UsageError(f"{path}: {error}") from error
-        if self.options["evaluate"] and not isinstance(data, Digits):
-            raise click.UsageError(
-                f"--eval needs held-out images: expected --data digits, found {self.options['data']}"
-            )
-        if self.options["evaluate"] and classification(plan.graph) is None:
-            raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
-        return data
+    def _resumed(self) -> Path | None:
+        """Choose the checkpoint to go on from: one for all ranks, whatever folders look like to each."""
+        return None if self.options["resume"] is None else last_checkpoint(self.options["resume"])
 
-    def _part(self, plan: Plan) -> Part:
-        return part_of(plan, self.ranks.rank, self.options["prefetch"], self.options["evaluate"])
+    def _part(self, plan: Plan, course: Course) -> Part:
+        held_out = course.data.held_out if self._evaluates else None
+        metric = None if held_out is None else held_out.metric
+        return part_of(plan, self.ranks.rank, self.options["prefetch"], metric)
 
     def _transport(self, xp: ModuleType) -> str:
         try:
@@ -144,23 +146,41 @@ class Execution:
         except TransportError as error:
             raise click.UsageError(str(error)) from error
 
-    def _request(self, xp: ModuleType, transport: str) -> Request:
+    @property
+    def _evaluates(self) -> bool:
+        return self.options["evaluate"] or self.options["eval_every"] is not None
+
+    def _request(self, xp: ModuleType, course: Course, transport: str) -> Request:
         return Request(
             steps=self.options["steps"],
             xp=xp,
             transport=transport,
-            evaluate=self.options["evaluate"],
+            schedule=course.schedule,
+            evaluate=self._evaluates,
+            evaluate_every=self.options["eval_every"],
+            log_every=self.options["log_every"],
+            checkpoint=self.options["checkpoint"],
+            checkpoint_every=self.options["checkpoint_every"],
+            resume=course.resume,
+            stop_on_nan=self.options["stop_on_nan"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
             measure_memory=self.options["memory"],
         )
 
-    def _settings(self, xp: ModuleType, threads: int, transport: str) -> dict[str, Setting]:
+    def _progress(self, path: Path, request: Request) -> AbstractContextManager[Callable[[], None]]:
+        """Show a bar on the first rank's terminal, unless lines are logged."""
+        if request.log_every is not None:
+            return nullcontext(lambda: None)
+        return progress(path.name, request.steps - request.first_step if self.ranks.rank == 0 else 0)
+
+    def _settings(self, xp: ModuleType, threads: int, course: Course, transport: str) -> dict[str, Setting]:
         return {
             "backend": xp.__name__,
             "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
-            "data": self.options["data"],
+            "data": course.data.identity,
+            "schedule": course.schedule.text,
             "threads": threads,
             "hardware": hardware(xp, self.ranks),
         }
@@ -173,13 +193,21 @@ class Execution:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
             trace(findings, one_clock).write(self.options["trace_path"])
 
-    def _print(self, reports: Sequence[Report]) -> None:
+    def _print(self, reports: Sequence[Report], said: str) -> None:
         """Print the last report, once it is written: who reads the tables may leave."""
         for last in reports[-1:]:
             stdout().print(*display.tables(last), sep="\n")
             sys.stdout.flush()
-            if last.check is not None and not last.check.passed:
-                print(f"error: {failed_check(last)}", file=sys.stderr, flush=True)
+            if said:
+                print(f"error: {said}", file=sys.stderr, flush=True)
+
+
+def failure(found: Report, findings: Findings) -> str:
+    """Say why a job failed that ran to its end; nothing where it did not."""
+    if findings.diverged is not None:
+        step = findings.first_step + len(findings.losses)
+        return f"{found.plan}: expected a finite loss, found {findings.diverged} in step {step}"
+    return failed_check(found) if found.check is not None and not found.check.passed else ""
 
 
 def failed_check(found: Report) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,13 @@ from numpy.typing import NDArray
 
 from executor.backend import synchronize
 from executor.check import check
+from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
-from executor.data import DataSet, Digits, data_tensors
-from executor.training import Part, Trainer, right_answers
-from executor.values import Tile
-from planner.graph.ir import Graph, Tensor
-from planner.layout import local_shape
-from planner.layout.region import whole
+from executor.data import DataSet
+from executor.intervals import Interval
+from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
+from executor.training import Part, Score, Trainer, right_answers, whole_input
+from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult
 from planner.report.trace import compute_name
@@ -29,15 +31,31 @@ KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job does; the same for every plan of a command. `xp` is the array module."""
+    """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
+
+    Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
+    folder `checkpoint`.
+    """
 
     steps: int
     xp: Any
     transport: str
+    schedule: Schedule = CONSTANT
     evaluate: bool = False
+    evaluate_every: Interval | None = None
+    log_every: Interval | None = None
+    checkpoint: Path | None = None
+    checkpoint_every: Interval | None = None
+    resume: Checkpoint | None = None
+    stop_on_nan: bool = False
     check: bool = False
     trace: bool = False
     measure_memory: bool = False
+
+    @property
+    def first_step(self) -> int:
+        """The step to begin with."""
+        return 0 if self.resume is None else self.resume.manifest.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +93,17 @@ class RankFindings:
 
 @dataclass(slots=True)
 class Findings:
-    """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch."""
+    """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
 
+    `evaluations` are by the number of steps done. `diverged` is the loss that ended training, where it was to.
+    """
+
+    first_step: int = 0
     ranks: list[RankFindings] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     answers: tuple[int, int] = (0, 0)
-    eval_accuracy: float | None = None
+    evaluations: dict[int, Score] = field(default_factory=dict)
+    diverged: float | None = None
     check: CheckResult | None = None
 
     @property
@@ -102,20 +125,28 @@ class Job:
         self._data = data
         self._cluster = cluster
         self._graph = part.plan.graph
-        self._trainer = Trainer(part, cluster, request.xp, request.transport)
-        self._findings = Findings()
+        self._trainer = Trainer(part, cluster, request.xp, request.transport, request.schedule)
+        self._findings = Findings(request.first_step)
+        self._saver: Saver | None = None
+        if request.checkpoint is not None:
+            self._saver = Saver(request.checkpoint, self._trainer, data.identity, request.schedule.text)
 
     def run(self, progress: Callable[[], None]) -> Findings:
         """Train, then evaluate and check where asked to; `progress` is called after every step."""
+        if self._request.resume is not None:
+            self._request.resume.restore(self._trainer)
         if self._request.measure_memory:
             tracemalloc.start()
         seconds, rows, moments = [], [], [0.0]
-        for step in range(self._request.steps):
+        for step in range(self._request.first_step, self._request.steps):
             moments, row = self._step(step)
             seconds.append(moments[-1] - moments[0])
             rows.append(tuple(int(n) for n in row))
             self._note_loss()
+            if self._has_diverged():
+                break
             self._note_answers(step)
+            self._after_step(step + 1, seconds[-1])
             progress()
         if len(set(rows)) > 1:
             raise RuntimeError(
@@ -133,7 +164,11 @@ class Job:
             outside_arena=self._outside_arena(),
         )
         self._findings.ranks = self._cluster.gather(mine)
-        self._after_training()
+        if tracemalloc.is_tracing():
+            tracemalloc.stop()
+        # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
+        if self._request.check and self._findings.diverged is None:
+            self._findings.check = check(self._trainer, self._data, self._request.steps)
         return self._findings
 
     def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
@@ -144,25 +179,64 @@ class Job:
         last = step == self._request.steps - 1
         return self._trainer.run(settle=last and self._request.trace and self._request.xp is not np)
 
+    def _after_step(self, done: int, seconds: float) -> None:
+        """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""
+        request, last = self._request, done == self._request.steps
+
+        def is_due(every: Interval | None) -> bool:
+            return every is not None and every.is_due(done, self._data.steps_per_epoch)
+
+        if is_due(request.evaluate_every) or (last and request.evaluate):
+            self._evaluate(done)
+        if self._saver is not None and (last or is_due(request.checkpoint_every)):
+            self._saver.save(done)
+        if is_due(request.log_every) and self._cluster.rank == 0:
+            print(self._line(done, seconds), flush=True)
+
+    def _evaluate(self, done: int) -> None:
+        held_out = self._data.held_out
+        if held_out is None:
+            raise ValueError(f"data set {self._data.identity}: expected samples held out, found none")
+        score = self._trainer.evaluate(held_out)
+        if score is not None:
+            self._findings.evaluations[done] = score
+
+    def _line(self, done: int, seconds: float) -> str:
+        """Return what is logged after a step."""
+        parts = [f"step {done} of {self._request.steps}", f"epoch {done / self._data.steps_per_epoch:.2f}"]
+        if self._findings.losses:
+            parts.append(f"loss {self._findings.losses[-1]:.6g}")
+        rates = {node.attrs.get(LEARNING_RATE) for node in self._graph.nodes}
+        numbers = sorted(rate for rate in rates if isinstance(rate, int | float))
+        parts += [f"lr {rate * self._request.schedule.at(done - 1):.4g}" for rate in numbers]
+        if done in self._findings.evaluations:
+            parts.append(f"held-out {self._findings.evaluations[done]}")
+        return ", ".join([*parts, f"{seconds * 1e3:.4g} ms"])
+
     def _note_loss(self) -> None:
         name = self._graph.metrics.get("loss")
         loss = None if name is None else self._trainer.whole(name)
         if loss is not None:
             self._findings.losses.append(float(loss.sum()))
 
+    def _has_diverged(self) -> bool:
+        """Whether training is to end because the loss is not finite; every rank learns it from the first."""
+        if not self._request.stop_on_nan:
+            return False
+        loss = self._cluster.tell(self._findings.losses[-1] if self._findings.losses else None)
+        self._findings.diverged = None if math.isfinite(loss) else loss
+        return self._findings.diverged is not None
+
     def _note_answers(self, step: int) -> None:
-        """Count right answers in the last epoch of training."""
-        if step < self._request.steps - self._data.steps_per_epoch:
-            return
-        metrics = classification(self._graph)
-        if metrics is None:
+        """Count right answers in the last epoch of training, unless it is the loss by which the data set scores."""
+        held_out, metrics = self._data.held_out, classification(self._graph)
+        is_scored = held_out is None or held_out.metric == "logits"
+        if metrics is None or not is_scored or step < self._request.steps - self._data.steps_per_epoch:
             return
         name, labels = metrics
         logits = self._trainer.whole(name)
         if logits is not None:
-            tile = Tile(labels, whole(labels.shape))
-            expected = np.empty(local_shape(tile.region), labels.dtype)
-            self._data.fill(np, expected, tile, step)
+            expected = whole_input(labels, self._data, step)
             right, seen = self._findings.answers
             self._findings.answers = right + right_answers(logits, expected), seen + len(expected)
 
@@ -180,28 +254,8 @@ class Job:
         found[KERNEL_TEMPORARIES] = temporaries
         return found
 
-    def _after_training(self) -> None:
-        if tracemalloc.is_tracing():
-            tracemalloc.stop()
-        # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
-        if self._request.evaluate and isinstance(self._data, Digits):
-            self._findings.eval_accuracy = self._trainer.evaluate(self._data.held_out)
-        if self._request.check:
-            self._findings.check = check(self._trainer, self._data, self._request.steps)
-
 
 def compute_seconds(tasks: Sequence[Task], moments: Sequence[float]) -> float:
     """Return how long a step's compute tasks took, by the moments before and after each task."""
     spans = zip(tasks, moments, moments[1:], strict=False)
     return sum(stop - start for task, start, stop in spans if isinstance(task, Compute))
-
-
-def classification(graph: Graph) -> tuple[str, Tensor] | None:
-    """Return the logits' name and the labels of a graph that classifies samples; None for any other graph."""
-    logits, labels = graph.metrics.get("logits"), graph.metrics.get("labels")
-    if logits is None or labels is None:
-        return None
-    given = {tensor.name for tensor in data_tensors(graph)}
-    shapes = graph.tensors[logits].shape, graph.tensors[labels].shape
-    fits = labels in given and len(shapes[0]) == 2 and shapes[1] == shapes[0][:1]
-    return (logits, graph.tensors[labels]) if fits else None

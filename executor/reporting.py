@@ -13,7 +13,7 @@ from executor.cluster import Cluster
 from executor.job import Findings
 from planner.graph.facts import batch_size, weight_dtype
 from planner.plans.plan import Plan
-from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
+from planner.report.schema import Evaluation, OutsideArena, Report, Setting, finite, matrix
 from planner.report.trace import Trace, Track
 
 
@@ -37,6 +37,10 @@ def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Se
     batch, seconds = batch_size(plan.graph), findings.seconds_per_step
     right, seen = findings.answers
     on_host = settings["backend"] == "numpy"  # a device computes while its host goes on
+    evaluations = tuple(
+        Evaluation(step=done, accuracy=score.accuracy, loss=None if score.loss is None else finite(score.loss))
+        for done, score in findings.evaluations.items()
+    )
     return Report(
         source="executor",
         machine=platform.node(),
@@ -61,7 +65,10 @@ def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Se
         outside_arena=_outside_arena(findings),
         losses=tuple(finite(loss) for loss in findings.losses),
         accuracy=right / seen if seen else None,
-        eval_accuracy=findings.eval_accuracy,
+        eval_accuracy=evaluations[-1].accuracy if evaluations else None,
+        eval_loss=evaluations[-1].loss if evaluations else None,
+        evaluations=evaluations,
+        first_step=findings.first_step,
         check=findings.check,
         settings={name: value for name, value in settings.items() if name != "hardware"},
     )

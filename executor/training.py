@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
+from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import TRANSPORTS, Transport
 from executor.values import Tile, fill, first_stream
 from executor.worker import Worker
-from planner.graph.ir import Graph
+from planner.graph.averages import inference_graph
+from planner.graph.ir import Graph, Tensor
 from planner.layout import Region
+from planner.layout.region import whole
 from planner.plans.plan import Plan
 from planner.program.lower import Lowering
 from planner.program.tasks import WorkerProgram
@@ -50,13 +53,14 @@ class Part:
         return max(program.own.arena_bytes for program in (self.training, self.evaluation) if program is not None)
 
 
-def part_of(plan: Plan, rank: int, prefetch: int = 1, evaluate: bool = False) -> Part:
-    """Lower one rank's part of a plan; evaluation runs just the nodes that the logits need."""
+def part_of(plan: Plan, rank: int, prefetch: int = 1, evaluate: str | None = None) -> Part:
+    """Lower one rank's part of a plan; evaluation runs what this metric needs, and reads running averages."""
     training = _lowered(Lowering(plan, prefetch), rank)
-    if not evaluate:
+    if evaluate is None:
         return Part(plan, training, None)
-    nodes = needed_nodes(plan.graph, plan.graph.metrics["logits"])
-    return Part(plan, training, _lowered(Lowering(plan, prefetch, nodes), rank))
+    inference = replace(plan, graph=inference_graph(plan.graph))
+    nodes = needed_nodes(inference.graph, plan.graph.metrics[evaluate])
+    return Part(plan, training, _lowered(Lowering(inference, prefetch, nodes), rank))
 
 
 def _lowered(lowering: Lowering, rank: int) -> RankProgram:
@@ -77,11 +81,13 @@ class Trainer:
     """One rank training a plan.
 
     `xp` is the array module. Weights and states are made from the plan's seed, so any number of workers starts from
-    the same values.
+    the same values. The `schedule` is of learning rates.
     """
 
-    def __init__(self, part: Part, cluster: Cluster, xp: Any, transport: str) -> None:
+    def __init__(self, part: Part, cluster: Cluster, xp: Any, transport: str, schedule: Schedule = CONSTANT) -> None:
         self.part = part
+        self.schedule = schedule
+        self._rate = Rate()
         self.graph = part.plan.graph
         self.cluster = cluster
         self.xp = xp
@@ -101,7 +107,14 @@ class Trainer:
         def transport(memory: Memory) -> Transport:
             return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.own, self.arena, transport)
+        return Worker(program.own, self.arena, transport, self._rate)
+
+    @cached_property
+    def _evaluator(self) -> tuple[RankProgram, Worker]:
+        """The program for evaluation, over the same arena."""
+        if self.part.evaluation is None:
+            raise ValueError("expected a program for evaluation, found none")
+        return self.part.evaluation, self._worker(self.part.evaluation)
 
     def _tile(self, program: RankProgram, name: str) -> Tile:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
@@ -111,7 +124,11 @@ class Trainer:
         return self.worker.memory.views[self.part.training.tensors[name]]
 
     def load(self, data: DataSet, step: int) -> None:
-        """Put the inputs of a step into their buffers."""
+        """Put the inputs of a step into their buffers, and set the step's learning rate."""
+        self._rate.factor = self.schedule.at(step)
+        self._fill(data, step)
+
+    def _fill(self, data: DataSet | HeldOut, step: int) -> None:
         for tensor in data_tensors(self.graph):
             data.fill(self.xp, self.view(tensor.name), self._tile(self.part.training, tensor.name), step)
 
@@ -142,25 +159,52 @@ class Trainer:
         tile = asnumpy(self.view(name)) if tile is None else tile
         return self.cluster.assemble(self.graph.tensors[name], self.part.training.regions[name], tile)
 
-    def evaluate(self, held_out: HeldOut) -> float | None:
-        """Return, on rank 0, the share of held-out images that are classified right (collective); None elsewhere.
+    def evaluate(self, held_out: HeldOut) -> Score | None:
+        """Return, on rank 0, how well the held-out samples do by their metric (collective); None elsewhere.
 
-        Batch normalization uses the statistics of the batch that is evaluated.
+        Weights stay as they are; inputs and everything that is computed are overwritten. Where the graph keeps running
+        averages of the statistics of batch normalization, these are used, else those of the batch that is evaluated.
         """
-        program = self.part.evaluation
-        if program is None:
-            raise ValueError("expected a program for evaluation, found none")
-        worker = self._worker(program)
-        logits = self.graph.metrics["logits"]
-        view = worker.memory.views[program.tensors[logits]]
-        right = 0
-        for step in range(held_out.steps_per_epoch):
-            self.load(held_out, step)
-            worker.run()
-            found = self.cluster.assemble(self.graph.tensors[logits], program.regions[logits], asnumpy(view))
-            if found is not None:
-                right += right_answers(found, held_out.labels(step))
-        return right / held_out.count if self.cluster.rank == 0 else None
+        found = [self._scored(held_out, step) for step in range(held_out.steps_per_epoch)]
+        if self.cluster.rank != 0:
+            return None
+        total = sum(found)
+        return Score(accuracy=total / held_out.count) if held_out.metric == "logits" else Score(loss=total / len(found))
+
+    def _scored(self, held_out: HeldOut, step: int) -> float:
+        """Return, on rank 0, a batch's right answers, in samples, or its loss."""
+        program, worker = self._evaluator
+        name = self.graph.metrics[held_out.metric]
+        self._fill(held_out, step)
+        worker.run()
+        tile = asnumpy(worker.memory.views[program.tensors[name]])
+        found = self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
+        if found is None or held_out.metric == "loss":
+            return 0.0 if found is None else float(found.sum())
+        labels = whole_input(self.graph.tensors[self.graph.metrics["labels"]], held_out, step)
+        rows = len(labels) // held_out.batch
+        return float(right_answers(found, labels[: held_out.real(step) * rows]) / rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well held-out samples do: the share of right answers, or the mean loss."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+
+    def __str__(self) -> str:
+        if self.accuracy is not None:
+            return f"accuracy {self.accuracy:.2%}"
+        return f"loss {self.loss:.6g}"
+
+
+def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int) -> HostArray:
+    """Return the whole of an input at a step, in host memory."""
+    tile = Tile(tensor, whole(tensor.shape))
+    out = np.empty(tensor.shape, tensor.dtype)
+    data.fill(np, out, tile, step)
+    return out
 
 
 def right_answers(logits: HostArray, labels: Sequence[int] | HostArray) -> int:

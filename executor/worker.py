@@ -12,6 +12,7 @@ from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import Action, combiner, in_order
 from executor.kernels import KERNELS, KernelCall, run
+from executor.schedules import Rate
 from executor.transport import Transport
 from executor.values import Array
 from planner.program.arena import align
@@ -22,13 +23,20 @@ from planner.program.workspace import combined_bytes
 class Worker:
     """One worker's side of a program, over an arena that other programs of the same plan may share.
 
-    `transport` is given the worker's memory and returns the transport. Raises ValueError where the program
-    contradicts itself (a buffer outside the arena, a message that its pieces do not fill) or names an operator
-    without a kernel.
+    `transport` is given the worker's memory and returns the transport; `rate` is what learning rates are multiplied
+    by, if anything. Raises ValueError where the program contradicts itself (a buffer outside the arena, a message that
+    its pieces do not fill) or names an operator without a kernel.
     """
 
-    def __init__(self, program: WorkerProgram, arena: Arena, transport: Callable[[Memory], Transport]) -> None:
+    def __init__(
+        self,
+        program: WorkerProgram,
+        arena: Arena,
+        transport: Callable[[Memory], Transport],
+        rate: Rate | None = None,
+    ) -> None:
         self.program = program
+        self._rate = rate or Rate()
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
         scratch_bytes = max((combined_bytes(program, call) for call in self._calls()), default=0)
@@ -104,7 +112,7 @@ class Worker:
             xp=self.memory.xp,
             inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
             outputs=results,
-            attributes=kernel.attributes,
+            attributes=self._rate.applied(kernel.attributes),
             ranges=call.ranges,
             origins=call.origins,
         )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.errors import PlanError
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: under another name, then renamed; what is no plain file is written as it is.
-
-    An OSError names the file even where the system's does not (a full device's names none).
-    """
+    """Write a file whole or not at all: under another name, then renamed; what is no plain file is written as it is."""
     data = content.encode() if isinstance(content, str) else content
     where = Path(path).resolve()
-    try:
+    with named_errors(path):
         if where.exists() and not where.is_file():
             where.write_bytes(data)
         else:
             _replace(where, data)
+
+
+@contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """Let an OSError name a file even where the system's does not (a full device's names none)."""
+    try:
+        yield
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,13 @@ def cpu_limit(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def mpirun(ranks: int, *command: str) -> list[str]:
+    """Return the command line that starts a command of the project on so many ranks: with the path's MPI, or PyPI's."""
+    beside = Path(sys.executable).parent
+    name, *arguments = command
+    return [shutil.which("mpirun") or str(beside / "mpirun"), "-n", str(ranks), str(beside / name), *arguments]
 
 
 def in_process(module: str, *arguments: str) -> Any:

@@ -10,8 +10,10 @@ from typing import Any
 from results.certificate.run import agreed
 from results.default_plans.run import compared
 from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
+from results.learning import run as learning
 from results.other_planners import run as other_planners
 from results.plan_bytes.run import beaten
+from results.resumed import run as resumed
 
 HERE = Path(__file__).parent
 SEVERAL = ("S", "S,R")
@@ -144,6 +146,8 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("the default plan and the alternatives, 2 to 16 workers", "default_plans", lambda data: compared(data["rows"])),
     ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
     ("operators", "operator_coverage", operators),
+    ("whole trainings", "learning", learning.summary),
+    ("killed at a random moment, and resumed", "resumed", resumed.summary),
 )
 """What is measured, by which experiment, and how it is said."""
 

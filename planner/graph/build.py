@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from planner.errors import GraphError
 from planner.graph.checking import check
@@ -22,19 +22,31 @@ MOST_NODES = 200_000
 """How many nodes are built: planning time and memory grow with them, and this many take minutes and gigabytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration."""
+
+    state: str
+    tensor: str
+    init: Init
+    factor: float = 1.0
+
+
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
-    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). A node with one
-    output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given.
-    Every method raises GraphError for a name already taken and for operands that do not fit the operator.
+    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). `averages` will be
+    kept of what nodes compute. A node with one output gives that tensor the node's own name; one with several appends
+    ".0", ".1", ... unless names are given. Every method raises GraphError for a name already taken and for operands
+    that do not fit the operator.
     """
 
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = MIXED.get(dtype, dtype)
         self.weight_dtype = "float32" if dtype in MIXED else dtype
         self.copies: dict[str, str] = {}
+        self.averages: list[Average] = []
         self.tensors: dict[str, Tensor] = {}
         self.nodes: list[Node] = []
         self._node_names: set[str] = set()

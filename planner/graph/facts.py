@@ -30,6 +30,17 @@ def batch_size(graph: Graph) -> int | None:
     return min(rows.values(), default=None)
 
 
+def classification(graph: Graph) -> tuple[str, Tensor] | None:
+    """Return the logits' name and the labels of a graph that classifies samples; None for any other graph."""
+    logits, labels = graph.metrics.get("logits"), graph.metrics.get("labels")
+    if logits is None or labels is None:
+        return None
+    init = graph.tensors[labels].init
+    shapes = graph.tensors[logits].shape, graph.tensors[labels].shape
+    fits = init is not None and init.kind == "data" and len(shapes[0]) == 2 and shapes[1] == shapes[0][:1]
+    return (logits, graph.tensors[labels]) if fits else None
+
+
 def micro_batches(graph: Graph) -> int:
     """Return into how many micro-batches the batch is cut; 1 where it is not."""
     return max(Counter(map(_source, _data(graph))).values(), default=1)

@@ -8,8 +8,9 @@ alike come together in one sum, which accumulates where it is computed and is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count, takewhile
 
 from planner.graph.build import MOST_NODES, GraphBuilder, too_many_nodes
 from planner.graph.ir import Init, Node, Tensor
@@ -36,6 +37,15 @@ def unroll_micro_batches(
     node = Node(metrics["loss"], "scale", (loss,), (), {"factor": 1 / count})
     first = {metric: _copy_name(name, 0) if name in own else name for metric, name in metrics.items()}
     return totals, {**first, "loss": builder.emit(node, "loss")[0]}
+
+
+def copies_of(builder: GraphBuilder, name: str) -> list[str]:
+    """Return what the micro-batches' copies of a tensor are called; the tensor itself where there are none."""
+    return [name] if name in builder.tensors else list(takewhile(builder.tensors.__contains__, _copy_names(name)))
+
+
+def _copy_names(name: str) -> Iterator[str]:
+    return (_copy_name(name, number) for number in count())
 
 
 def _copy_name(name: str, number: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.autodiff import gradients
+from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import unroll_micro_batches
@@ -81,7 +82,8 @@ def training_graph(
     if recipe.micro_batches > 1:
         totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
     scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}
-    return builder.finish(update_weights(builder, scaled, optimizer), metrics)
+    updates = update_weights(builder, scaled, optimizer)
+    return builder.finish(updates | update_averages(builder), metrics)
 
 
 def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -> str:

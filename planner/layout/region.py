@@ -63,6 +63,15 @@ def subtract_runs(one: Runs, other: Runs) -> Runs:
     return normalise(found)
 
 
+def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
+    """Return which workers hold each region that is not empty, given every worker's."""
+    found: dict[Region, list[int]] = {}
+    for worker, region in enumerate(regions):
+        if elements(region):
+            found.setdefault(region, []).append(worker)
+    return found
+
+
 def nothing(shape: Sequence[int]) -> Region:
     """Return a region that holds no element; of a scalar, one with a dimension that has no index."""
     return tuple(() for _ in shape) or ((),)

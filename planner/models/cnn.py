@@ -9,7 +9,7 @@ from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import batch_norm, convolution, pooled_classifier
 from planner.models.names import width
-from planner.models.options import Images, option
+from planner.models.options import RUNNING, Images, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Options(Images):
     channels: int | None = option(None, "Channels of the images; default: C.")  # type: ignore[assignment]
     classes: int = option(1000, "Classes to tell apart.")
     batch_norm: bool = option(False, "Batch norm after each convolution.")
+    running_statistics: bool = option(False, RUNNING)
 
 
 def build(layers: str, channels: str, options: Options) -> Graph:
@@ -33,7 +34,7 @@ def build(layers: str, channels: str, options: Options) -> Graph:
     for layer in range(1, int(layers) + 1):
         x = convolution(b, x, f"conv{layer}", (count, 3, 1))
         if options.batch_norm:
-            x = batch_norm(b, x, f"bn{layer}")
+            x = batch_norm(b, x, f"bn{layer}", options.running_statistics)
         x = b.apply("relu", x, name=f"relu{layer}")
     metrics = pooled_classifier(b, x, options.classes)
     return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)

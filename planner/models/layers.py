@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from planner.graph.build import ONES, ZEROS, GraphBuilder
+from planner.graph.build import ONES, ZEROS, Average, GraphBuilder
 from planner.graph.ir import Init, Value
 
 EPSILON = 1e-5
@@ -39,14 +39,22 @@ def padded_convolution(
     return b.apply("convolution", x, weight, name=name, stride=(stride, stride), padding=(padding, padding))
 
 
-def batch_norm(b: GraphBuilder, x: str, name: str) -> str:
-    """Batch norm of x [n, c, y, x] from its parts: the statistics are reductions, the normalisation is element-wise."""
+def batch_norm(b: GraphBuilder, x: str, name: str, running: bool = False) -> str:
+    """Batch norm of x [n, c, y, x] from its parts: the statistics are reductions, the normalisation is element-wise.
+
+    With `running`, states "name.running_mean" and "name.running_var" follow them, the variance without bias.
+    """
     n, channels, height, width = b.shape(x)
     weight = b.weight(f"{name}.w", (channels,), ONES)
     bias = b.weight(f"{name}.b", (channels,), ZEROS)
     count = n * height * width
     mean = b.apply("mean", x, name=f"{name}.mean", dims=(0, 2, 3), count=count)
     var = b.apply("batch_norm_var", x, mean, name=f"{name}.var", count=count)
+    if running:
+        b.averages += [
+            Average(f"{name}.running_mean", mean, ZEROS),
+            Average(f"{name}.running_var", var, ONES, count / max(1, count - 1)),
+        ]
     return b.apply("batch_norm", x, mean, var, weight, bias, name=name, eps=EPSILON)
 
 

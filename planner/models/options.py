@@ -16,6 +16,9 @@ CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recomp
 """The options whose value is one of several names."""
 
 
+RUNNING = "Running averages of batch norm's statistics, for evaluation."
+
+
 def option(default: Any, meaning: str) -> Any:
     """Declare an option of a family with its default; None stands for what the model makes of its other numbers."""
     return field(default=default, metadata={"help": meaning})

@@ -11,7 +11,7 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, batch_norm, convolution, max_pool, pooled_classifier
-from planner.models.options import Images, option
+from planner.models.options import RUNNING, Images, option
 
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -25,6 +25,7 @@ class Backbone(Images):
     """What can be chosen about the features of a wide ResNet."""
 
     batch_norm: bool = option(True, "Batch norm after each convolution.")
+    running_statistics: bool = option(False, RUNNING)
     stride_first: bool = option(False, "Halve images with the first, 1x1 convolution of a block, as in 2015.")
 
 
@@ -58,7 +59,7 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
         raise GraphError(f"wresnet-{depth}-{widening}: 64 W channels must be a positive integer, found {float(base)}")
     size = options.image
     images = b.input("images", (options.samples, options.channels, size, size))
-    net = _Network(b, options.batch_norm, options.stride_first, sum(units))
+    net = _Network(b, options, sum(units))
     x = net.stem(images, int(base))
     for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
         for unit in range(1, count + 1):
@@ -69,11 +70,10 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The parts of one network: its builder, two of `Backbone`'s options, how many blocks there are."""
+    """The parts of one network: its builder, its options, how many blocks there are."""
 
     b: GraphBuilder
-    normalise: bool
-    stride_first: bool
+    options: Backbone
     blocks: int
 
     def stem(self, images: str, channels: int) -> str:
@@ -86,11 +86,11 @@ class _Network:
     def block(self, x: str, name: str, width: int, stride: int) -> str:
         """Return a bottleneck block's activation: 1x1, 3x3, 1x1, and a projection where the shape changes."""
         wide = EXPANSION * width
-        first, second = (stride, 1) if self.stride_first else (1, stride)
+        first, second = (stride, 1) if self.options.stride_first else (1, stride)
         y = self._relu(self._convolution(x, f"{name}.conv1", (width, 1, first)), f"{name}.relu1")
         y = self._relu(self._convolution(y, f"{name}.conv2", (width, 3, second)), f"{name}.relu2")
         # Without batch norm the residual sums grow with depth unless each block contributes its share.
-        gain = 1.0 if self.normalise else 1.0 / math.sqrt(self.blocks)
+        gain = 1.0 if self.options.batch_norm else 1.0 / math.sqrt(self.blocks)
         y = self._convolution(y, f"{name}.conv3", (wide, 1, 1), gain)
         if stride != 1 or self.b.shape(x)[1] != wide:
             x = self._convolution(x, f"{name}.shortcut", (wide, 1, stride), 1.0)
@@ -98,7 +98,9 @@ class _Network:
 
     def _convolution(self, x: str, name: str, size: tuple[int, int, int], gain: float = RELU_GAIN) -> str:
         y = convolution(self.b, x, name, size, gain)
-        return batch_norm(self.b, y, f"{name}.bn") if self.normalise else y
+        if not self.options.batch_norm:
+            return y
+        return batch_norm(self.b, y, f"{name}.bn", self.options.running_statistics)
 
     def _relu(self, x: str, name: str) -> str:
         return self.b.apply("relu", x, name=name)

@@ -127,6 +127,14 @@ class CheckResult(_Record, frozen=True, kw_only=True):
     tolerance: float
 
 
+class Evaluation(_Record, frozen=True, kw_only=True):
+    """How held-out samples did after so many steps: the share of right answers, 0..1, or the mean loss."""
+
+    step: int
+    accuracy: float | None = None
+    loss: float | None = None
+
+
 class OutsideArena(_Record, frozen=True, kw_only=True):
     """Memory used on the training path outside the arena; `nbytes` is None where it cannot be known."""
 
@@ -172,6 +180,9 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
     losses: tuple[float | None, ...] = ()  # executor, one per step; None where not finite
     accuracy: float | None = None  # share of right answers on the training data, 0..1
     eval_accuracy: float | None = None  # the same on held-out data
+    eval_loss: float | None = None  # the loss on held-out data, where that is what counts
+    evaluations: tuple[Evaluation, ...] = ()  # executor, in order; the last one's values are those above
+    first_step: int = 0  # executor: how many steps were done before, where it went on from a checkpoint
     check: CheckResult | None = None
     settings: Mapping[str, Setting] = {}  # "prefetch", "backend", "transport", "overlap", ...
     format: str = FORMAT

@@ -179,6 +179,8 @@ def _training(report: Report) -> list[tuple[str, str]]:
     for name, share in (("accuracy", report.accuracy), ("held-out accuracy", report.eval_accuracy)):
         if share is not None:
             rows.append((name, percent(share)))
+    if report.eval_loss is not None:
+        rows.append(("held-out loss", f"{report.eval_loss:.6g}, {report.eval_loss / math.log(2):.4g} bits"))
     if report.check is not None:
         verdict = "passed:" if report.check.passed else f"FAILED: {report.check.failed} of"
         worst = report.check.worst_difference

@@ -5,17 +5,22 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
-from executor.cluster import Cluster, cluster
+from executor.check import relative_difference
+from executor.checkpoint import Checkpoint, Saver
+from executor.cluster import Cluster, alone, cluster
 from executor.data import Random
 from executor.launch import job_main
+from executor.schedules import read_schedule
 from executor.training import Trainer, part_of
 from executor.transport import TRANSPORTS, order, point_to_point, shared
 from executor.waiting import host_place, wait_for
 from executor.worker import Worker
+from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
 from planner.program.tasks import Send
 from results.transports.equality import Apart
@@ -139,6 +144,63 @@ def run_plans(ranks, *paths):
     return 0
 
 
+def trained(plan, ranks, steps, resume=None):
+    """A trainer after some steps of a plan, from the start or from a checkpoint."""
+    trainer = Trainer(part_of(plan, ranks.rank), ranks, np, "p2p", read_schedule("warmup=2,cosine=9"))
+    first = 0
+    if resume is not None:
+        resume.restore(trainer)
+        first = resume.manifest.step
+    for step in range(first, steps):
+        trainer.load(Random(plan.graph, plan.seed), step)
+        trainer.run()
+    return trainer
+
+
+def all_updated(trainer):
+    return {name: trainer.whole(name) for name in trainer.graph.updates}
+
+
+def largest_difference(found, expected):
+    return max(relative_difference(found[name], expected[name]) for name in expected)
+
+
+def run_checkpoints(ranks, folder, *paths):
+    """Every plan's checkpoint read under the next plan and by one worker, and the one worker's under the first plan.
+
+    Says which tensors differ by a bit as they are read, and how far training then goes apart.
+    """
+    plans = [load_plan(path) for path in paths]
+    single, one = single_worker(plans[0]), alone(1)
+    found = []
+    for number, (plan, other) in enumerate(zip(plans, [*plans[1:], plans[0]], strict=True)):
+        where = Path(folder) / str(number)
+        trainer = trained(plan, ranks, 3)
+        Saver(where, trainer, "random", trainer.schedule.text).save(3)
+        same = trained(plan, ranks, 5, Checkpoint.of(where, plan))
+        again = all_updated(trained(other, ranks, 3, Checkpoint.of(where, other)))
+        apart = all_updated(trained(other, ranks, 5, Checkpoint.of(where, other)))
+        saved = all_updated(trainer)
+        expected, resumed = all_updated(trained(plan, ranks, 5)), all_updated(same)
+        if ranks.rank == 0:
+            alone_again = all_updated(trained(single, one, 3, Checkpoint.of(where, single)))
+            differing = [n for n in saved if saved[n].tobytes() != again[n].tobytes()]
+            differing += [n for n in saved if saved[n].tobytes() != alone_again[n].tobytes()]
+            differing += [n for n in saved if expected[n].tobytes() != resumed[n].tobytes()]
+            found.append([differing, largest_difference(apart, expected)])
+    where = Path(folder) / "alone"
+    if ranks.rank == 0:
+        trainer = trained(single, one, 3)
+        Saver(where, trainer, "random", trainer.schedule.text).save(3)
+    ranks.meet()
+    spread = all_updated(trained(plans[0], ranks, 3, Checkpoint.of(where, plans[0])))
+    if ranks.rank == 0:
+        kept = all_updated(trainer)
+        found.append([[n for n in kept if kept[n].tobytes() != spread[n].tobytes()], 0.0])
+    print(json.dumps(found))
+    return 0
+
+
 def fail(ranks, how):
     """Rank 1 fails while the others wait for its message."""
     if ranks.rank == 1:
@@ -152,7 +214,13 @@ def fail(ranks, how):
 
 def main():
     what, *arguments = sys.argv[1:]
-    modes = {"exchange": run_exchange, "unordered": run_unordered, "plans": run_plans, "fail": fail}
+    modes = {
+        "exchange": run_exchange,
+        "unordered": run_unordered,
+        "plans": run_plans,
+        "checkpoints": run_checkpoints,
+        "fail": fail,
+    }
     ranks = cluster(MPI.COMM_WORLD)
     assert what not in ("exchange", "unordered") or ranks.size == WORKERS
     job_main(lambda ranks: modes[what](ranks, *arguments), ranks)

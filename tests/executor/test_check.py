@@ -6,9 +6,9 @@ import pytest
 from executor.check import check, relative_difference, tolerance
 from executor.cluster import alone
 from executor.data import Random
-from executor.job import classification
 from executor.kernels import KERNELS
 from executor.training import Trainer, needed_nodes, part_of, right_answers
+from planner.graph.facts import classification
 from planner.graph.ir import Graph, Node
 from planner.models import build
 from planner.plans.plan import single_worker
@@ -21,7 +21,7 @@ COMPARED = len(PLAN.graph.updates) + len(WEIGHTS)
 """Every updated tensor, and the gradient of every weight."""
 
 
-def trained(steps, evaluate=False, plan=PLAN):
+def trained(steps, evaluate=None, plan=PLAN):
     trainer = Trainer(part_of(plan, 0, evaluate=evaluate), alone(1), np, "p2p")
     data = Random(plan.graph, plan.seed)
     for step in range(steps):
@@ -154,7 +154,7 @@ def test_steps_matter():
 
 
 def test_evaluation_uses_the_trained_weights_and_only_forward_nodes():
-    trainer, _ = trained(2, evaluate=True)
+    trainer, _ = trained(2, evaluate="logits")
     training, evaluation = trainer.part.training, trainer.part.evaluation
     assert len(evaluation.own.tasks) < len(training.own.tasks)
     for name, tensor in PLAN.graph.tensors.items():

@@ -5,7 +5,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from executor.backend import asnumpy
-from executor.data import HELD_OUT, DataError, Digits, Random
+from executor.data import DataError, Random
+from executor.data.digits import HELD_OUT, digit_images
 from executor.values import Tile
 from planner.graph.ir import Graph, Init, Tensor
 from planner.layout import local_shape
@@ -62,7 +63,7 @@ def micro_batch(of, number, count):
     return Graph(found, (), {}, {"labels": "labels"})
 
 
-@pytest.mark.parametrize("kind", [Random, Digits])
+@pytest.mark.parametrize("kind", [Random, digit_images])
 def test_micro_batches_are_rows_of_the_batch(kind):
     of = graph(8, 1, 8, 8)
     expected = batch(kind(of, 3), of, 250)
@@ -76,7 +77,7 @@ def test_micro_batches_are_rows_of_the_batch(kind):
 REGIONS = [(((0, 2), (5, 7)), ((1, 2),), ((0, 3), (9, 12)), ((2, 10),))]
 
 
-@pytest.mark.parametrize("kind", [Random, Digits])
+@pytest.mark.parametrize("kind", [Random, digit_images])
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_tile_is_a_slice_of_the_batch(xp, kind, region):
     of = graph(8, 2, 12, 12)
@@ -100,7 +101,7 @@ def source():
 
 def test_digits_are_the_original_images_with_their_labels():
     of = graph(32, 1, 8, 8, dtype="float64")
-    images, labels = batch(Digits(of, 5), of)
+    images, labels = batch(digit_images(of, 5), of)
     originals, targets = source()
     for image, label in zip(images[:, 0], labels, strict=True):
         scaled = np.rint((image - image.min()) / (image.max() - image.min()) * 16)
@@ -111,7 +112,7 @@ def test_digits_are_the_original_images_with_their_labels():
 
 def test_an_epoch_shows_every_training_image_once_and_no_held_out_one():
     of = graph(1437 // 3, 1, 8, 8, dtype="float64")
-    data = Digits(of, 0)
+    data = digit_images(of, 0)
     assert data.steps_per_epoch == 3
     seen = [sample for step in range(3) for sample in pixels_of(*batch(data, of, step))]
     again = [sample for step in range(3, 6) for sample in pixels_of(*batch(data, of, step))]
@@ -126,31 +127,31 @@ def test_an_epoch_shows_every_training_image_once_and_no_held_out_one():
 
 def test_batches_that_straddle_epochs():
     of = graph(1000, 64)
-    labels = np.concatenate([batch(Digits(of, 0), of, step)[1] for step in range(3)])
+    labels = np.concatenate([batch(digit_images(of, 0), of, step)[1] for step in range(3)])
     first, second = np.bincount(labels[:1437]), np.bincount(labels[1437:2874])
     assert np.array_equal(first, second)
 
 
 def test_the_last_held_out_batch_is_filled_up():
     of = graph(100, 64)
-    held = Digits(of, 0).held_out
+    held = digit_images(of, 0).held_out
     assert held.steps_per_epoch == 4
-    assert [len(held.labels(step)) for step in range(4)] == [100, 100, 100, 60]
+    assert [len(range(held.real(step))) for step in range(4)] == [100, 100, 100, 60]
     labels = batch(held, of, 3)[1]
-    assert np.array_equal(labels[:60], held.labels(3))
+    assert np.array_equal(labels[:60], held.samples.labels[300:])
     assert set(labels[60:]) == {labels[59]}
 
 
 def test_digits_are_repeated_centred_and_tiled():
     small, large, flat = graph(4, 1, 8, 8), graph(4, 3, 18, 16), graph(4, 100)
-    original = batch(Digits(small, 0), small)[0][:, 0]
-    image = batch(Digits(large, 0), large)[0]
+    original = batch(digit_images(small, 0), small)[0][:, 0]
+    image = batch(digit_images(large, 0), large)[0]
     assert np.array_equal(image[:, 0, 1:17], original.repeat(2, axis=1).repeat(2, axis=2))
     assert np.array_equal(image[:, 0], image[:, 2])
     background = original.min()
     assert (image[:, :, [0, 17]] == background).all()
     pixels = original.reshape(4, 64)
-    assert np.array_equal(batch(Digits(flat, 0), flat)[0], np.concatenate([pixels, pixels[:, :36]], axis=1))
+    assert np.array_equal(batch(digit_images(flat, 0), flat)[0], np.concatenate([pixels, pixels[:, :36]], axis=1))
 
 
 @pytest.mark.parametrize(
@@ -165,4 +166,4 @@ def test_digits_are_repeated_centred_and_tiled():
 )
 def test_graphs_that_digits_do_not_fit(of, says):
     with pytest.raises(DataError, match=says):
-        Digits(of, 0)
+        digit_images(of, 0)

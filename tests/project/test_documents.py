@@ -13,6 +13,7 @@ from planner.report.schema import (
     CheckResult,
     DataParallelism,
     DeviceMemory,
+    Evaluation,
     LinkUse,
     OutsideArena,
     Report,
@@ -23,6 +24,7 @@ from simulator.sweep import Cell
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "docs" / "design.md").read_text()
+TRAINING = (ROOT / "docs" / "training.md").read_text()
 REPORTS = (ROOT / "docs" / "reports.md").read_text()
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -48,7 +50,8 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_linked_files_exist():
-    for folder, text in ((ROOT, README), (ROOT / "docs", DESIGN), (ROOT / "docs", EXTENDING), (ROOT / "docs", REPORTS)):
+    texts = [(ROOT, README), *((ROOT / "docs", text) for text in (DESIGN, EXTENDING, REPORTS, TRAINING))]
+    for folder, text in texts:
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
                 assert (folder / target).exists(), target
@@ -89,6 +92,7 @@ PARTS = {
     "bottlenecks": Bottleneck,
     "data_parallel": DataParallelism,
     "outside_arena": OutsideArena,
+    "evaluations": Evaluation,
     "check": CheckResult,
 }
 

@@ -49,7 +49,7 @@ def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
 def imported_steps(graph, module, values, steps=STEPS):
     """Return the same of the imported graph on one worker."""
     plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
-    trainer = Trainer(part_of(single_worker(plan), 0, 0, False), alone(1), np, "p2p")
+    trainer = Trainer(part_of(single_worker(plan), 0, 0), alone(1), np, "p2p")
     for name, one in module.state_dict().items():
         if name in graph.tensors:
             trainer.view(name)[...] = one.numpy().reshape(graph.tensors[name].shape)

@@ -1,0 +1,115 @@
+"""Writing checkpoints: every rank its file, then the manifest, then the name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from executor.backend import asnumpy
+from executor.checkpoint.manifest import (
+    MANIFEST,
+    FileRecord,
+    Manifest,
+    file_name,
+    graph_digest,
+    places,
+    plan_digest,
+    saved_tensors,
+    to_json,
+)
+from executor.checkpoint.reading import checkpoints, name_of
+from executor.cluster import raw_bytes
+from executor.launch import SharedError, agreed
+from executor.training import Trainer
+from planner.files import named_errors, write_file
+
+KEPT = 2
+"""How many checkpoints are kept: the one before stays valid while the next is written."""
+
+
+class Saver:
+    """Writes checkpoints of one training into a folder; `data` is the data set's identity, `schedule` its text.
+
+    Every rank must see the folder.
+    """
+
+    def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
+        plan, rank = trainer.part.plan, trainer.cluster.rank
+        tensors = saved_tensors(plan.graph)
+        self._folder = folder
+        self._trainer = trainer
+        self._mine = [one.tensor.name for one in places(tensors, trainer.part.training.regions) if one.rank == rank]
+        self._manifest = Manifest(
+            step=0,
+            graph=graph_digest(plan.graph),
+            plan=plan_digest(plan),
+            seed=plan.seed,
+            data=data,
+            schedule=schedule,
+            ways=list(plan.ways),
+            layouts={tensor.name: [*map(str, plan.layouts[tensor.name])] for tensor in tensors},
+            files=[],
+        )
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of what `step` steps made, and remove all but the last two (collective).
+
+        Where a rank cannot write, nothing of it stays, and all ranks raise SharedError.
+        """
+        hidden = self._folder / f".{name_of(step)}.part"
+        try:
+            self._on_first(lambda: _make_empty(hidden))
+            files = self._trainer.cluster.gather(agreed(self._trainer.cluster, lambda: self._write_tiles(hidden)))
+            self._on_first(lambda: self._publish(hidden, step, files))
+        except SharedError:
+            self._on_first(lambda: shutil.rmtree(hidden, ignore_errors=True))
+            raise
+
+    def _on_first(self, act: Callable[[], None]) -> None:
+        agreed(self._trainer.cluster, lambda: act() if self._trainer.cluster.rank == 0 else None)
+
+    def _write_tiles(self, folder: Path) -> FileRecord:
+        """Write this rank's file, unless it would be empty."""
+        path, found, nbytes = folder / file_name(self._trainer.cluster.rank), sha256(), 0
+        if not self._mine:
+            return FileRecord(0, found.hexdigest())
+        with named_errors(path), path.open("wb") as file:
+            for name in self._mine:
+                tile = raw_bytes(np.ascontiguousarray(asnumpy(self._trainer.view(name))))
+                found.update(tile.data)
+                nbytes += file.write(tile.data)
+            file.flush()
+            os.fsync(file.fileno())
+        return FileRecord(nbytes, found.hexdigest())
+
+    def _publish(self, hidden: Path, step: int, files: list[FileRecord]) -> None:
+        """Write the manifest, then give the folder its name: from here on the checkpoint is there."""
+        manifest = {field: getattr(self._manifest, field) for field in Manifest.__struct_fields__}
+        write_file(hidden / MANIFEST, to_json(Manifest(**(manifest | {"step": step, "files": files}))))
+        _settle(hidden / MANIFEST)
+        _settle(hidden)
+        hidden.rename(self._folder / name_of(step))
+        _settle(self._folder)
+        for old in checkpoints(self._folder)[:-KEPT]:
+            shutil.rmtree(old)
+
+
+def _make_empty(hidden: Path) -> None:
+    """Make a folder; what killed runs left unfinished goes."""
+    for left in hidden.parent.glob(".step-*.part"):
+        shutil.rmtree(left)
+    hidden.mkdir(parents=True)
+
+
+def _settle(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

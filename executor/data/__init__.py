@@ -1,0 +1,33 @@
+"""Data sets: what an iteration's inputs hold. Every worker makes just its region of the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from executor.data.arrays import user_arrays
+from executor.data.base import DataError, DataSet, HeldOut, data_tensors
+from executor.data.digits import digit_images
+from executor.data.synthetic import Random
+from executor.data.text import source_text
+from planner.graph.ir import Graph
+
+__all__ = ("ARRAYS", "DATA_SETS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors")
+
+DATA_SETS: Mapping[str, Callable[[Graph, int], DataSet]] = MappingProxyType(
+    {"random": Random, "digits": digit_images, "text": source_text}
+)
+"""Data sets by name; each is made for a graph and a seed."""
+
+ARRAYS = ".npz"
+"""What the name of a file of a user's own arrays ends in."""
+
+
+def data_set(name: str, graph: Graph, seed: int) -> DataSet:
+    """Return a data set by its name, or that of a user's file of arrays; raises DataError, OSError."""
+    if name in DATA_SETS:
+        return DATA_SETS[name](graph, seed)
+    if name.endswith(ARRAYS):
+        return user_arrays(Path(name), graph, seed)
+    raise DataError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{ARRAYS}")

@@ -1,0 +1,110 @@
+"""A user's own arrays: a .npz file with an array for every input of the graph, by name.
+
+Samples lie along the first dimension. Arrays called held_out_NAME hold samples that training never sees.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_name, whole_inputs
+from executor.values import Array, ArrayModule, Tile, indices, rows
+from planner.graph.facts import batch_size, classification, micro_batches
+from planner.graph.ir import Graph, Tensor
+
+HELD_OUT = "held_out_"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays [samples, rows, ...] by input; an input has so many rows for each sample of the batch."""
+
+    values: Mapping[str, NDArray[Any]]
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(next(iter(self.values.values())))
+
+    def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
+        """Write a tile of an input into its local array; see Samples."""
+        values = self.values[source_name(tile.tensor)]
+        places, within = np.divmod(rows(tile), values.shape[1])
+        found = values[chosen(places), within]
+        if tile.region[1:]:
+            found = found[np.ix_(np.arange(len(found)), *map(indices, tile.region[1:]))]
+        out[...] = xp.asarray(found.astype(tile.tensor.dtype))
+
+
+def user_arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
+    """Return a file's samples; raises DataError, which names the file, where they do not fit the graph, and OSError."""
+    try:
+        return _arrays(path, graph, seed)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
+    held = _read(path)
+    inputs = whole_inputs(graph)
+    cut, batch = micro_batches(graph), batch_size(graph) or 0
+    if not inputs:
+        raise DataError("expected a graph with inputs, found none")
+    training = _samples(held, inputs, "", batch // cut)
+    held_out = None
+    if any(name.startswith(HELD_OUT) for name in held):
+        samples = _samples(held, inputs, HELD_OUT, batch // cut)
+        by_answers = classification(graph) is not None
+        held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
+    with path.open("rb") as file:
+        return Shuffled("arrays", training, batch, seed, held_out, file_digest(file, "sha256").hexdigest())
+
+
+def _read(path: Path) -> Mapping[str, NDArray[Any]]:
+    """Read all arrays of a file; nothing in it is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+        raise DataError(f"expected arrays as numpy.savez writes them: {error}") from error
+
+
+def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:
+    found = {source_name(tensor): _fitting(held, tensor, prefix, batch) for tensor in inputs}
+    counts = {name: len(array) for name, array in found.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        raise DataError(f"expected as many samples of every input, found {counts}")
+    return Arrays(found)
+
+
+def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batch: int) -> NDArray[Any]:
+    """Return an input's array as [samples, rows of one, ...]."""
+    name = prefix + source_name(tensor)
+    if name not in held:
+        raise DataError(f"expected an array {name}, found {', '.join(held) or 'none'}")
+    array, rest = held[name], tensor.shape[1:]
+    each = tensor.shape[0] // batch
+    if array.ndim < 1 or array.shape[1:] not in {(each, *rest), *([rest] if each == 1 else [])}:
+        expected = ["samples", *([each] if each > 1 else []), *rest]
+        raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
+    if tensor.dtype == "int32":
+        _check_numbers(name, tensor, array)
+    elif array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+        raise DataError(f"{name}: expected finite numbers, found {array.dtype} that are not")
+    return array.reshape(len(array), each, *rest)
+
+
+def _check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+    below = tensor.init.below if tensor.init is not None and tensor.init.below else np.iinfo(np.int32).max
+    if array.dtype.kind not in "iu":
+        raise DataError(f"{name}: expected whole numbers, found {array.dtype}")
+    if array.size and not (array.min() >= 0 and array.max() < below):
+        raise DataError(f"{name}: expected numbers from 0 below {below}, found {array.min()} to {array.max()}")

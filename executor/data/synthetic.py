@@ -1,0 +1,44 @@
+"""Data that means nothing: images and labels from the global hash."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from executor.data.base import DataError, HeldOut, data_tensors
+from executor.values import Array, ArrayModule, Tile, fill, first_stream
+from planner.graph.ir import Graph, Init, Tensor
+
+UNIT_VARIANCE = math.sqrt(3.0)
+"""Uniform values in [-sqrt(3), sqrt(3)) have variance 1."""
+
+
+class Random:
+    """Images from the global hash, with variance 1, and labels below the number of classes; new ones every step."""
+
+    identity = "random"
+    steps_per_epoch = 1
+    held_out: HeldOut | None = None
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self._seed = seed
+        self._inits = {tensor.name: _random_init(graph, tensor) for tensor in data_tensors(graph)}
+
+    def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
+        """Write an input's tile into `out`; see DataSet."""
+        made = Tile(replace(tile.tensor, init=self._inits[tile.tensor.name]), tile.region)
+        fill(xp, out, made, first_stream(made.tensor, self._seed, step))
+
+
+def _random_init(graph: Graph, tensor: Tensor) -> Init:
+    """Return how a tensor is filled, for every micro-batch with its rows of the whole batch."""
+    given = tensor.init or Init("data")
+    if tensor.dtype != "int32":
+        return replace(given, kind="uniform", scale=UNIT_VARIANCE)
+    logits = graph.metrics.get("logits")
+    below = given.below
+    if not below and logits is not None:
+        below = graph.tensors[logits].shape[-1]
+    if not below:
+        raise DataError(f"input {tensor.name}: expected its initial value to tell the number of classes, found 0")
+    return replace(given, kind="integers", below=below)

@@ -1,0 +1,113 @@
+"""Schedules of the learning rate: what every update's own rate is multiplied by, step by step.
+
+A schedule is a function of the number of the step alone, so that training goes on from a checkpoint as it would have.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from planner.errors import InputError
+from planner.graph.ir import Value
+
+LEARNING_RATE = "lr"
+"""The attribute of every optimizer's operator that a schedule multiplies."""
+
+FORM = "[warmup=STEPS,](constant | cosine=STEPS[:LEAST] | step=STEPS:FACTOR)"
+
+
+class ScheduleError(InputError):
+    """A schedule is not spelled as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A rise from zero during `warmup` steps; then, counted from there, what `kind` says of `steps` and `factor`.
+
+    `text` is how the user spelled it.
+    """
+
+    text: str = "constant"
+    warmup: int = 0
+    kind: str = "constant"
+    steps: int = 1
+    factor: float = 1.0
+
+    def at(self, step: int) -> float:
+        """Return the factor of a step counted from 0."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return KINDS[self.kind](step - self.warmup, self.steps, self.factor)
+
+
+def _cosine(step: int, steps: int, least: float) -> float:
+    """Fall from 1 to `least` along half a cosine, and stay there."""
+    return least + (1 - least) * (1 + math.cos(math.pi * min(step, steps) / steps)) / 2
+
+
+KINDS: Mapping[str, Callable[[int, int, float], float]] = MappingProxyType(
+    {
+        "constant": lambda _step, _steps, _factor: 1.0,
+        "cosine": _cosine,
+        "step": lambda step, steps, factor: factor ** (step // steps),
+    }
+)
+"""What follows the warm-up."""
+
+_SPELLED = re.compile(
+    r"(?:warmup=(\d{1,9})(?:,(?!$)|$))?(?:(constant|cosine|step)(?:=(\d{1,9}))?(?::(\d*\.?\d+))?)?", re.ASCII
+)
+
+
+def read_schedule(text: str) -> Schedule:
+    """Read a schedule as FORM has it; raises ScheduleError."""
+    warmup, kind, steps, factor = match.groups() if (match := _SPELLED.fullmatch(text)) else (None, "", None, None)
+    kind = "constant" if kind is None and text else kind
+    if not kind or not _is_complete(kind, steps, factor):
+        raise ScheduleError(f"expected {FORM}, with steps above 0 and factors up to 1, found {text!r}")
+    return Schedule(text, int(warmup or 0), kind, int(steps or 1), float(factor or 0.0))
+
+
+def _is_complete(kind: str, steps: str | None, factor: str | None) -> bool:
+    """Whether a kind has the numbers that it needs, and no others."""
+    if kind == "constant":
+        return steps is factor is None
+    return int(steps or 0) > 0 and float(factor or 0.0) <= 1 and (kind == "cosine" or factor is not None)
+
+
+CONSTANT = Schedule()
+
+
+class Rate:
+    """What learning rates are multiplied by in the step that runs; `factor` is set before every step."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def applied(self, attributes: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Return a kernel's attributes with the learning rate that is due whenever it is asked for."""
+        return _Due(attributes, self) if LEARNING_RATE in attributes else attributes
+
+
+class _Due(Mapping[str, Value]):
+    """Attributes whose learning rate changes from step to step."""
+
+    def __init__(self, attributes: Mapping[str, Value], rate: Rate) -> None:
+        self._attributes = attributes
+        self._rate = rate
+
+    def __getitem__(self, name: str) -> Value:
+        value = self._attributes[name]
+        if name == LEARNING_RATE and isinstance(value, int | float):
+            return value * self._rate.factor
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attributes)
+
+    def __len__(self) -> int:
+        return len(self._attributes)

@@ -1,0 +1,121 @@
+"""Options of `execute` that say how training goes on: data, schedule, evaluation, log, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from executor.backend import BackendError, require_dtypes
+from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
+from executor.data import ARRAYS, DATA_SETS, DataError, DataSet, data_set
+from executor.intervals import read_interval
+from executor.schedules import CONSTANT, FORM, Schedule, read_schedule
+from planner.graph.facts import classification
+from planner.plans.plan import Plan
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+EITHER = click.Path(path_type=Path)
+INTERVAL = "N|step|epoch"
+
+_OPTIONS = (
+    click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or FILE{ARRAYS}.  [default: random, or as resumed]"),
+    click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
+    click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
+    click.option("--eval-every", metavar=INTERVAL, callback=read_interval, help="Score them so often, too."),
+    click.option("--log", "log_every", metavar=INTERVAL, callback=read_interval, help="Print a line so often."),
+    click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
+    click.option(
+        "--every",
+        "checkpoint_every",
+        metavar=INTERVAL,
+        callback=read_interval,
+        help="Not only at the end, but so often.",
+    ),
+    click.option("--resume", type=EITHER, metavar="DIR", help="Go on from the last checkpoint here, under any plan."),
+    click.option("--stop-on-nan", is_flag=True, help="End with status 1 where the loss is not finite."),
+)
+
+
+def training_options(command: F) -> F:
+    """Give a command the options of training."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the training of one plan goes on: what it reads, its schedule, what it goes on from."""
+
+    data: DataSet
+    schedule: Schedule
+    resume: Checkpoint | None
+
+
+def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
+    """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
+
+    Raises click.UsageError, CheckpointError, ScheduleError or OSError for what does not fit the plan.
+    """
+    resume = None if resumed is None else Checkpoint.of(resumed, plan)
+    if options["checkpoint"] is not None:
+        _check_folder(options["checkpoint"], resume)
+    try:
+        require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
+        data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed)
+    except (BackendError, DataError) as error:
+        raise click.UsageError(f"{path}: {error}") from error
+    if resume is not None and resume.manifest.data != data.identity:
+        raise CheckpointError(f"{resume.folder}: expected data {data.identity}, found that of {resume.manifest.data}")
+    if options["evaluate"] or options["eval_every"] is not None:
+        _check_held_out(path, plan, data)
+    if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
+        raise click.UsageError(f"{path}: --stop-on-nan watches the metric loss, and the graph has none")
+    text = options["schedule"]
+    if text is None:
+        return Course(data, CONSTANT if resume is None else read_schedule(resume.manifest.schedule), resume)
+    return Course(data, read_schedule(text), resume)
+
+
+def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
+    """Raise click.UsageError where options are for one plan and there are several, or lack what they belong to."""
+    named = [name for name in ("checkpoint", "resume") if options[name] is not None]
+    if plans > 1 and named:
+        raise click.UsageError(f"--{named[0]} is of one training: expected one plan, found {plans}")
+    if options["checkpoint_every"] is not None and options["checkpoint"] is None:
+        raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+
+
+def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
+    """Return which data set to make; a user's file is known by what it holds, so it must be named."""
+    if asked is not None:
+        return asked
+    known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
+    if known not in DATA_SETS:
+        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data FILE{ARRAYS}")
+    return known
+
+
+def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
+    """Refuse to mix the checkpoints of two trainings."""
+    found = checkpoints(folder)
+    if found and (resume is None or not resume.folder.exists() or not found[-1].samefile(resume.folder)):
+        raise click.UsageError(
+            f"--checkpoint {folder}: expected no checkpoints of another training, found {found[-1].name}: "
+            f"--resume {folder} goes on from it"
+        )
+
+
+def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
+    if data.held_out is None:
+        raise click.UsageError(f"{path}: expected data with samples held out, found {data.identity}")
+    if data.held_out.metric == "logits" and classification(plan.graph) is None:
+        raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
+    if data.held_out.metric not in plan.graph.metrics:
+        raise click.UsageError(f"{path}: --eval expected the metric {data.held_out.metric}, found none")

@@ -1,0 +1,63 @@
+"""Running averages: states that follow what an iteration computes, such as the statistics of batch norm.
+
+Training reads what it computes of the batch; `inference_graph` reads the averages in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.graph.build import Average, GraphBuilder
+from planner.graph.ir import Graph, Node, Value
+from planner.graph.micro_batches import copies_of
+
+AVERAGE = "lerp"
+"""The operator that moves an average towards a value."""
+
+MOMENTUM = 0.1
+"""How much of the way it moves it; PyTorch's default."""
+
+ADAPTED = ("cast", "scale")
+"""Operators that may lie between what is computed and what an average moves towards."""
+
+
+def update_averages(builder: GraphBuilder) -> dict[str, str]:
+    """Append the updates of the builder's averages, states and all; return which tensor replaces which state.
+
+    Of several micro-batches an average follows one after the other.
+    """
+    return {average.state: _updated(builder, average) for average in builder.averages}
+
+
+def _updated(builder: GraphBuilder, average: Average) -> str:
+    copies = copies_of(builder, average.tensor)
+    now = builder.state(average.state, builder.shape(copies[0]), average.init)
+    for number, copy in enumerate(copies):
+        mark = f"@{number}" if copy != average.tensor else ""
+        value = copy
+        if builder.tensors[copy].dtype != builder.weight_dtype:
+            value = _emitted(builder, f"{average.state}.cast{mark}", "cast", (value,), dtype=builder.weight_dtype)
+        if average.factor != 1:
+            value = _emitted(builder, f"{average.state}.scaled{mark}", "scale", (value,), factor=average.factor)
+        now = _emitted(builder, f"{average.state}.next{mark}", AVERAGE, (now, value), weight=MOMENTUM)
+    return now
+
+
+def _emitted(builder: GraphBuilder, name: str, op: str, inputs: tuple[str, ...], **attrs: Value) -> str:
+    return builder.emit(Node(name, op, inputs, (), attrs), "state")[0]
+
+
+def inference_graph(graph: Graph) -> Graph:
+    """Return the graph that reads a running average wherever a tensor has one; its updates mean nothing."""
+    producers = {output: node for node in graph.nodes for output in node.outputs}
+    states = {state: state for state in graph.updates}
+    averages: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == AVERAGE and node.inputs[0] in states:
+            now, value = node.inputs
+            states[node.outputs[0]] = states[now]
+            while value in producers and producers[value].op in ADAPTED:
+                (value,) = producers[value].inputs
+            averages[value] = states[now]
+    nodes = (replace(node, inputs=tuple(averages.get(name, name) for name in node.inputs)) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))

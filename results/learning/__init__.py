@@ -1,0 +1,1 @@
+"""Training until it has learned something, on data that is held out."""

@@ -1,0 +1,149 @@
+"""The options of training on the command line of one rank: what is printed and written, and what is refused."""
+
+import re
+import resource
+
+import click
+import pytest
+
+from executor.checkpoint import checkpoints
+from executor.cluster import alone
+from executor.command import execute
+from executor.launch import SharedError
+from planner.models import build
+from planner.plans.plan import Plan, single_worker
+from planner.report.schema import read_reports
+from planner.search import SearchOptions, search
+
+LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms")
+
+
+def made(folder, model="mlp-2-64", name="plan.json", **options):
+    plan: Plan = single_worker(search(build(model, batch=400, **options), SearchOptions(ways=(2,))))
+    plan.save(folder / name)
+    return folder / name
+
+
+def run(*arguments):
+    return execute.main(
+        args=[*map(str, arguments), "--backend", "numpy"], prog_name="execute", standalone_mode=False, obj=alone(1)
+    )
+
+
+def logged(capsys):
+    return [match.groups() for match in map(LINE.fullmatch, capsys.readouterr().out.splitlines()) if match]
+
+
+def test_a_line_is_logged_so_often(tmp_path, capsys):
+    plan = made(tmp_path, lr=0.02)
+    digits = (plan, "--data", "digits", "--steps", 8)
+    assert run(*digits, "--log", "epoch", "--schedule", "step=4:0.5") == 0
+    assert logged(capsys) == [("4", "8", "1.00", "0.02"), ("8", "8", "2.00", "0.01")]
+    assert run(*digits, "--log", "3") == 0
+    assert [line[0] for line in logged(capsys)] == ["3", "6"]
+    assert run(*digits, "--log", "step") == 0
+    assert len(logged(capsys)) == 8
+    assert run(*digits) == 0
+    assert logged(capsys) == []
+
+
+def test_evaluation_while_training_changes_nothing(tmp_path, capsys):
+    plan, reports = made(tmp_path, lr=0.1), tmp_path / "reports"
+    digits = (plan, "--data", "digits", "--steps", 7, "--json", reports)
+    assert run(*digits, "--eval-every", "3") == 0
+    (with_evaluations,) = read_reports(reports)
+    assert [one.step for one in with_evaluations.evaluations] == [3, 6, 7]
+    assert with_evaluations.eval_accuracy == with_evaluations.evaluations[-1].accuracy
+    assert len({one.accuracy for one in with_evaluations.evaluations}) > 1
+    assert run(*digits, "--eval") == 0
+    (at_the_end,) = read_reports(reports)
+    assert at_the_end.losses == with_evaluations.losses
+    assert at_the_end.evaluations == with_evaluations.evaluations[-1:]
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
+    plan, folder, reports = made(tmp_path, optimizer="adam", lr=0.01), tmp_path / "run", tmp_path / "reports"
+    asked = ("--data", "digits", "--schedule", "warmup=3,cosine=9", "--json", reports)
+    assert run(plan, *asked, "--steps", 10) == 0
+    (undisturbed,) = read_reports(reports)
+    assert run(plan, *asked, "--steps", 5, "--checkpoint", folder, "--every", 2) == 0
+    assert [path.name for path in checkpoints(folder)] == ["step-00000004", "step-00000005"]
+    assert run(plan, "--json", reports, "--steps", 10, "--resume", folder, "--checkpoint", folder) == 0
+    (resumed,) = read_reports(reports)
+    assert (resumed.first_step, resumed.steps) == (5, 5)
+    assert resumed.losses == undisturbed.losses[5:]
+    assert resumed.settings["schedule"] == "warmup=3,cosine=9"
+    assert resumed.settings["data"] == "digits"
+    capsys.readouterr()
+    assert run(plan, "--steps", 10, "--resume", folder) == 0
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
+
+
+def test_a_loss_that_is_not_finite(tmp_path, capsys):
+    plan, folder, reports = made(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
+    diverging = (plan, "--data", "digits", "--steps", 50, "--json", reports)
+    assert run(*diverging, "--checkpoint", folder, "--every", "step", "--stop-on-nan") == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: plan.json: expected a finite loss, found (nan|inf) in step \d+", error)
+    (report,) = read_reports(reports)
+    step = int(error.split()[-1])
+    assert report.steps == step < 50
+    assert report.losses[-1] is None
+    assert None not in report.losses[:-1]
+    assert checkpoints(folder)[-1].name == f"step-{step - 1:08}"
+    assert run(*diverging) == 0
+
+
+def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
+    plan, folder = made(tmp_path), tmp_path / "run"
+    assert run(plan, "--steps", 2, "--checkpoint", folder) == 0
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, most[1]))
+    try:
+        with pytest.raises(
+            SharedError, match=rf"^{folder}/\.step-00000003\.part/rank-0000\.bin: File too large$"
+        ) as found:
+            run(plan, "--steps", 9, "--every", 3, "--resume", folder, "--checkpoint", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert found.value.status == 2
+    assert [path.name for path in folder.iterdir()] == ["step-00000002"]
+    assert run(plan, "--steps", 9, "--resume", folder, "--checkpoint", folder) == 0
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A plan, the checkpoints of its training, and a plan of another graph."""
+    folder = tmp_path_factory.mktemp("saved")
+    plan, other = made(folder), made(folder, name="other.json", lr=0.5)
+    assert run(plan, "--steps", 1, "--data", "digits", "--checkpoint", folder / "run") == 0
+    return plan, folder / "run", other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        ("PLAN --every 3", click.UsageError, "expected --checkpoint DIR, found none"),
+        ("PLAN PLAN --checkpoint NEW", click.UsageError, "--checkpoint is of one training: expected one plan, found 2"),
+        ("PLAN PLAN --resume RUN", click.UsageError, "--resume is of one training"),
+        ("PLAN --checkpoint RUN", SharedError, "expected no checkpoints of another training, found step-00000001"),
+        ("PLAN --resume NEW", SharedError, "NEW: expected checkpoints, found none"),
+        ("OTHER --resume RUN", SharedError, "expected a checkpoint of the plan's graph, found one of another"),
+        ("PLAN --resume RUN --data random", SharedError, "expected data random, found that of digits"),
+        ("PLAN --schedule linear", SharedError, r"expected \[warmup=STEPS,\].*found 'linear'"),
+        ("PLAN --log 0", click.BadParameter, "expected a number of steps from 1, step or epoch, found '0'"),
+        ("PLAN --log often", click.BadParameter, "found 'often'"),
+        ("PLAN --eval", SharedError, "expected data with samples held out, found random"),
+        ("PLAN --data text", SharedError, "data set text: expected"),
+        ("PLAN --data NEW.npz", SharedError, "NEW.npz: No such file"),
+    ],
+)
+def test_what_is_refused(saved, tmp_path, arguments, kind, says):
+    plan, folder, other = saved
+    named = {"PLAN": plan, "RUN": folder, "OTHER": other, "NEW": tmp_path / "NEW", "NEW.npz": tmp_path / "NEW.npz"}
+    with pytest.raises((kind, SharedError), match=says) as found:
+        run(*(named.get(word, word) for word in arguments.split()))
+    assert not isinstance(found.value, SharedError) or found.value.status == 2
+    assert [path.name for path in folder.iterdir()] == ["step-00000001"]
+    assert not (tmp_path / "NEW").exists()
