@@ -15,12 +15,13 @@ from typing import Any, NoReturn, TypeVar
 import click
 import numpy as np
 from mpi4py import MPI
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import display
 from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
 from executor.cluster import Cluster, cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
+from executor.environment import blas
 from executor.job import Findings, Job, Request, classification
 from executor.launch import SharedError, agreed, job_main, require_size
 from executor.reporting import hardware, report, trace
@@ -143,6 +144,8 @@ class Execution:
 
     def _settings(self, xp: ModuleType, threads: int) -> dict[str, Setting]:
         chosen: dict[str, Setting] = {name: self.options[name] for name in ("transport", "prefetch", "data")}
+        if xp is np:
+            chosen["blas"] = blas(threadpool_info())
         return {"backend": xp.__name__, **chosen, "threads": threads, "hardware": hardware(xp, self.ranks)}
 
     def _tell(self, reports: Sequence[Report], programs: Programs, findings: Findings) -> None:

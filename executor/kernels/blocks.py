@@ -55,3 +55,28 @@ def in_blocks(kernel: Kernel) -> Kernel:
             kernel(replace(call, outputs=parts[:count], inputs=parts[count:]))
 
     return blocked
+
+
+def by_images(kernel: Kernel) -> Kernel:
+    """Return a kernel of images, independent of each other, that takes as many at a time as make a block."""
+
+    def parted(call: KernelCall) -> None:
+        arrays = (*call.inputs, *call.outputs)
+        largest = max(array.size for array in arrays)
+        if call.xp is not np or largest <= BLOCK_ELEMENTS:
+            kernel(call)
+            return
+        images = len(arrays[0])
+        count = max(1, BLOCK_ELEMENTS * images // largest)
+        for start in range(0, images, count):
+            part = slice(start, start + count)
+            inputs, outputs = (tuple(array[part] for array in group) for group in (call.inputs, call.outputs))
+            kernel(replace(call, inputs=inputs, outputs=outputs))
+
+    return parted
+
+
+def add_up(xp: ModuleType, values: Array, total: Array) -> None:
+    """Add the sums of a block over all dimensions in which `total` has extent 1."""
+    axes = tuple(axis for axis, extent in enumerate(total.shape) if extent == 1)
+    total += xp.sum(values, axis=axes, keepdims=True)

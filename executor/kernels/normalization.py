@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from executor.kernels.blocks import blocks
+from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 
@@ -26,7 +26,7 @@ def batch_norm_var(call: KernelCall) -> None:
     for part, centre, each in blocks(xp, x, _channels(mean, x), _channels(total, x)):
         deviation = part - centre
         xp.multiply(deviation, deviation, out=deviation)
-        _add_up(xp, deviation, each)
+        add_up(xp, deviation, each)
     xp.divide(total, call.number("count"), out=out)
 
 
@@ -49,16 +49,10 @@ def batch_norm_backward_reduce(call: KernelCall) -> None:
     for part, slope, centre, product, each in blocks(xp, x, grad, *per_channel):
         deviation = part - centre
         xp.multiply(deviation, slope, out=deviation)
-        _add_up(xp, deviation, product)
-        _add_up(xp, slope, each)
+        add_up(xp, deviation, product)
+        add_up(xp, slope, each)
     xp.multiply(products, _inverse_deviation(xp, variance, call.number("eps")), out=grad_weight)
     xp.copyto(grad_bias, sums)
-
-
-def _add_up(xp: ModuleType, values: Array, total: Array) -> None:
-    """Add the sums of a block over all dimensions in which `total` has extent 1."""
-    axes = tuple(axis for axis, extent in enumerate(total.shape) if extent == 1)
-    total += xp.sum(values, axis=axes, keepdims=True)
 
 
 def batch_norm_backward(call: KernelCall) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from executor.kernels.blocks import by_images
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from executor.kernels.window import Framed, Window, local_ranges, windows
 
@@ -89,8 +90,8 @@ def avg_pool2d_backward(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "max_pool2d_with_indices": max_pool2d_with_indices,
-    "max_pool2d_with_indices_backward": max_pool2d_with_indices_backward,
-    "avg_pool2d": avg_pool2d,
-    "avg_pool2d_backward": avg_pool2d_backward,
+    "max_pool2d_with_indices": by_images(max_pool2d_with_indices),
+    "max_pool2d_with_indices_backward": by_images(max_pool2d_with_indices_backward),
+    "avg_pool2d": by_images(avg_pool2d),
+    "avg_pool2d_backward": by_images(avg_pool2d_backward),
 }
