@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
 
-BLOCK_ELEMENTS = 1 << 15
+BLOCK_ELEMENTS = 1 << 16
 """Elements of a block: a few of its arrays lie in a core's cache, and a function's call costs little beside it."""
 
 

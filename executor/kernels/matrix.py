@@ -6,10 +6,16 @@ from functools import partial
 from math import prod
 from types import ModuleType
 
+import numpy as np
+
 from executor.kernels.call import Array, Kernel, KernelCall
 
 ADDED_ELEMENTS = 1 << 16
 """Elements of a product that is added to what is there, at a time: they are added while they are in the cache."""
+
+
+FEW_ROWS, MANY_COLUMNS = 64, 16
+"""Up to so many rows, and from so many times as many columns on, a product with a transposed matrix is turned round."""
 
 
 def mm(call: KernelCall, *, adds: bool = False) -> None:
@@ -20,9 +26,18 @@ def mm(call: KernelCall, *, adds: bool = False) -> None:
     _multiply(call.xp, (a, b), call.outputs[0], adds)
 
 
+def _is_turned(a: Array, b: Array) -> bool:
+    """Whether a has few rows and b is a transposed matrix, which OpenBLAS copies slowly: the other way it need not."""
+    few = a.shape[-2] <= FEW_ROWS and MANY_COLUMNS * a.shape[-2] <= b.shape[-1]
+    return few and b.strides[-1] > b.strides[-2] == b.itemsize
+
+
 def _multiply(xp: ModuleType, factors: tuple[Array, Array], out: Array, adds: bool) -> None:
     """Write or add the product of two matrices, or of batches of them."""
     a, b = factors
+    if not adds and xp is np and _is_turned(a, b):
+        xp.copyto(out.swapaxes(-1, -2), xp.matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)))
+        return
     if not adds:
         xp.matmul(a, b, out=out)
         return

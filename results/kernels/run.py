@@ -1,0 +1,80 @@
+"""Kernels and training steps of one rank beside PyTorch's, with one thread: CPU time, in turns.
+
+    python -m results kernels
+
+writes data.json and the tables in README.md; needs PyTorch (pip install torch==2.13.0).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, filled, in_process, machine, publish, table
+
+HERE = Path(__file__).parent
+MEASURE = "results.kernels.measure"
+GOALS = {
+    "cnn-5-64": 1.3,
+    "transformer-12-768": 1.1,
+    "wresnet-50-1": 1.0,
+    "wresnet-14-2": 1.0,
+    "mlp-4-2048": 1.0,
+    "rnn-2-512": 1.0,
+}
+INSTRUCTIONS = {"widest": "what either side chooses", "avx2": "AVX2 on both sides"}
+PAIRS = {"wresnet-50-1": 3, "transformer-12-768": 5}
+MODEL_PAIRS, KERNEL_PAIRS = 7, 7
+
+
+def model(name: str, instructions: str) -> dict[str, Any]:
+    """Return a model's step beside PyTorch's."""
+    found = in_process(MEASURE, instructions, "model", name, str(PAIRS.get(name, MODEL_PAIRS)))
+    row = {"instructions": instructions, **found}
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables."""
+    chosen = data["versions"]
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {data['machine']}; PyTorch {chosen['pytorch']}, NumPy {chosen['numpy']} with "
+        f"{chosen['blas']}.",
+        models=table(
+            ["model", *(f"{what}: ours, PyTorch (ms)" for what in INSTRUCTIONS.values()), "ratios", "wanted"],
+            (_model_row(name, data["models"]) for name in GOALS),
+        ),
+        kernels=table(
+            ["kernel", "ours (ms)", "PyTorch (ms)", "ratio"],
+            (
+                [row["kernel"], f"{row['ours_ms']:.2f}", f"{row['pytorch_ms']:.2f}", f"{row['ratio']:.2f}"]
+                for row in data["kernels"]
+            ),
+        ),
+    )
+    return {"README.md": readme}
+
+
+def _model_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    found = {row["instructions"]: row for row in rows if row["model"] == name}
+    times = [f"{found[key]['ours_ms']:.0f}, {found[key]['pytorch_ms']:.0f}" for key in INSTRUCTIONS]
+    ratios = ", ".join(f"{found[key]['ratio']:.2f}" for key in INSTRUCTIONS)
+    return [f"`{name}`", *times, ratios, f"at most {GOALS[name]:g}"]
+
+
+def main() -> None:
+    """Measure, and write the data and the README's tables."""
+    data = {
+        "machine": machine(),
+        "versions": in_process(MEASURE, "widest", "versions"),
+        "models": [model(name, instructions) for instructions in INSTRUCTIONS for name in GOALS],
+        "kernels": in_process(MEASURE, "widest", "kernels", str(KERNEL_PAIRS)),
+    }
+    publish(HERE, data, pages)
+
+
+if __name__ == "__main__":
+    main()
