@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,12 +35,12 @@ def steps(name: str) -> tuple[Function, Function]:
     theirs = _pytorch(name, graph, trainer)
     trainer.run()
     found, expected = float(trainer.view(graph.metrics["loss"]).sum()), theirs()
-    if not np.isclose(found, expected, rtol=1e-4):
+    if not math.isclose(found, expected, rel_tol=1e-4):
         raise ValueError(f"{name}: expected the loss {expected}, found {found}")
     return trainer.run, theirs
 
 
-def _pytorch(name: str, graph: Graph, trainer: Trainer) -> Function:
+def _pytorch(name: str, graph: Graph, trainer: Trainer) -> Callable[[], float]:
     given = {one.name: one.role for one in graph.tensors.values() if one.init is not None}
     values = {name: torch.tensor(np.array(trainer.view(name))) for name in given}
     weights = {name: values[name].requires_grad_() for name, role in given.items() if role == "weight"}

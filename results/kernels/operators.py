@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,11 +106,8 @@ def batch_norms() -> Iterator[Case]:
         whole = (*operands, weight, of_weight, of_bias)
         backward = kernel("batch_norm_backward", whole, (out,), eps=1e-5, count=count)
         given = (g, x, w, None, None, centre, inverse, True, 1e-5, [True, True, True])
-        yield (
-            f"{name}: gradients",
-            in_turn(reduce, backward),
-            lambda given=given: torch.ops.aten.native_batch_norm_backward(*given),
-        )
+        backward_of = functools.partial(torch.ops.aten.native_batch_norm_backward, *given)
+        yield f"{name}: gradients", in_turn(reduce, backward), backward_of
 
 
 def optimizers() -> Iterator[Case]:

@@ -7,7 +7,9 @@ writes data.json and the tables in README.md; needs PyTorch (pip install torch==
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,21 @@ def pages(data: Any) -> Pages:
     readme = filled(
         HERE / "README.md",
         machine=f"Measured on: {data['machine']}; PyTorch {chosen['pytorch']}, NumPy {chosen['numpy']} with "
-        f"{chosen['blas']}.",
+        f"{chosen['blas']}; load average {data['load']:.1f} when it began.",
         models=table(
-            ["model", *(f"{what}: ours, PyTorch (ms)" for what in INSTRUCTIONS.values()), "ratios", "wanted"],
+            ["model", *(f"{what}: ours, PyTorch (ms)" for what in INSTRUCTIONS.values()), "ratios", "turns", "wanted"],
             (_model_row(name, data["models"]) for name in GOALS),
         ),
         kernels=table(
-            ["kernel", "ours (ms)", "PyTorch (ms)", "ratio"],
+            ["kernel", "ours (ms)", "PyTorch (ms)", "ratio", "turns"],
             (
-                [row["kernel"], f"{row['ours_ms']:.2f}", f"{row['pytorch_ms']:.2f}", f"{row['ratio']:.2f}"]
+                [
+                    row["kernel"],
+                    f"{row['ours_ms']:.2f}",
+                    f"{row['pytorch_ms']:.2f}",
+                    f"{row['ratio']:.2f}",
+                    row["turns"],
+                ]
                 for row in data["kernels"]
             ),
         ),
@@ -59,16 +67,23 @@ def pages(data: Any) -> Pages:
 
 
 def _model_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    found = {row["instructions"]: row for row in rows if row["model"] == name}
-    times = [f"{found[key]['ours_ms']:.0f}, {found[key]['pytorch_ms']:.0f}" for key in INSTRUCTIONS]
-    ratios = ", ".join(f"{found[key]['ratio']:.2f}" for key in INSTRUCTIONS)
-    return [f"`{name}`", *times, ratios, f"at most {GOALS[name]:g}"]
+    found = [
+        next((row for row in rows if (row["model"], row["instructions"]) == (name, key)), None) for key in INSTRUCTIONS
+    ]
+
+    def each(show: Callable[[dict[str, Any]], str]) -> list[str]:
+        return ["not measured" if row is None else show(row) for row in found]
+
+    times = each(lambda row: f"{row['ours_ms']:.0f}, {row['pytorch_ms']:.0f}")
+    ratios = ", ".join(each(lambda row: f"{row['ratio']:.2f}"))
+    return [f"`{name}`", *times, ratios, ", ".join(each(lambda row: str(row["turns"]))), f"at most {GOALS[name]:g}"]
 
 
 def main() -> None:
     """Measure, and write the data and the README's tables."""
     data = {
         "machine": machine(),
+        "load": os.getloadavg()[0],
         "versions": in_process(MEASURE, "widest", "versions"),
         "models": [model(name, instructions) for instructions in INSTRUCTIONS for name in GOALS],
         "kernels": in_process(MEASURE, "widest", "kernels", str(KERNEL_PAIRS)),

@@ -21,6 +21,7 @@ def side_by_side(ours: Function, theirs: Function, pairs: int) -> dict[str, floa
     cpu_ms(ours), cpu_ms(theirs)
     found = [(cpu_ms(ours), cpu_ms(theirs)) for _ in range(pairs)]
     return {
+        "turns": pairs,
         "ours_ms": round(statistics.median(mine for mine, _ in found), 3),
         "pytorch_ms": round(statistics.median(other for _, other in found), 3),
         "ratio": round(statistics.median(mine / other for mine, other in found), 3),

@@ -142,3 +142,12 @@ def test_products_that_add_to_what_is_there(monkeypatch, name, attributes, shape
     out = np.ones_like(product)
     matrix.ADDING[name](KernelCall(np, operands, (out,), attributes, {}, ()))
     np.testing.assert_allclose(out, 1 + product, rtol=1e-14)
+
+
+@pytest.mark.parametrize("rows", [1, 3, matrix.FEW_ROWS, matrix.FEW_ROWS + 1])
+@pytest.mark.parametrize("columns", [matrix.MANY_COLUMNS * 3 - 1, matrix.MANY_COLUMNS * matrix.FEW_ROWS])
+def test_products_of_few_rows_with_a_transposed_matrix(rows, columns):
+    a = np.random.default_rng(0).standard_normal((rows, 5))
+    b = np.random.default_rng(1).standard_normal((columns, 5))
+    (found,) = apply("mm", a, b, transpose_b=True)
+    np.testing.assert_allclose(found, np.einsum("ik,jk->ij", a, b), rtol=1e-12, atol=1e-12)
