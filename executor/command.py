@@ -15,12 +15,13 @@ from typing import Any, NoReturn, TypeVar
 import click
 import numpy as np
 from mpi4py import MPI
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import display
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster, cluster
+from executor.environment import blas
 from executor.job import Findings, Job, Request
 from executor.launch import agreed, digest, job_main, require_alike, require_size
 from executor.reporting import hardware, report, trace
@@ -175,8 +176,10 @@ class Execution:
         return progress(path.name, request.steps - request.first_step if self.ranks.rank == 0 else 0)
 
     def _settings(self, xp: ModuleType, threads: int, course: Course, transport: str) -> dict[str, Setting]:
+        on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if xp is np else {}
         return {
             "backend": xp.__name__,
+            **on_host,
             "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
             "data": course.data.identity,

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 AVX512_FLAGS = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 """What OpenBLAS's SkylakeX kernels use."""
+
+AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+"""Which of OpenBLAS's kernels use AVX-512."""
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
 """Where launchers say how many ranks they started on this host."""
@@ -32,6 +36,20 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
         if name.strip() == "flags":
             return frozenset(value.split())
     return frozenset()
+
+
+def blas(libraries: Iterable[Mapping[str, Any]], cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Say which BLAS NumPy uses, of threadpoolctl's list, and whether its kernels leave the CPU's AVX-512 unused."""
+    choice = [library for library in libraries if library.get("user_api") == "blas"]
+    if not choice:
+        return "unknown"
+    found = next((library for library in choice if "numpy" in str(library.get("filepath"))), choice[0])
+    kernels = str(found.get("architecture", "unknown"))
+    said = f"{found['internal_api']} {kernels}"
+    wide = cpuinfo.exists() and cpu_flags(cpuinfo.read_text()) >= AVX512_FLAGS
+    if found["internal_api"] != "openblas" or not wide or kernels.lower() in AVX512_KERNELS:
+        return said
+    return f"{said} (slow: this processor has AVX-512; OPENBLAS_CORETYPE=SkylakeX uses it)"
 
 
 def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:

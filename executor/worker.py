@@ -11,7 +11,7 @@ import numpy as np
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import Action, combiner, in_order
-from executor.kernels import KERNELS, KernelCall, run
+from executor.kernels import ADDING, KERNELS, NARROW, KernelCall, run
 from executor.schedules import Rate
 from executor.transport import Transport
 from executor.values import Array
@@ -101,13 +101,14 @@ class Worker:
                 return in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
 
     def _call(self, kernel: Kernel, call: Call) -> Action:
-        """Return the action of one kernel call; one that combines computes into scratch first."""
+        """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
         if kernel.op not in KERNELS:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
-        compute = KERNELS[kernel.op]
         part = self.memory.part
         targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
-        results = targets if call.combine is None else self._scratch_like(targets)
+        adds = call.combine == "Sum" and kernel.op in ADDING and self._adds_up(targets)
+        compute = ADDING[kernel.op] if adds else KERNELS[kernel.op]
+        results = targets if adds or call.combine is None else self._scratch_like(targets)
         prepared = KernelCall(
             xp=self.memory.xp,
             inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
@@ -116,7 +117,7 @@ class Worker:
             ranges=call.ranges,
             origins=call.origins,
         )
-        if call.combine is None:
+        if adds or call.combine is None:
             return lambda: run(compute, prepared)
         combine = combiner(self.memory.xp, call.combine)
 
@@ -126,6 +127,10 @@ class Worker:
                 combine(target, result, out=target)
 
         return action
+
+    def _adds_up(self, targets: tuple[Array, ...]) -> bool:
+        """Whether a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
+        return self.memory.xp is np and all(target.dtype.name not in NARROW for target in targets)
 
     def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         at, found = 0, []

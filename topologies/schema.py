@@ -13,7 +13,10 @@ FORMAT: Final = "topology/2"
 """Topology/1 knew neither types of links nor names of many things at once (`gpu*8`); its files load as they did."""
 
 WORKSPACE_BYTES = 64 << 20
-"""What kernels may take beside operands and results where nothing else is said, as in the executor."""
+"""What kernels may take beside operands and results where nothing else is said, as in the executor on a GPU."""
+
+HOST_WORKSPACE_BYTES = 4 << 20
+"""What they take on a host (`planner/program/workspace.py`, `part_bytes`): copies that stay in its cache."""
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times that floats cannot add up
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]

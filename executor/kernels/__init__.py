@@ -16,7 +16,8 @@ from executor.kernels import (
     shape,
     softmax,
 )
-from executor.kernels.call import Array, Kernel, KernelCall, run
+from executor.kernels.call import NARROW, Array, Kernel, KernelCall, run
+from executor.kernels.matrix import ADDING
 
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS,
@@ -36,4 +37,4 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name."""
 
-__all__ = ["KERNELS", "Array", "Kernel", "KernelCall", "run"]
+__all__ = ["ADDING", "KERNELS", "NARROW", "Array", "Kernel", "KernelCall", "run"]

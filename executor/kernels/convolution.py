@@ -1,7 +1,8 @@
 """Convolution (NCHW, OIHW) and its two gradients as matrix products, one per group of channels.
 
-With stride 1 and no dilation the flattened padded image serves every tap by a shift, so a few large products need
-little copying; otherwise, and where the padding is a large part of the image, the windows are copied out first.
+Where windows follow each other row by row, the taps of one row of a window are stacked, each a shift along x: rows of
+the stack then serve every row of taps, so a few large products need little copying. Otherwise, and where images are
+small, the windows are copied out first. Batches are cut into parts whose copies stay in the cache.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
+import numpy as np
+
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.window import dilation, framed, local_ranges, windows
+from executor.kernels.window import Framed, dilation, local_ranges, windows
 from planner.program.workspace import (
     at_once,
     batches,
-    by_shifts,
+    by_rows,
     correlation_elements,
+    part_bytes,
     scattering_elements,
     weight_gradient_elements,
 )
-from topologies.schema import WORKSPACE_BYTES
+from topologies.schema import HOST_WORKSPACE_BYTES, WORKSPACE_BYTES
 
 Steps = tuple[tuple[int, int], tuple[int, int]]
 """Stride and dilation, each along y and along x."""
@@ -31,7 +35,7 @@ def convolution(call: KernelCall) -> None:
     """result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = framed(call, 0, (rows, columns), 0)
+    image = Framed(call, 0, (rows, columns), 0)
     correlate(call.xp, image, call.inputs[1], (call.pair("stride"), dilation(call)), call.outputs[0])
 
 
@@ -41,14 +45,14 @@ def convolution_backward_input(call: KernelCall) -> None:
     weight, (out,) = call.inputs[1], call.outputs
     rows, columns = call.ranges["y"], call.ranges["x"]
     if call.pair("stride") == (1, 1):
-        grad = framed(call, 0, (along_y.read_by(rows), along_x.read_by(columns)), 0)
+        grad = Framed(call, 0, (along_y.read_by(rows), along_x.read_by(columns)), 0)
         correlate(call.xp, grad, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], ((1, 1), dilation(call)), out)
         return
     out[...] = 0
     grad, (grad_rows, grad_columns) = call.inputs[0], local_ranges(call, 0)
-    batch, filters, height, width = grad.shape
+    filters, height, width = grad.shape[1:]
     matrix = weight.reshape(filters, -1).T
-    for part in batches(batch, scattering_elements(weight.shape, grad.shape) * grad.itemsize, WORKSPACE_BYTES):
+    for part in _parts(call.xp, grad, weight, scattering_elements(weight.shape, grad.shape)):
         piece = grad[part]
         products = call.xp.matmul(matrix, piece.reshape(len(piece), filters, height * width))
         products = products.reshape(len(piece), *weight.shape[1:], height, width)
@@ -63,33 +67,33 @@ def convolution_backward_weight(call: KernelCall) -> None:
     """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = framed(call, 1, (rows, columns), 0)
+    image = Framed(call, 1, (rows, columns), 0)
     grad, (out,), steps = call.inputs[0], call.outputs, (call.pair("stride"), dilation(call))
-    dense = steps == DENSE
-    shifts = by_shifts(image.shape, grad.shape, dense=dense)
-    each = weight_gradient_elements(image.shape, grad.shape, out.shape, dense=dense) * grad.itemsize
+    each = weight_gradient_elements(image.shape, grad.shape, out.shape, steps[0])
+    product_of = _weight_by_rows if by_rows(grad.shape, steps[0]) else _weight_by_columns
     total = None
-    for part in batches(grad.shape[0], each, WORKSPACE_BYTES):
-        if shifts:
-            product = _weight_by_shifts(call.xp, grad[part], image[part], out.shape)
-        else:
-            product = _weight_by_columns(call.xp, grad[part], image[part], (out.shape, steps))
-        total = product if total is None else total + product
+    for part in _parts(call.xp, grad, out, each):
+        product = product_of(call.xp, grad[part], image[part], (out.shape, steps))
+        total = product if total is None else call.xp.add(total, product, out=total)
     call.xp.copyto(out, total)
 
 
-def correlate(xp: ModuleType, image: Array, weight: Array, steps: Steps, out: Array) -> None:
+def correlate(xp: ModuleType, image: Framed | Array, weight: Array, steps: Steps, out: Array) -> None:
     """Convolve an image that already has its padding; `image` has exactly the rows that the windows read."""
-    dense, several_taps = steps == DENSE, weight.shape[2] * weight.shape[3] > 1
-    each = correlation_elements(image.shape, weight.shape, out.shape, dense=dense) * out.itemsize
-    parts = batches(len(image), each, WORKSPACE_BYTES)
-    if several_taps and by_shifts(image.shape, out.shape, dense=dense):
-        for part in parts:
-            _correlate_by_shifts(xp, image[part], weight, out[part])
+    each = correlation_elements(image.shape, weight.shape, out.shape, steps[0])
+    parts = _parts(xp, out, weight, each)
+    if by_rows(out.shape, steps[0]):
+        _correlate_by_rows(xp, (image, parts), weight, steps, out)
         return
     by_columns = _correlate_at_once if at_once(out.shape) else _correlate_by_image
     for part in parts:
         by_columns(xp, sliding(xp, image[part], (weight.shape, steps)), weight, out[part])
+
+
+def _parts(xp: ModuleType, batch: Array, weight: Array, elements_each: int) -> list[slice]:
+    """Cut a batch into parts by the rule of workspace."""
+    limit = part_bytes(HOST_WORKSPACE_BYTES if xp is np else WORKSPACE_BYTES, weight.size * weight.itemsize)
+    return batches(len(batch), elements_each * batch.itemsize, limit)
 
 
 def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
@@ -105,21 +109,40 @@ def sliding(xp: ModuleType, image: Array, windows: tuple[tuple[int, ...], Steps]
     )
 
 
-def _correlate_by_shifts(xp: ModuleType, image: Array, weight: Array, out: Array) -> None:
-    """Stack the taps of one row by shifting the flat image, then one product per row of taps."""
+def _stacked(xp: ModuleType, image: Array, taps: int, steps: Steps, columns: int) -> Array:
+    """Stack what the taps of one row of a window read, as [n, dx ci, rows columns]; windows have `columns` columns.
+
+    A row of taps that lies d rows further on reads the same stack, d * columns further on.
+    """
+    (_, stride), (_, apart) = steps
     batch, channels, height, width = image.shape
+    if (taps, stride) == (1, 1):
+        return image.reshape(batch, channels, height * width)
+    stack = xp.empty((batch, taps, channels, height, columns), dtype=image.dtype)
+    for dx in range(taps):
+        start = dx * apart
+        stack[:, dx] = image[..., start : start + (columns - 1) * stride + 1 : stride]
+    return stack.reshape(batch, taps * channels, height * columns)
+
+
+def _correlate_by_rows(
+    xp: ModuleType, images: tuple[Framed | Array, list[slice]], weight: Array, steps: Steps, out: Array
+) -> None:
+    """One product per row of taps with the stacked shifts; `images` is (the padded image, the parts of the batch)."""
+    image, parts = images
     filters, _, taps_y, taps_x = weight.shape
-    flat = image.reshape(batch, channels, height * width)
-    shifted = xp.zeros((batch, channels, taps_x, height * width), dtype=image.dtype)
-    for dx in range(taps_x):
-        shifted[:, :, dx, : height * width - dx] = flat[:, :, dx:]
-    shifted = shifted.reshape(batch, channels * taps_x, height * width)
-    area = out.shape[2] * width
-    total = xp.zeros((batch, filters, area), dtype=out.dtype)
-    for dy in range(taps_y):
-        matrix = weight[:, :, dy, :].reshape(filters, channels * taps_x)
-        total += xp.matmul(matrix, shifted[:, :, dy * width : dy * width + area])
-    xp.copyto(out, total.reshape(batch, filters, out.shape[2], width)[..., : out.shape[3]])
+    rows, columns = out.shape[2:]
+    matrices = weight.transpose(2, 0, 3, 1).reshape(taps_y, filters, -1)
+    area, apart = rows * columns, steps[1][0] * columns
+    for part in parts:
+        stack = _stacked(xp, image[part], taps_x, steps, columns)
+        if taps_y == 1 and out.flags.c_contiguous:
+            xp.matmul(matrices[0], stack, out=out[part].reshape(-1, filters, area))
+            continue
+        total = xp.matmul(matrices[0], stack[:, :, :area])
+        for dy in range(1, taps_y):
+            total += xp.matmul(matrices[dy], stack[:, :, dy * apart : dy * apart + area])
+        xp.copyto(out[part], total.reshape(-1, filters, rows, columns))
 
 
 def _correlate_by_image(xp: ModuleType, views: Array, weight: Array, out: Array) -> None:
@@ -141,20 +164,17 @@ def _correlate_at_once(xp: ModuleType, views: Array, weight: Array, out: Array) 
     xp.copyto(out, product.transpose(1, 0, 2, 3))
 
 
-def _weight_by_shifts(xp: ModuleType, grad: Array, image: Array, shape: tuple[int, ...]) -> Array:
-    """One product per tap: the gradient, widened by zeros to the image's width, times the shifted flat image."""
-    batch, channels, height, width = image.shape
-    filters, _, taps_y, taps_x = shape
-    flat = image.transpose(1, 0, 2, 3).reshape(channels, -1)
-    wide = xp.zeros((filters, batch, height, width), dtype=grad.dtype)
-    wide[:, :, : grad.shape[2], : grad.shape[3]] = grad.transpose(1, 0, 2, 3)
-    wide = wide.reshape(filters, -1)
-    result = xp.empty(shape, dtype=grad.dtype)
+def _weight_by_rows(xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
+    """One product per row of taps and image with the stacked shifts; `windows` is (the weight's shape, the steps)."""
+    (filters, channels, taps_y, taps_x), steps = windows
+    batch, _, rows, columns = grad.shape
+    area, apart = rows * columns, steps[1][0] * columns
+    flat, stack = grad.reshape(batch, filters, area), _stacked(xp, image, taps_x, steps, columns)
+    result = xp.empty((taps_y, filters, taps_x * channels), dtype=grad.dtype)
     for dy in range(taps_y):
-        for dx in range(taps_x):
-            offset = dy * width + dx
-            result[:, :, dy, dx] = xp.matmul(wide[:, : flat.shape[1] - offset], flat[:, offset:].T)
-    return result
+        taken = stack[:, :, dy * apart : dy * apart + area]
+        xp.sum(xp.matmul(flat, taken.transpose(0, 2, 1)), axis=0, out=result[dy])
+    return result.reshape(taps_y, filters, taps_x, channels).transpose(1, 3, 0, 2)
 
 
 def _weight_by_columns(xp: ModuleType, grad: Array, image: Array, windows: tuple[tuple[int, ...], Steps]) -> Array:
@@ -171,7 +191,7 @@ def im2col(call: KernelCall) -> None:
     """Copy every window out."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image, (out,) = framed(call, 0, (rows, columns), 0), call.outputs
+    image, (out,) = Framed(call, 0, (rows, columns), 0)[:], call.outputs
     steps = (call.pair("stride"), dilation(call))
     call.xp.copyto(out, sliding(call.xp, image, (out.shape[2:4], steps)))
 

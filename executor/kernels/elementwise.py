@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executor.kernels.blocks import in_blocks
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 
 
@@ -95,19 +96,19 @@ def cast(call: KernelCall) -> None:
 
 KERNELS: dict[str, Kernel] = {
     "relu": relu,
-    "sigmoid": sigmoid,
+    "sigmoid": in_blocks(sigmoid),
     "tanh": _unary("tanh"),
     "exp": _unary("exp"),
     "log": _unary("log"),
     "neg": _unary("negative"),
-    "threshold_backward": threshold_backward,
-    "sigmoid_backward": sigmoid_backward,
-    "tanh_backward": tanh_backward,
+    "threshold_backward": in_blocks(threshold_backward),
+    "sigmoid_backward": in_blocks(sigmoid_backward),
+    "tanh_backward": in_blocks(tanh_backward),
     "add": _binary("add"),
     "sub": _binary("subtract"),
     "mul": _binary("multiply"),
     "div": _binary("divide"),
-    "add_n": add_n,
+    "add_n": in_blocks(add_n),
     "scale": scale,
     "cast": cast,
 }

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from types import ModuleType
 
+import numpy as np
+
 from executor.kernels.call import Array, Kernel, KernelCall
 
+ADDED_ELEMENTS = 1 << 16
+"""Elements of a product that is added to what is there, at a time: they are added while they are in the cache."""
 
-def mm(call: KernelCall) -> None:
-    """Matrix product of two matrices, either one transposed."""
+
+FEW_ROWS, MANY_COLUMNS = 64, 16
+"""Up to so many rows, and from so many times as many columns on, a product with a transposed matrix is turned round."""
+
+
+def mm(call: KernelCall, *, adds: bool = False) -> None:
+    """Matrix product of two matrices, either one transposed; `adds` adds it to what the output holds."""
     a, b = call.inputs
     a = a.T if call.flag("transpose_a") else a
     b = b.T if call.flag("transpose_b") else b
-    call.xp.matmul(a, b, out=call.outputs[0])
+    _multiply(call.xp, (a, b), call.outputs[0], adds)
+
+
+def _is_turned(a: Array, b: Array) -> bool:
+    """Whether a has few rows and b is a transposed matrix, which OpenBLAS copies slowly: the other way it need not."""
+    few = a.shape[-2] <= FEW_ROWS and MANY_COLUMNS * a.shape[-2] <= b.shape[-1]
+    return bool(few and b.strides[-1] > b.strides[-2] == b.itemsize)
+
+
+def _multiply(xp: ModuleType, factors: tuple[Array, Array], out: Array, adds: bool) -> None:
+    """Write or add the product of two matrices, or of batches of them."""
+    a, b = factors
+    if not adds and xp is np and _is_turned(a, b):
+        xp.copyto(out.swapaxes(-1, -2), xp.matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)))
+        return
+    if not adds:
+        xp.matmul(a, b, out=out)
+        return
+    rows = max(1, ADDED_ELEMENTS // max(1, out.shape[-1]))
+    for start in range(0, out.shape[-2], rows):
+        part = slice(start, start + rows)
+        out[..., part, :] += xp.matmul(a[..., part, :], b)
 
 
 def bmm(call: KernelCall) -> None:
@@ -24,18 +55,25 @@ def bmm(call: KernelCall) -> None:
     call.xp.matmul(a, b, out=call.outputs[0])
 
 
-def einsum(call: KernelCall) -> None:
+def einsum(call: KernelCall, *, adds: bool = False) -> None:
     """Einstein sum of one or two operands in explicit form; no letter occurs twice in an operand."""
     sources, target = str(call.attributes["equation"]).replace(" ", "").split("->")
     terms = sources.split(",")
     if len(terms) == 1:
         kept, letters = _summed(call.inputs[0], terms[0], set(target))
-        call.xp.copyto(call.outputs[0], _arranged(kept, letters, target))
+        _put(call.xp, _arranged(kept, letters, target), call.outputs[0], adds)
         return
     first, second = terms
     a, first = _summed(call.inputs[0], first, set(second) | set(target))
     b, second = _summed(call.inputs[1], second, set(first) | set(target))
-    _contract(call.xp, (a, first), (b, second), (call.outputs[0], target))
+    _contract(call.xp, (a, first), (b, second), (call.outputs[0], target), adds)
+
+
+def _put(xp: ModuleType, values: Array, out: Array, adds: bool) -> None:
+    if adds:
+        out += values
+    else:
+        xp.copyto(out, values)
 
 
 def _summed(array: Array, letters: str, needed: set[str]) -> tuple[Array, str]:
@@ -51,8 +89,10 @@ def _arranged(array: Array, letters: str, target: str) -> Array:
     return array.transpose([letters.index(letter) for letter in target])
 
 
-def _contract(xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str], result: tuple[Array, str]) -> None:
-    """Write the sum of products of two operands, each a (array, letters), into a third: one batched matmul."""
+def _contract(
+    xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str], result: tuple[Array, str], adds: bool
+) -> None:
+    """Write or add the sum of products of two operands, each a (array, letters), to a third: one batched matmul."""
     (a, first), (b, second), (out, target) = left, right, result
     batch = "".join(letter for letter in target if letter in first and letter in second)
     rows = "".join(letter for letter in target if letter in first and letter not in second)
@@ -64,10 +104,13 @@ def _contract(xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str],
     b = _arranged(b, second, batch + inner + columns).reshape(batches, k, n)
     produced = batch + rows + columns
     if produced == target and out.flags.c_contiguous:
-        xp.matmul(a, b, out=out.reshape(batches, m, n))
+        _multiply(xp, (a, b), out.reshape(batches, m, n), adds)
         return
     product = xp.matmul(a, b).reshape([extents[letter] for letter in produced])
-    xp.copyto(out, _arranged(product, produced, target))
+    _put(xp, _arranged(product, produced, target), out, adds)
 
 
 KERNELS: dict[str, Kernel] = {"mm": mm, "bmm": bmm, "einsum": einsum}
+
+ADDING: dict[str, Kernel] = {"mm": partial(mm, adds=True), "einsum": partial(einsum, adds=True)}
+"""Kernels that add their result to what the output holds, in the precision of the operands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 
@@ -11,11 +12,6 @@ from executor.kernels.elementwise import spread
 def _channels(vector: Array, like: Array) -> Array:
     """View a vector over the channels so that it broadcasts against `like`."""
     return vector.reshape((1, -1) + (1,) * (like.ndim - 2))
-
-
-def _all_but_channels(x: Array) -> tuple[int, ...]:
-    """Axes that the statistics are taken over."""
-    return (0, *range(2, x.ndim))
 
 
 def _inverse_deviation(xp: ModuleType, variance: Array, epsilon: float) -> Array:
@@ -26,40 +22,52 @@ def _inverse_deviation(xp: ModuleType, variance: Array, epsilon: float) -> Array
 def batch_norm_var(call: KernelCall) -> None:
     """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
     xp, (x, mean), (out,) = call.xp, call.inputs, call.outputs
-    deviation = x - _channels(mean, x)
-    xp.multiply(deviation, deviation, out=deviation)
-    xp.sum(deviation, axis=_all_but_channels(x), out=out)
-    xp.divide(out, call.number("count"), out=out)
+    total = xp.zeros_like(out)
+    for part, centre, each in blocks(xp, x, _channels(mean, x), _channels(total, x)):
+        deviation = part - centre
+        xp.multiply(deviation, deviation, out=deviation)
+        add_up(xp, deviation, each)
+    xp.divide(total, call.number("count"), out=out)
 
 
 def batch_norm(call: KernelCall) -> None:
     """Compute (x - mean) / sqrt(var + eps) * weight + bias."""
     xp, (x, mean, variance, weight, bias), (out,) = call.xp, call.inputs, call.outputs
     factor = _inverse_deviation(xp, variance, call.number("eps")) * weight
-    xp.subtract(x, _channels(mean, x), out=out)
-    xp.multiply(out, _channels(factor, x), out=out)
-    xp.add(out, _channels(bias, x), out=out)
+    per_channel = (_channels(vector, x) for vector in (mean, factor, bias))
+    for result, part, centre, scale, offset in blocks(xp, out, x, *per_channel):
+        xp.subtract(part, centre, out=result)
+        xp.multiply(result, scale, out=result)
+        xp.add(result, offset, out=result)
 
 
 def batch_norm_backward_reduce(call: KernelCall) -> None:
     """Gradients of weight and bias: sums of grad * normalized x and of grad."""
     xp, (grad, x, mean, variance), (grad_weight, grad_bias) = call.xp, call.inputs, call.outputs
-    product = x - _channels(mean, x)
-    xp.multiply(product, grad, out=product)
-    xp.sum(product, axis=_all_but_channels(x), out=grad_weight)
-    xp.multiply(grad_weight, _inverse_deviation(xp, variance, call.number("eps")), out=grad_weight)
-    xp.sum(grad, axis=_all_but_channels(x), out=grad_bias)
+    products, sums = xp.zeros_like(grad_weight), xp.zeros_like(grad_bias)
+    per_channel = (_channels(vector, x) for vector in (mean, products, sums))
+    for part, slope, centre, product, each in blocks(xp, x, grad, *per_channel):
+        deviation = part - centre
+        xp.multiply(deviation, slope, out=deviation)
+        add_up(xp, deviation, product)
+        add_up(xp, slope, each)
+    xp.multiply(products, _inverse_deviation(xp, variance, call.number("eps")), out=grad_weight)
+    xp.copyto(grad_bias, sums)
 
 
 def batch_norm_backward(call: KernelCall) -> None:
     """Gradient of the input, through the mean and the variance as well."""
     xp, (grad, x, mean, variance, weight, grad_weight, grad_bias), (out,) = call.xp, call.inputs, call.outputs
     inverse, count = _inverse_deviation(xp, variance, call.number("eps")), call.number("count")
-    through_statistics = x - _channels(mean, x)
-    xp.multiply(through_statistics, _channels(inverse * grad_weight / count, x), out=through_statistics)
-    xp.add(through_statistics, _channels(grad_bias / count, x), out=through_statistics)
-    xp.subtract(grad, through_statistics, out=out)
-    xp.multiply(out, _channels(inverse * weight, x), out=out)
+    vectors = (mean, inverse * grad_weight / count, grad_bias / count, inverse * weight)
+    for result, slope, part, centre, through_variance, through_mean, scale in blocks(
+        xp, out, grad, x, *(_channels(vector, x) for vector in vectors)
+    ):
+        through_statistics = part - centre
+        xp.multiply(through_statistics, through_variance, out=through_statistics)
+        xp.add(through_statistics, through_mean, out=through_statistics)
+        xp.subtract(slope, through_statistics, out=result)
+        xp.multiply(result, scale, out=result)
 
 
 def _spread(call: KernelCall, operand: int, dims: str) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executor.kernels.blocks import in_blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 
 
@@ -81,11 +82,11 @@ def adagrad(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "sgd": sgd,
-    "sgd_momentum": sgd_momentum,
+    "sgd": in_blocks(sgd),
+    "sgd_momentum": in_blocks(sgd_momentum),
     "increment": increment,
-    "adam": adam,
-    "adamw": adamw,
-    "rmsprop": rmsprop,
-    "adagrad": adagrad,
+    "adam": in_blocks(adam),
+    "adamw": in_blocks(adamw),
+    "rmsprop": in_blocks(rmsprop),
+    "adagrad": in_blocks(adagrad),
 }

@@ -8,42 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib import import_module
 from types import ModuleType
-from typing import Any
 
-import numpy as np
-
+from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
+from executor.kernels.gelu import gelu, gelu_backward
+from executor.kernels.special import logistic, special
 
 Rows = dict[str, Callable[..., Array]]
-
-
-def special(xp: ModuleType) -> Any:
-    """Return SciPy's special functions for the array module."""
-    return import_module("scipy.special" if xp is np else "cupyx.scipy.special")
-
-
-def logistic(xp: ModuleType, x: Array) -> Array:
-    """1 / (1 + exp(-x)), in which nothing overflows."""
-    return 0.5 * (xp.tanh(0.5 * x) + 1)
-
-
-def gelu(xp: ModuleType, x: Array, approximate: str = "none") -> Array:
-    """X times the normal distribution function, or its approximation by tanh."""
-    if approximate == "none":
-        return 0.5 * x * (1 + special(xp).erf(x * math.sqrt(0.5)))
-    return x * logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
-
-
-def gelu_backward(xp: ModuleType, grad: Array, x: Array, approximate: str = "none") -> Array:
-    """Gradient of gelu."""
-    if approximate == "none":
-        density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-        return grad * (0.5 * special(xp).erfc(-x * math.sqrt(0.5)) + x * density)
-    share = logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
-    return grad * share * (1 + x * (1 - share) * math.sqrt(8 / math.pi) * (1 + 0.134145 * x * x))
 
 
 def elu(xp: ModuleType, x: Array, alpha: float = 1.0, scale: float = 1.0) -> Array:
@@ -199,9 +172,11 @@ def _kernel(row: Callable[..., Array]) -> Kernel:
         if call.attributes.get("dims") is not None:
             *full, last = operands
             operands = (*full, spread(last, call.integers("dims"), full[0].ndim))
-        results = row(call.xp, *operands, **attributes)
-        for out, result in zip(call.outputs, results if isinstance(results, tuple) else (results,), strict=True):
-            call.xp.copyto(out, result)
+        count = len(call.outputs)
+        for parts in blocks(call.xp, *call.outputs, *operands):
+            results = row(call.xp, *parts[count:], **attributes)
+            for out, result in zip(parts, results if isinstance(results, tuple) else (results,), strict=False):
+                call.xp.copyto(out, result)
 
     return kernel
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from itertools import product
 
+from executor.kernels.blocks import by_images
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
-from executor.kernels.window import Window, framed, local_ranges, windows
+from executor.kernels.window import Framed, Window, local_ranges, windows
 
 
 def _padded(call: KernelCall, fill: float) -> tuple[Array, list[slice], list[slice]]:
     """Return the padded image, and for each tap the rows, and the columns, that it reads of it."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = framed(call, 0, (rows, columns), fill)
+    image = Framed(call, 0, (rows, columns), fill)[:]
     return (
         image,
         [along_y.matches(tap, call.ranges["y"], rows)[1] for tap in range(*along_y.taps)],
@@ -89,8 +90,8 @@ def avg_pool2d_backward(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "max_pool2d_with_indices": max_pool2d_with_indices,
-    "max_pool2d_with_indices_backward": max_pool2d_with_indices_backward,
-    "avg_pool2d": avg_pool2d,
-    "avg_pool2d_backward": avg_pool2d_backward,
+    "max_pool2d_with_indices": by_images(max_pool2d_with_indices),
+    "max_pool2d_with_indices_backward": by_images(max_pool2d_with_indices_backward),
+    "avg_pool2d": by_images(avg_pool2d),
+    "avg_pool2d_backward": by_images(avg_pool2d_backward),
 }

@@ -6,7 +6,6 @@ A run covers a range of the selected variable: what lies outside it is left to t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from types import ModuleType
 from typing import cast
 
@@ -60,7 +59,7 @@ def embedding_dense_backward(call: KernelCall) -> None:
     (grad, indices), (out,) = call.inputs, call.outputs
     inside, rows = _inside(indices.reshape(-1), call.ranges["v"])
     values = grad.reshape(indices.size, grad.shape[-1])
-    call.xp.copyto(out, segment_sums(call.xp, rows[inside], values[inside], out.shape[0]))
+    segment_sums(call.xp, rows[inside], values[inside], out)
 
 
 def index_select_backward(call: KernelCall) -> None:
@@ -68,10 +67,7 @@ def index_select_backward(call: KernelCall) -> None:
     (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
     xp = call.xp
     inside, rows = _inside(indices, call.ranges[f"i{dim}"])
-    values = xp.moveaxis(grad, dim, 0)[inside]
-    rest = values.shape[1:]
-    sums = segment_sums(xp, rows[inside], values.reshape(len(values), prod(rest)), out.shape[dim])
-    xp.copyto(out, xp.moveaxis(sums.reshape(out.shape[dim], *rest), 0, dim))
+    segment_sums(xp, rows[inside], xp.moveaxis(grad, dim, 0)[inside], xp.moveaxis(out, dim, 0))
 
 
 def gather_backward(call: KernelCall) -> None:
@@ -87,18 +83,19 @@ def gather_backward(call: KernelCall) -> None:
         if axis != dim:
             shape = [-1 if other == axis else 1 for other in range(out.ndim)]
             places = places + (xp.arange(out.shape[axis]) * strides[axis]).reshape(shape)
-    xp.copyto(out, segment_sums(xp, places[inside], grad[inside][:, None], out.size).reshape(out.shape))
+    sums = xp.empty(out.size, dtype=out.dtype)
+    segment_sums(xp, places[inside], grad[inside], sums)
+    xp.copyto(out, sums.reshape(out.shape))
 
 
-def segment_sums(xp: ModuleType, rows: Array, values: Array, count: int) -> Array:
-    """Sum values[n, :] over equal rows[n], into `count` rows; always in the order in which they come."""
-    result = xp.zeros((count, values.shape[1]), dtype=values.dtype)
-    if rows.size and values.shape[1]:
+def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
+    """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r, always in the order in which they come."""
+    out[...] = 0
+    if values.size:
         order = xp.argsort(rows, kind="stable")
         rows = rows[order]
         starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), rows[1:] != rows[:-1]]))
-        result[rows[starts]] = xp.add.reduceat(values[order], starts, axis=0)
-    return result
+        out[rows[starts]] = xp.add.reduceat(values[order], starts, axis=0)
 
 
 def index_of(call: KernelCall) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
+from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 
 
@@ -16,33 +19,39 @@ def _row(call: KernelCall, operand: int) -> Array:
     return call.xp.expand_dims(call.inputs[operand], _dim(call))
 
 
-def _exponentials(call: KernelCall) -> Array:
+def _exponentials(xp: ModuleType, x: Array, maximum: Array) -> Array:
     """exp(x - maximum), a new array."""
-    shifted = call.inputs[0] - _row(call, 1)
-    call.xp.exp(shifted, out=shifted)
+    shifted = x - maximum
+    xp.exp(shifted, out=shifted)
     return shifted
 
 
 def sum_exp(call: KernelCall) -> None:
     """Sum of exp(x - maximum) over this run's part of every row."""
-    call.xp.sum(_exponentials(call), axis=_dim(call), out=call.outputs[0])
+    xp, x, (out,) = call.xp, call.inputs[0], call.outputs
+    out[...] = 0
+    for part, maximum, total in blocks(xp, x, _row(call, 1), xp.expand_dims(out, _dim(call))):
+        add_up(xp, _exponentials(xp, part, maximum), total)
 
 
 def softmax(call: KernelCall) -> None:
     """exp(x - maximum) / total."""
-    call.xp.divide(_exponentials(call), _row(call, 2), out=call.outputs[0])
+    for out, x, maximum, total in blocks(call.xp, call.outputs[0], call.inputs[0], _row(call, 1), _row(call, 2)):
+        call.xp.divide(_exponentials(call.xp, x, maximum), total, out=out)
 
 
 def softmax_backward_sum(call: KernelCall) -> None:
     """Sum of gradient times result over this run's part of every row."""
-    grad, result = call.inputs
-    call.xp.sum(grad * result, axis=_dim(call), out=call.outputs[0])
+    xp, (out,) = call.xp, call.outputs
+    out[...] = 0
+    for grad, result, total in blocks(xp, *call.inputs, xp.expand_dims(out, _dim(call))):
+        add_up(xp, grad * result, total)
 
 
 def softmax_backward(call: KernelCall) -> None:
     """Compute result * (gradient - inner)."""
-    grad, result, _ = call.inputs
-    call.xp.multiply(result, grad - _row(call, 2), out=call.outputs[0])
+    for out, grad, result, inner in blocks(call.xp, call.outputs[0], *call.inputs[:2], _row(call, 2)):
+        call.xp.multiply(result, grad - inner, out=out)
 
 
 def log_softmax(call: KernelCall) -> None:
@@ -52,8 +61,8 @@ def log_softmax(call: KernelCall) -> None:
 
 def log_softmax_backward(call: KernelCall) -> None:
     """Compute gradient - softmax * inner."""
-    grad, result, _ = call.inputs
-    call.xp.subtract(grad, call.xp.exp(result) * _row(call, 2), out=call.outputs[0])
+    for out, grad, result, inner in blocks(call.xp, call.outputs[0], *call.inputs[:2], _row(call, 2)):
+        call.xp.subtract(grad, call.xp.exp(result) * inner, out=out)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -70,18 +70,28 @@ def local_ranges(call: KernelCall, operand: int) -> tuple[Range, Range]:
     return (origins[0], origins[0] + extents[0]), (origins[1], origins[1] + extents[1])
 
 
-def framed(call: KernelCall, operand: int, wanted: tuple[Range, Range], fill: float) -> Array:
-    """Rows and columns `wanted` of an operand: what is not local is padding and reads as `fill`."""
-    array, have = call.inputs[operand], local_ranges(call, operand)
-    if have == wanted:
-        return array
-    extents = [stop - start for start, stop in wanted]
-    result = call.xp.full(array.shape[:-2] + tuple(extents), fill, dtype=array.dtype)
-    source, target = [], []
-    for (start, stop), (origin, end) in zip(wanted, have, strict=True):
-        low = max(start, origin)
-        high = max(low, min(stop, end))
-        source.append(slice(low - origin, high - origin))
-        target.append(slice(low - start, high - start))
-    result[(..., *target)] = array[(..., *source)]
-    return result
+class Framed:
+    """Rows and columns `wanted` of an operand, padded as images are asked for: what is not local reads as `fill`."""
+
+    def __init__(self, call: KernelCall, operand: int, wanted: tuple[Range, Range], fill: float) -> None:
+        self._xp, self._array, self._fill = call.xp, call.inputs[operand], fill
+        have = local_ranges(call, operand)
+        extents = tuple(stop - start for start, stop in wanted)
+        self.shape = (*self._array.shape[:-2], *extents)
+        self._is_local = have == wanted
+        source, target = [], []
+        for (start, stop), (origin, end) in zip(wanted, have, strict=True):
+            low = max(start, origin)
+            high = max(low, min(stop, end))
+            source.append(slice(low - origin, high - origin))
+            target.append(slice(low - start, high - start))
+        self._source, self._target = tuple(source), tuple(target)
+
+    def __getitem__(self, part: slice) -> Array:
+        """Return these images, padded."""
+        piece = self._array[part]
+        if self._is_local:
+            return piece
+        result = self._xp.full((len(piece), *self.shape[1:]), self._fill, dtype=piece.dtype)
+        result[(..., *self._target)] = piece[(..., *self._source)]
+        return result

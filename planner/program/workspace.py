@@ -3,9 +3,10 @@
 A convolution works through its batch in parts: of each it copies out what the windows read, and multiplies. A part is
 as many images as fit in the device's `workspace_bytes`, one at the least. The executor's kernels cut their batches by
 these functions; MXNet's convolutions without cuDNN have the same rule, and with it the same figure is what an algorithm
-may ask for at most. A call that is combined with what earlier calls left needs room for its own result. Nothing else
-needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the executor's alone
-and not counted.
+may ask for at most. On a host a part should stay in the cache, but should not be small beside the weights, which every
+part reads again (`part_bytes`). A call that is combined with what earlier calls left needs room for its own result.
+Nothing else needs a workspace on a GPU; temporaries of NumPy's expressions, and padded copies of images, are the
+executor's alone and not counted.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import align
 from planner.program.tasks import Call, Compute, Kernel, Slices, WorkerProgram
 from topologies import Device
+from topologies.schema import WORKSPACE_BYTES
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 
-SHIFT_WASTE = 1.4
-"""Shifts compute over the padded image; they are used where that is less than this many times the result."""
-
 BATCHED_AREA = 256
 """From so many result elements per image on, a product per image beats one product that needs transposed copies."""
+
+WEIGHTS_PER_PART = 4
+"""Where a device's workspace is smaller, parts may take so many times what the weights do, up to `WORKSPACE_BYTES`."""
+
+
+def part_bytes(limit_bytes: float, weight_bytes: int) -> float:
+    """Return what a part of a batch may take where a device's workspace is `limit_bytes`."""
+    return max(limit_bytes, min(WORKSPACE_BYTES, WEIGHTS_PER_PART * weight_bytes))
 
 
 def batches(count: int, bytes_each: int, limit_bytes: float) -> list[slice]:
@@ -35,9 +42,9 @@ def batches(count: int, bytes_each: int, limit_bytes: float) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def by_shifts(image: Shape, result: Shape, *, dense: bool) -> bool:
-    """Whether shifts of the flat padded image serve every tap: `dense` is without stride and dilation."""
-    return dense and math.prod(image[2:]) < SHIFT_WASTE * math.prod(result[2:])
+def by_rows(result: Shape, stride: tuple[int, int]) -> bool:
+    """Whether shifts of the image along x are stacked, and serve every row of taps."""
+    return stride[0] == 1 and not at_once(result)
 
 
 def at_once(result: Shape) -> bool:
@@ -45,17 +52,21 @@ def at_once(result: Shape) -> bool:
     return math.prod(result[2:]) < BATCHED_AREA
 
 
-def correlation_elements(image: Shape, weight: Shape, result: Shape, *, dense: bool) -> int:
-    """Return what correlating one padded image takes: the shifted rows of taps and two sums, or the copied windows.
+def stacked_elements(image: Shape, taps: int, stride: tuple[int, int], columns: int) -> int:
+    """Return what the stacked shifts of one image take; a single one is the image itself."""
+    return 0 if (taps, stride[1]) == (1, 1) else taps * image[1] * image[2] * columns
+
+
+def correlation_elements(image: Shape, weight: Shape, result: Shape, stride: tuple[int, int]) -> int:
+    """Return what correlating one padded image takes: the stacked shifts and two sums, or the copied windows.
 
     Windows of one element each, read one after the other, are where they are needed.
     """
     taps, area = math.prod(weight[2:]), math.prod(result[2:])
-    if taps > 1 and by_shifts(image, result, dense=dense):
-        return image[1] * weight[3] * math.prod(image[2:]) + 2 * result[1] * result[2] * image[3]
-    if at_once(result):
-        return (image[1] * taps + result[1]) * area
-    return 0 if taps == 1 and dense else image[1] * taps * area
+    if by_rows(result, stride):
+        sums = 2 * result[1] * area if weight[2] > 1 else 0
+        return stacked_elements(image, weight[3], stride, result[3]) + sums
+    return (image[1] * taps + (result[1] if at_once(result) else 0)) * area
 
 
 def scattering_elements(weight: Shape, gradient: Shape) -> int:
@@ -63,10 +74,11 @@ def scattering_elements(weight: Shape, gradient: Shape) -> int:
     return math.prod(weight[1:]) * math.prod(gradient[2:])
 
 
-def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, *, dense: bool) -> int:
-    """Return what one image's share takes: flat image and widened gradient, or copied windows and copied gradient."""
-    if by_shifts(image, gradient, dense=dense):
-        return math.prod(image[1:]) + gradient[1] * math.prod(image[2:])
+def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, stride: tuple[int, int]) -> int:
+    """Return what one image's share takes: stacked shifts and a product, or copied windows and copied gradient."""
+    if by_rows(gradient, stride):
+        product = weight[0] * weight[3] * weight[1]
+        return stacked_elements(image, weight[3], stride, gradient[3]) + product
     return (image[1] * math.prod(weight[2:]) + gradient[1]) * math.prod(gradient[2:])
 
 
@@ -107,10 +119,17 @@ def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_
     shapes = (*_inputs(worker, call), *_outputs(worker, call))
     if not all(map(math.prod, shapes)):
         return 0
-    elements = CONVOLUTIONS[kernel.op](_by_group(kernel, call, shapes), kernel.attributes)
-    each = elements * ITEM_BYTES[worker.buffers[call.outputs[0][0]].dtype]
-    images = shapes[0][0]
-    return each * len(range(*batches(images, each, limit_bytes)[0].indices(images)))
+    by_group = _by_group(kernel, call, shapes)
+    elements = CONVOLUTIONS[kernel.op](by_group, kernel.attributes)
+    item = ITEM_BYTES[worker.buffers[call.outputs[0][0]].dtype]
+    limit = part_bytes(limit_bytes, math.prod(by_group[_weight_of(kernel)]) * item)
+    each, images = elements * item, shapes[0][0]
+    return each * len(range(*batches(images, each, limit)[0].indices(images)))
+
+
+def _weight_of(kernel: Kernel) -> int:
+    """Return which of a convolution's operands and result is the weight, or its gradient."""
+    return 2 if kernel.op == "convolution_backward_weight" else 1
 
 
 def _by_group(kernel: Kernel, call: Call, shapes: Shapes) -> Shapes:
@@ -118,8 +137,7 @@ def _by_group(kernel: Kernel, call: Call, shapes: Shapes) -> Shapes:
     if kernel.attributes.get("groups", 1) == 1:
         return shapes
     start, stop = call.ranges["g"]
-    of_weight = 2 if kernel.op == "convolution_backward_weight" else 1
-    split = [0 if number == of_weight else 1 for number in range(len(shapes))]
+    split = [0 if number == _weight_of(kernel) else 1 for number in range(len(shapes))]
     return tuple(
         (*shape[:dim], shape[dim] // (stop - start), *shape[dim + 1 :])
         for shape, dim in zip(shapes, split, strict=True)
@@ -128,21 +146,22 @@ def _by_group(kernel: Kernel, call: Call, shapes: Shapes) -> Shapes:
 
 def _forward(shapes: Shapes, attributes: Mapping[str, object]) -> int:
     image, weight, result = shapes
-    return correlation_elements(_read(image, weight, result, attributes), weight, result, dense=_dense(attributes))
+    return correlation_elements(_read(image, weight, result, attributes), weight, result, _pair(attributes, "stride"))
 
 
 def _backward_input(shapes: Shapes, attributes: Mapping[str, object]) -> int:
     gradient, weight, result = shapes
-    if _pair(attributes, "stride") != (1, 1):
+    stride = _pair(attributes, "stride")
+    if stride != (1, 1):
         return scattering_elements(weight, gradient)
     turned = (weight[1], weight[0], *weight[2:])
-    return correlation_elements(_read(gradient, weight, result, attributes), turned, result, dense=_dense(attributes))
+    return correlation_elements(_read(gradient, weight, result, attributes), turned, result, stride)
 
 
 def _backward_weight(shapes: Shapes, attributes: Mapping[str, object]) -> int:
     gradient, image, weight = shapes
     read = _read(image, weight, gradient, attributes)
-    return weight_gradient_elements(read, gradient, weight, dense=_dense(attributes))
+    return weight_gradient_elements(read, gradient, weight, _pair(attributes, "stride"))
 
 
 CONVOLUTIONS = {
@@ -158,10 +177,6 @@ def _read(image: Shape, weight: Shape, result: Shape, attributes: Mapping[str, o
     pairs = zip(result[2:], weight[2:], _pair(attributes, "stride"), _pair(attributes, "dilation"), strict=True)
     extents = [(extent - 1) * stride + (taps - 1) * apart + 1 for extent, taps, stride, apart in pairs]
     return (*image[:2], *extents)
-
-
-def _dense(attributes: Mapping[str, object]) -> bool:
-    return _pair(attributes, "stride") == _pair(attributes, "dilation") == (1, 1)
 
 
 def _pair(attributes: Mapping[str, object], name: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ import sys
 import click
 import pytest
 
-from executor.environment import AVX512_FLAGS, choose_blas, cpu_flags
+from executor.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags
 from executor.launch import launched, require_size, speaks_for_launcher
 from executor.waiting import doze, spin, wait_for
 
@@ -34,6 +34,19 @@ def test_what_the_user_chose_stays(tmp_path):
     before = dict(environ)
     choose_blas(environ, cpuinfo(tmp_path, *AVX512_FLAGS))
     assert environ == before
+
+
+def test_slow_kernels_of_openblas_are_named(tmp_path):
+    def said(kernels, *flags, api="openblas"):
+        found = {"filepath": "/lib/numpy.libs/lib.so", "user_api": "blas", "internal_api": api, "architecture": kernels}
+        return blas([{"filepath": "/lib/libgomp.so", "user_api": "openmp"}, found], cpuinfo(tmp_path, *flags))
+
+    slow = "openblas Haswell (slow: this processor has AVX-512; OPENBLAS_CORETYPE=SkylakeX uses it)"
+    assert said("Haswell", *AVX512_FLAGS) == slow
+    assert said("SkylakeX", *AVX512_FLAGS) == "openblas SkylakeX"
+    assert said("Haswell", "avx2") == "openblas Haswell"
+    assert said("Haswell", *AVX512_FLAGS, api="mkl") == "mkl Haswell"
+    assert blas([]) == "unknown"
 
 
 def test_threads_are_shared_among_the_ranks_of_a_host(tmp_path):

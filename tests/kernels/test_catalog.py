@@ -45,11 +45,10 @@ def test_no_strategy_is_left_out(name):
 
 
 PATHS = {
-    "shifts everywhere": {"SHIFT_WASTE": float("inf")},
-    "columns per image": {"SHIFT_WASTE": 0, "BATCHED_AREA": 0},
-    "columns at once": {"SHIFT_WASTE": 0, "BATCHED_AREA": 1 << 30},
-    "one image at a time, shifts": {"SHIFT_WASTE": float("inf"), "WORKSPACE_BYTES": 1},
-    "one image at a time, columns": {"SHIFT_WASTE": 0, "WORKSPACE_BYTES": 1},
+    "stacked shifts": {"BATCHED_AREA": 0},
+    "columns at once": {"BATCHED_AREA": 1 << 30},
+    "one image at a time, stacked shifts": {"BATCHED_AREA": 0, "HOST_WORKSPACE_BYTES": 1, "WEIGHTS_PER_PART": 0},
+    "one image at a time, columns": {"BATCHED_AREA": 1 << 30, "HOST_WORKSPACE_BYTES": 1, "WEIGHTS_PER_PART": 0},
 }
 
 
@@ -57,7 +56,7 @@ PATHS = {
 @pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "convolution_backward_weight", "conv1d"])
 def test_every_way_of_convolving_is_right(monkeypatch, path, name):
     for constant, value in PATHS[path].items():
-        monkeypatch.setattr(convolution if constant == "WORKSPACE_BYTES" else workspace, constant, value)
+        monkeypatch.setattr(convolution if constant == "HOST_WORKSPACE_BYTES" else workspace, constant, value)
     result = check_operator(name, Options(cases=8, seed=1, pairs=2))
     assert [str(failure) for failure in result.failures] == []
 

@@ -100,7 +100,7 @@ def rnn(weights, inputs):
     steps = sum(name.startswith("x.") for name in inputs)
     layers = sum(name.endswith(".wx") for name in weights)
     _, hidden, width = weights["lstm1.wx"].shape
-    lstm = torch.nn.LSTM(width, hidden, layers, bias=False, dtype=weights["fc.w"].dtype)
+    lstm = torch.nn.LSTM(width, hidden, layers, bias=False, dtype=weights["fc.w"].dtype, device="meta")
     parameters = {}
     for layer in range(layers):
         parameters[f"weight_ih_l{layer}"] = weights[f"lstm{layer + 1}.wx"].flatten(0, 1)

@@ -9,6 +9,7 @@ import pytest
 import planner
 from executor.kernels import KERNELS, KernelCall
 from planner.errors import PlanError
+from planner.program import workspace
 from planner.program.lower import arena_sizes, lower
 from planner.program.tasks import Buffer, Call, Compute, Kernel, WorkerProgram
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
@@ -20,10 +21,11 @@ LARGE = 1e12
 BATCH, CHANNELS, FILTERS = 6, 8, 10
 #         image, taps, stride, dilation, groups
 CASES = {
-    "shifts": (24, 3, 1, 1, 1),
+    "stacked shifts": (24, 3, 1, 1, 1),
     "columns per image": (40, 3, 2, 1, 1),
     "columns at once": (8, 3, 2, 1, 1),
     "dilated": (40, 3, 1, 2, 1),
+    "columns at once, dense": (10, 3, 1, 1, 1),
     "one tap, many pixels": (24, 1, 1, 1, 1),
     "one tap, few pixels": (8, 1, 1, 1, 1),
     "groups": (40, 3, 2, 1, 2),
@@ -87,6 +89,15 @@ def test_as_many_images_as_fit_and_one_at_the_least():
     image = 8 * 9 * 19 * 19 * 4  # channels, taps, windows, bytes
     asked = {0: 1, image: 1, 2 * image - 1: 1, 2 * image: 2, 6 * image: 6, LARGE: 6}
     assert {limit: worker_workspace_bytes(worker, limit) // image for limit in asked} == asked
+
+
+def test_parts_are_not_small_beside_the_weights(monkeypatch):
+    worker, _ = one_call("convolution", CASES["columns at once"])
+    image, weights = (8 * 9 + 10) * 9 * 4, 10 * 8 * 9 * 4
+    assert worker_workspace_bytes(worker, 1) == 4 * weights // image * image
+    assert worker_workspace_bytes(worker, 5 * image) == 5 * image
+    monkeypatch.setattr(workspace, "WORKSPACE_BYTES", 2 * image)
+    assert worker_workspace_bytes(worker, 1) == 2 * image
 
 
 def test_a_call_that_is_combined_needs_room_for_its_result():

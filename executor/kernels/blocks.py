@@ -1,0 +1,82 @@
+"""Element-wise work in blocks, so that on a host what one array function leaves is in the cache for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+
+from executor.kernels.call import Array, Kernel, KernelCall
+
+BLOCK_ELEMENTS = 1 << 16
+"""Elements of a block: a few of its arrays lie in a core's cache, and a function's call costs little beside it."""
+
+
+def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Cut arrays that broadcast to the shape of the first, all at the same places; one block where that is a GPU's."""
+    first = arrays[0]
+    if xp is not np or first.size <= BLOCK_ELEMENTS:
+        yield arrays
+    elif all(array.shape == first.shape and array.flags.c_contiguous for array in arrays if array.ndim):
+        flat = [array.reshape(-1) if array.ndim else array for array in arrays]
+        for start in range(0, first.size, BLOCK_ELEMENTS):
+            yield tuple(array[start : start + BLOCK_ELEMENTS] if array.ndim else array for array in flat)
+    else:
+        yield from _of_rows(xp, arrays)
+
+
+def _of_rows(xp: ModuleType, arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
+    """Cut along the first dimension, and each of its slices further where that is too large."""
+    first = arrays[0]
+    rows = max(1, BLOCK_ELEMENTS * len(first) // first.size)
+    for start in range(0, len(first), rows):
+        taken = slice(start, start + rows) if rows > 1 else start
+        parts = tuple(_row(array, taken, first.ndim) for array in arrays)
+        yield from blocks(xp, *parts) if rows == 1 else (parts,)
+
+
+def _row(array: Array, taken: slice | int, rank: int) -> Array:
+    """Take a slice of the first of `rank` dimensions of an array that may lack it, or repeat along it."""
+    if array.ndim < rank:
+        return array
+    if array.shape[0] == 1:
+        return array if isinstance(taken, slice) else array[0]
+    return array[taken]
+
+
+def in_blocks(kernel: Kernel) -> Kernel:
+    """Return an element-wise kernel that works block by block: outputs and operands have one shape, or are numbers."""
+
+    def blocked(call: KernelCall) -> None:
+        count = len(call.outputs)
+        for parts in blocks(call.xp, *call.outputs, *call.inputs):
+            kernel(replace(call, outputs=parts[:count], inputs=parts[count:]))
+
+    return blocked
+
+
+def by_images(kernel: Kernel) -> Kernel:
+    """Return a kernel of images, independent of each other, that takes as many at a time as make a block."""
+
+    def parted(call: KernelCall) -> None:
+        arrays = (*call.inputs, *call.outputs)
+        largest = max(array.size for array in arrays)
+        if call.xp is not np or largest <= BLOCK_ELEMENTS:
+            kernel(call)
+            return
+        images = len(arrays[0])
+        count = max(1, BLOCK_ELEMENTS * images // largest)
+        for start in range(0, images, count):
+            part = slice(start, start + count)
+            inputs, outputs = (tuple(array[part] for array in group) for group in (call.inputs, call.outputs))
+            kernel(replace(call, inputs=inputs, outputs=outputs))
+
+    return parted
+
+
+def add_up(xp: ModuleType, values: Array, total: Array) -> None:
+    """Add the sums of a block over all dimensions in which `total` has extent 1."""
+    axes = tuple(axis for axis, extent in enumerate(total.shape) if extent == 1)
+    total += xp.sum(values, axis=axes, keepdims=True)

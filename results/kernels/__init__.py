@@ -1,0 +1,1 @@
+"""Kernels and training steps beside PyTorch's, with one thread."""

@@ -1,0 +1,95 @@
+"""Kernels and training steps of one rank beside PyTorch's, with one thread: CPU time, in turns.
+
+    python -m results kernels
+
+writes data.json and the tables in README.md; needs PyTorch (pip install torch==2.13.0).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, filled, in_process, machine, publish, table
+
+HERE = Path(__file__).parent
+MEASURE = "results.kernels.measure"
+GOALS = {
+    "cnn-5-64": 1.3,
+    "transformer-12-768": 1.1,
+    "wresnet-50-1": 1.0,
+    "wresnet-14-2": 1.0,
+    "mlp-4-2048": 1.0,
+    "rnn-2-512": 1.0,
+}
+INSTRUCTIONS = {"widest": "what either side chooses", "avx2": "AVX2 on both sides"}
+PAIRS = {"wresnet-50-1": 3, "transformer-12-768": 5}
+MODEL_PAIRS, KERNEL_PAIRS = 7, 7
+
+
+def model(name: str, instructions: str) -> dict[str, Any]:
+    """Return a model's step beside PyTorch's."""
+    found = in_process(MEASURE, instructions, "model", name, str(PAIRS.get(name, MODEL_PAIRS)))
+    row = {"instructions": instructions, **found}
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables."""
+    chosen = data["versions"]
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {data['machine']}; PyTorch {chosen['pytorch']}, NumPy {chosen['numpy']} with "
+        f"{chosen['blas']}; load average {data['load']:.1f} when it began.",
+        models=table(
+            ["model", *(f"{what}: ours, PyTorch (ms)" for what in INSTRUCTIONS.values()), "ratios", "turns", "wanted"],
+            (_model_row(name, data["models"]) for name in GOALS),
+        ),
+        kernels=table(
+            ["kernel", "ours (ms)", "PyTorch (ms)", "ratio", "turns"],
+            (
+                [
+                    row["kernel"],
+                    f"{row['ours_ms']:.2f}",
+                    f"{row['pytorch_ms']:.2f}",
+                    f"{row['ratio']:.2f}",
+                    row["turns"],
+                ]
+                for row in data["kernels"]
+            ),
+        ),
+    )
+    return {"README.md": readme}
+
+
+def _model_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    found = [
+        next((row for row in rows if (row["model"], row["instructions"]) == (name, key)), None) for key in INSTRUCTIONS
+    ]
+
+    def each(show: Callable[[dict[str, Any]], str]) -> list[str]:
+        return ["not measured" if row is None else show(row) for row in found]
+
+    times = each(lambda row: f"{row['ours_ms']:.0f}, {row['pytorch_ms']:.0f}")
+    ratios = ", ".join(each(lambda row: f"{row['ratio']:.2f}"))
+    return [f"`{name}`", *times, ratios, ", ".join(each(lambda row: str(row["turns"]))), f"at most {GOALS[name]:g}"]
+
+
+def main() -> None:
+    """Measure, and write the data and the README's tables."""
+    data = {
+        "machine": machine(),
+        "load": os.getloadavg()[0],
+        "versions": in_process(MEASURE, "widest", "versions"),
+        "models": [model(name, instructions) for instructions in INSTRUCTIONS for name in GOALS],
+        "kernels": in_process(MEASURE, "widest", "kernels", str(KERNEL_PAIRS)),
+    }
+    publish(HERE, data, pages)
+
+
+if __name__ == "__main__":
+    main()

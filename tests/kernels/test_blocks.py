@@ -1,0 +1,153 @@
+"""Work in blocks: every element once, at equal places, and the same bits as without."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from executor.kernels import KernelCall, blocks, matrix
+from executor.kernels.gelu import gelu, gelu_backward
+from tests.kernels.calls import apply
+
+SMALL = 8
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", SMALL)
+
+
+@st.composite
+def array_sets(draw):
+    """An array near the block size, contiguous or not, and others that broadcast to it; numbers among them."""
+    shape = tuple(draw(st.lists(st.integers(0, 2 * SMALL + 1), min_size=1, max_size=4)))
+    count = math.prod(shape)
+    whole = np.arange(2 * count).reshape(*shape[:-1], 2 * shape[-1])
+    first = whole[..., : shape[-1]] if draw(st.booleans()) else np.arange(count).reshape(shape)
+    others = []
+    for _ in range(draw(st.integers(0, 3))):
+        kept = [extent if draw(st.booleans()) else 1 for extent in shape]
+        others.append(np.arange(math.prod(kept)).reshape(kept) if draw(st.booleans()) else np.asarray(7))
+    return first, *others
+
+
+@given(array_sets())
+@settings(max_examples=300, deadline=None)
+def test_blocks_have_every_element_once_beside_what_it_meets(arrays):
+    before, blocks.BLOCK_ELEMENTS = blocks.BLOCK_ELEMENTS, SMALL
+    try:
+        parts = list(blocks.blocks(np, *arrays))
+    finally:
+        blocks.BLOCK_ELEMENTS = before
+    for number, whole in enumerate(np.broadcast_arrays(*arrays)):
+        found = [np.broadcast_to(part[number], part[0].shape).reshape(-1) for part in parts]
+        assert np.array_equal(np.concatenate(found), whole.reshape(-1))
+    assert all(part[0].size <= SMALL for part in parts) or arrays[0].size == 0
+    assert all(np.shares_memory(part[0], arrays[0]) for part in parts if part[0].size)
+
+
+ELEMENTWISE = {
+    "sgd": (2, {"lr": 0.1}),
+    "sgd_momentum": (3, {"lr": 0.1, "momentum": 0.9}),
+    "rmsprop": (3, {"lr": 0.1, "alpha": 0.9, "eps": 1e-8}),
+    "adagrad": (3, {"lr": 0.1, "eps": 1e-8}),
+    "sigmoid": (1, {}),
+    "sigmoid_backward": (2, {}),
+    "tanh_backward": (2, {}),
+    "threshold_backward": (2, {}),
+    "add_n": (4, {}),
+    "gelu": (1, {}),
+    "gelu_backward": (2, {}),
+    "silu_backward": (2, {}),
+    "erf": (1, {}),
+    "maximum_backward": (3, {}),
+    "lerp": (2, {"weight": 0.3}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("shape", [(SMALL - 1,), (SMALL,), (SMALL + 1,), (3, SMALL - 1), (2, 3, 2 * SMALL + 5)])
+def test_the_same_bits_in_blocks_as_without(small_blocks, monkeypatch, name, shape, dtype):
+    count, attributes = ELEMENTWISE[name]
+    operands = [np.abs(np.random.default_rng(n).standard_normal(shape)).astype(dtype) for n in range(count)]
+    found = apply(name, *operands, **attributes)
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 1 << 30)
+    for inside, whole in zip(found, apply(name, *operands, **attributes), strict=True):
+        assert inside.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,), (0, 2), (2, 1)])
+def test_an_operand_spread_over_dimensions_in_blocks(small_blocks, dims):
+    a = np.random.default_rng(0).standard_normal((3, 5, 7))
+    b = np.random.default_rng(1).standard_normal([a.shape[dim] for dim in dims])
+    letters = "".join("ijk"[dim] for dim in dims)
+    spread = np.einsum(f"{letters},ijk->ijk", b, np.ones_like(a))
+    assert np.array_equal(apply("hypot", a, b, dims=dims)[0], np.hypot(a, spread))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 2, 2), (2, 11, 3, 3), (3, 2, 5, 7), (2 * SMALL + 1, 3, 1, 1)])
+def test_batch_norm_in_blocks(small_blocks, shape):
+    rng = np.random.default_rng(0)
+    x, grad = rng.standard_normal(shape), rng.standard_normal(shape)
+    axes, view = (0, *range(2, len(shape))), (1, -1) + (1,) * (len(shape) - 2)
+    mean, variance, count = x.mean(axes), x.var(axes), x.size // shape[1]
+    weight, bias = rng.standard_normal((2, shape[1]))
+    normal = (x - mean.reshape(view)) / np.sqrt(variance + 1e-5).reshape(view)
+    weight_wide = weight.reshape(view)
+    sums = (grad * normal).sum(axes), grad.sum(axes)
+    back = grad - (normal * sums[0].reshape(view) + sums[1].reshape(view)) / count
+    back *= weight_wide / np.sqrt(variance + 1e-5).reshape(view)
+    expected = {
+        "batch_norm_var": ((x, mean), {"count": count}, (variance,)),
+        "batch_norm": ((x, mean, variance, weight, bias), {"eps": 1e-5}, (normal * weight_wide + bias.reshape(view),)),
+        "batch_norm_backward_reduce": ((grad, x, mean, variance), {"eps": 1e-5}, sums),
+        "batch_norm_backward": ((grad, x, mean, variance, weight, *sums), {"eps": 1e-5, "count": count}, (back,)),
+    }
+    for name, (operands, attributes, wanted) in expected.items():
+        for found, value in zip(apply(name, *operands, **attributes), wanted, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12)
+
+
+def test_gelu_in_single_precision_is_right_to_its_last_digits():
+    x = np.concatenate([np.linspace(-30, 30, 400_001), [-1e18, 0.0, -0.0, 1e18]]).astype(np.float32)
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        value, slope = gelu(np, x), gelu_backward(np, np.ones_like(x), x)
+    assert np.max(np.abs(value - wide * ndtr(wide)) / np.maximum(1, np.abs(wide))) < 2.5e-7
+    derivative = ndtr(wide) + wide * np.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    assert np.max(np.abs(slope - derivative)) < 4e-7
+    assert gelu(np, np.float32([np.inf, np.nan])).tolist()[0] == np.inf
+    assert np.isnan(gelu(np, np.float32([np.nan]))).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "shapes"),
+    [
+        ("mm", {"transpose_a": True}, ((3, 2 * SMALL + 1), (3, 5))),
+        ("mm", {"transpose_b": True}, ((4, 3), (0, 3))),
+        ("einsum", {"equation": "bgh,bi->ghi"}, ((3, 4, 5), (3, 6))),
+        ("einsum", {"equation": "abk,ack->abc"}, ((2, 3, 4), (2, 5, 4))),
+        ("einsum", {"equation": "ik,kj->ji"}, ((3, 4), (4, 5))),
+        ("einsum", {"equation": "ijk->ki"}, ((3, 4, 5),)),
+    ],
+)
+def test_products_that_add_to_what_is_there(monkeypatch, name, attributes, shapes):
+    monkeypatch.setattr(matrix, "ADDED_ELEMENTS", SMALL)
+    operands = tuple(np.random.default_rng(n).standard_normal(shape) for n, shape in enumerate(shapes))
+    (product,) = apply(name, *operands, **attributes)
+    out = np.ones_like(product)
+    matrix.ADDING[name](KernelCall(np, operands, (out,), attributes, {}, ()))
+    np.testing.assert_allclose(out, 1 + product, rtol=1e-14)
+
+
+@pytest.mark.parametrize("rows", [1, 3, matrix.FEW_ROWS, matrix.FEW_ROWS + 1])
+@pytest.mark.parametrize("columns", [matrix.MANY_COLUMNS * 3 - 1, matrix.MANY_COLUMNS * matrix.FEW_ROWS])
+def test_products_of_few_rows_with_a_transposed_matrix(rows, columns):
+    a = np.random.default_rng(0).standard_normal((rows, 5))
+    b = np.random.default_rng(1).standard_normal((columns, 5))
+    (found,) = apply("mm", a, b, transpose_b=True)
+    np.testing.assert_allclose(found, np.einsum("ik,jk->ij", a, b), rtol=1e-12, atol=1e-12)
