@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +13,14 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 import numpy as np
-from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 import display
 from executor.backend import BACKENDS, BackendError, array_module, require_dtypes
-from executor.cluster import Cluster, cluster
+from executor.cluster import Cluster
 from executor.data import DATA_SETS, DataError, DataSet, Digits
 from executor.job import Findings, Job, Request, classification
-from executor.launch import SharedError, agreed, job_main, require_size
+from executor.launch import agreed, command_main, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Programs, lowered
 from executor.transport import TRANSPORTS
@@ -30,7 +28,7 @@ from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.report.console import JOB_FAILED, describe_failure, progress, stdout
+from planner.report.console import JOB_FAILED, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 
 T = TypeVar("T")
@@ -173,13 +171,4 @@ def failed_check(found: Report) -> str:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command on every rank of the job."""
-
-    def run(ranks: Cluster) -> int:
-        try:
-            return int(execute.main(args=args, prog_name="execute", standalone_mode=False, obj=ranks) or 0)
-        except click.UsageError as error:
-            raise SharedError(*describe_failure(error)) from error
-        except SystemExit as ended:  # what click makes of a pipe without a reader, and other ranks would wait for ever
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from ended
-
-    job_main(run, cluster(MPI.COMM_WORLD))
+    command_main(execute, args)

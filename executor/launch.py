@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
 import click
 from mpi4py import MPI
 
-from executor.cluster import Cluster
+from executor.cluster import Cluster, cluster
 from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class SharedError(Exception):
         self.status = status
 
 
-def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
+def agreed(ranks: Cluster, prepare: Callable[[], T]) -> T:
     """Run `prepare` on every rank; where it fails on any rank, raise the first one's SharedError on all."""
     result, failure = None, None
     try:
@@ -43,25 +44,39 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
         failure = describe_failure(error)
-    failures = [found for found in cluster.share(failure) if found is not None]
+    failures = [found for found in ranks.share(failure) if found is not None]
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
 
 
-def job_main(run: Callable[[Cluster], int], cluster: Cluster) -> NoReturn:
+def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
     """Run a job on all ranks and exit: with its status, or a SharedError's, or by aborting every rank."""
     sys.excepthook = abort_job
-    if cluster.rank != 0:
+    if ranks.rank != 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the process ends
     try:
-        status = run(cluster)
+        status = run(ranks)
         sys.stdout.flush()
     except SharedError as error:
         status = error.status
-        if cluster.rank == 0 and speaks_for_launcher(os.environ, cluster.size):
+        if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
     sys.exit(status)
+
+
+def command_main(command: click.Command, args: Sequence[str] | None = None) -> NoReturn:
+    """Run a click command on every rank of the job; its context's object is the cluster, what it returns the status."""
+
+    def run(ranks: Cluster) -> int:
+        try:
+            return int(command.main(args=args, prog_name=command.name, standalone_mode=False, obj=ranks) or 0)
+        except click.UsageError as error:
+            raise SharedError(*describe_failure(error)) from error
+        except SystemExit as ended:  # what click makes of a pipe without a reader, and other ranks would wait for ever
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from ended
+
+    job_main(run, cluster(MPI.COMM_WORLD))
 
 
 def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,0 +1,114 @@
+"""What is measured of a machine without any plan: memory, messages, a call from Python, and how ranks share cores."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from executor.calibration.timing import clock_of
+from executor.cluster import Cluster
+from executor.kernels import KERNELS, KernelCall, run
+
+COPIED_BYTES = 64 << 20
+COPIES, CALLS, PINGS = 5, 2000, 100
+MESSAGES = (1, 1 << 12, 1 << 16, 1 << 20, 1 << 24)
+WORK_S = 0.05
+LIMIT_S = 1.0  # for the messages of one size
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a host's ranks have: bytes per second in memory (read and written), seconds of a message by its bytes."""
+
+    memory_alone_bytes_per_s: float
+    memory_bytes_per_s: float
+    memory_bytes: int
+    call_s: float
+    messages_s: dict[int, float]
+    cores: float
+
+
+def hardware_of(cluster: Cluster, threads: int) -> Hardware:
+    """Measure it (collective); figures are medians over repetitions and ranks."""
+    alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
+    cluster.meet()
+    return Hardware(
+        memory_alone_bytes_per_s=alone,
+        memory_bytes_per_s=_shared(cluster, _streamed(cluster), statistics.median),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        call_s=_shared(cluster, _call_s(), statistics.median),
+        messages_s={n: _shared(cluster, _message_s(cluster, n), statistics.median) for n in MESSAGES},
+        cores=_cores(cluster, threads),
+    )
+
+
+def _shared(cluster: Cluster, value: float, by: Callable[[list[float]], float]) -> float:
+    return by(cluster.share(value))
+
+
+def _streamed(cluster: Cluster) -> float:
+    """Return the bytes per second of a copy larger than caches, read and written."""
+    source = np.ones(COPIED_BYTES // 8)
+    target = np.zeros_like(source)
+    clock = clock_of(1)
+    found = []
+    for _ in range(COPIES):
+        start = clock()
+        np.copyto(target, source)
+        found.append(2 * COPIED_BYTES / max(clock() - start, 1e-9))
+    return statistics.median(found)
+
+
+def _call_s() -> float:
+    """Return what calling a kernel takes beyond its work: one element is squared."""
+    one = np.ones((1,), np.float32)
+    call = KernelCall(np, (one,), (np.empty_like(one),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
+    clock, start = clock_of(1), clock_of(1)()
+    for _ in range(CALLS):
+        run(KERNELS["relu"], call)
+    return (clock() - start) / CALLS
+
+
+def _message_s(cluster: Cluster, nbytes: int) -> float:
+    """Return the seconds of one message to a neighbour and back, halved, all pairs at once."""
+    peer = cluster.rank ^ 1
+    if peer >= cluster.size:
+        peer = MPI.PROC_NULL
+    data = np.zeros(nbytes, np.uint8)
+    found: list[float] = []
+    begun = time.perf_counter()
+    cluster.meet()
+    for _ in range(PINGS):
+        start = time.perf_counter()
+        for receives in (cluster.rank % 2 == 1, cluster.rank % 2 == 0):
+            message = [data, MPI.BYTE]
+            request = cluster.comm.Irecv(message, peer) if receives else cluster.comm.Isend(message, peer)
+            cluster.wait([request])
+        found.append((time.perf_counter() - start) / 2)
+        late = np.array(time.perf_counter() - begun > LIMIT_S)
+        cluster.comm.Allreduce(MPI.IN_PLACE, [late, MPI.C_BOOL], MPI.LOR)
+        if late:
+            break
+    return statistics.median(found)
+
+
+def _cores(cluster: Cluster, threads: int) -> float:
+    """Return how many cores' work all ranks together get done, at most those that there are."""
+    if cluster.ranks_on_host * threads <= cluster.cores:
+        return float(cluster.cores)
+    clock = clock_of(1)
+    cluster.meet()
+    start, worked_since = time.perf_counter(), clock()
+    values = np.ones(4096)
+    while clock() - worked_since < WORK_S:
+        np.sqrt(values, out=values)
+    worked = clock() - worked_since
+    cluster.meet()
+    wall_s = max(cluster.share(time.perf_counter() - start))
+    return min(float(cluster.cores), max(1.0, sum(cluster.share(worked)) / wall_s))
