@@ -48,6 +48,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
+@click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
 @click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
 @click.pass_obj
@@ -80,7 +81,7 @@ class Execution:
                 with progress(path.name, request.steps if self.ranks.rank == 0 else 0) as advance:
                     findings = Job(part, self.ranks, data, request).run(advance)
                 if programs is not None:
-                    reports.append(report(programs, path, findings, settings))
+                    reports.append(report(programs, path, findings, settings, tasks=self.options["tasks"]))
                     self._tell(reports, programs, findings)
         failed = [found for found in reports if found.check is not None and not found.check.passed]
         return self.ranks.share(JOB_FAILED if failed else 0)[0]

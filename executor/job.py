@@ -42,12 +42,13 @@ class Request:
 class RankFindings:
     """What one rank found: durations of its steps, bytes per step to every rank, the moments of its last step's tasks.
 
-    Bytes outside the arena are None where not known.
+    `waits` are from when to when it waited for messages in that step. Bytes outside the arena are None where not known.
     """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
+    waits: tuple[tuple[float, float], ...]
     arena_bytes: int
     outside_arena: dict[str, int | None]
 
@@ -100,7 +101,14 @@ class Job:
             raise RuntimeError(
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
-        mine = RankFindings(tuple(seconds), rows[-1], tuple(moments), self._trainer.arena.nbytes, self._outside_arena())
+        mine = RankFindings(
+            seconds=tuple(seconds),
+            sent_bytes=rows[-1],
+            moments=tuple(moments),
+            waits=self._trainer.waits,
+            arena_bytes=self._trainer.arena.nbytes,
+            outside_arena=self._outside_arena(),
+        )
         self._findings.ranks = self._cluster.gather(mine)
         self._after_training()
         return self._findings

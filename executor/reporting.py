@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import platform
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from executor.cluster import Cluster
-from executor.job import Findings
+from executor.job import Findings, RankFindings
 from executor.training import Programs
 from planner.graph.facts import batch_size, weight_dtype
 from planner.program.tasks import Compute, Program, Task
 from planner.report.schema import OutsideArena, Report, Setting, finite, matrix
+from planner.report.task_seconds import Duration, task_seconds
 from planner.report.trace import Trace, Track, compute_name
 
 
@@ -33,7 +36,9 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def report(programs: Programs, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
+def report(
+    programs: Programs, path: Path, findings: Findings, settings: Mapping[str, Setting], *, tasks: bool = False
+) -> Report:
     """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
     plan, program = programs.plan, programs.training
     batch, seconds = batch_size(plan.graph), findings.seconds_per_step
@@ -59,6 +64,7 @@ def report(programs: Programs, path: Path, findings: Findings, settings: Mapping
         step_seconds=findings.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=_compute_seconds(program, findings) if settings["backend"] == "numpy" else (),
+        tasks=task_seconds(program, list(map(_durations, findings.ranks))) if tasks else (),
         outside_arena=_outside_arena(findings),
         losses=tuple(finite(loss) for loss in findings.losses),
         accuracy=right / seen if seen else None,
@@ -102,6 +108,14 @@ def _compute_seconds(program: Program, findings: Findings) -> tuple[float, ...]:
         )
         for worker, rank in zip(program.workers, findings.ranks, strict=True)
     )
+
+
+def _durations(rank: RankFindings) -> list[Duration]:
+    """Return how long each task of the last step took, and how long of that it waited."""
+    waited = [0.0] * len(rank.moments)
+    for start, stop in rank.waits:
+        waited[bisect_right(rank.moments, start) - 1] += stop - start
+    return [(stop - start, waited[at]) for at, (start, stop) in enumerate(pairwise(rank.moments))]
 
 
 def _outside_arena(findings: Findings) -> tuple[OutsideArena, ...]:

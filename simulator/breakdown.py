@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
+from planner.report.task_seconds import Duration
 from simulator.interpreter import Blocked, Timeline
 from topologies import Machine
 
@@ -87,6 +88,16 @@ def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[S
         spent += Seconds(waiting=timeline.seconds - (stops[-1] if stops else 0.0))
         found.append(Spent(number, spent, timeline.in_flight_s[number] - spent.wire - spent.latency))
     return tuple(found)
+
+
+def durations(timeline: Timeline) -> list[list[Duration]]:
+    """Return, per worker, how long each task took, and how long of that it was blocked."""
+    found: list[list[Duration]] = []
+    for starts, stops, blocked in zip(timeline.starts_s, timeline.stops_s, timeline.blocked, strict=True):
+        waited = {one.task: one.end_s - one.begin_s for one in blocked}
+        spans = enumerate(zip(starts, stops, strict=True))
+        found.append([(stop - start, waited.get(at, 0.0)) for at, (start, stop) in spans])
+    return found
 
 
 def bottlenecks(

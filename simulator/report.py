@@ -13,7 +13,9 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
 from planner.report.schema import Bottleneck, DataParallelism, Report, Setting, Spending, matrix
+from planner.report.task_seconds import task_seconds
 from simulator import breakdown
+from simulator.breakdown import durations
 from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
@@ -97,12 +99,14 @@ def data_parallelism(plan: Plan, machine: Machine, settings: Settings) -> DataPa
     )
 
 
-def report(
+def report(  # noqa: PLR0913 -- a plan, what was found, and what to tell of it
     plan: Plan,
     name: str,
     simulation: Simulation,
     settings: Mapping[str, Setting],
     beside: DataParallelism | None = None,
+    *,
+    tasks: bool = False,
 ) -> Report:
     """Return the report of one simulated plan; reports are matched by the plan's `name`."""
     machine, program = simulation.machine, simulation.program
@@ -131,6 +135,7 @@ def report(
         spending=tuple(map(_spending, simulation.breakdown)),
         bottlenecks=tuple(map(_bottleneck, simulation.bottlenecks)),
         data_parallel=beside,
+        tasks=task_seconds(program, durations(simulation.timeline)) if tasks else (),
         devices=simulation.memories,
         settings=settings,
     )

@@ -49,8 +49,8 @@ class Device:
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
     `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
     Its `copy_engines` are a resource too, None where it sends any number of messages at once; where it
-    `streams_messages`, packing and unpacking go on while they flow. Tasks that were `measured` take those seconds of its
-    `processor`.
+    `streams_messages`, packing and unpacking go on while they flow. Tasks that were `measured` take that
+    time of its `processor`.
     """
 
     name: str
