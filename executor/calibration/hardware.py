@@ -16,7 +16,7 @@ from executor.cluster import Cluster
 from executor.kernels import KERNELS, KernelCall, run
 
 COPIED_BYTES = 64 << 20
-COPIES, CALLS, PINGS = 5, 2000, 100
+COPIES, CALLS, PINGS, ROWS = 5, 2000, 100, 1024
 MESSAGES = (1, 1 << 12, 1 << 16, 1 << 20, 1 << 24)
 TENTH = 10
 WORK_S = 0.05
@@ -25,8 +25,12 @@ LIMIT_S = 1.0  # for the messages of one size
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a host's ranks have: bytes per second in memory (read and written), seconds of a message by its bytes."""
+    """What a host's ranks have: bytes per second in memory (read and written), seconds of a message by its bytes.
 
+    `products_flop_per_s` is what large matrix products attain, by dtype.
+    """
+
+    products_flop_per_s: dict[str, float]
     memory_alone_bytes_per_s: float
     memory_bytes_per_s: float
     memory_bytes: int
@@ -40,6 +44,7 @@ def hardware_of(cluster: Cluster, threads: int) -> Hardware:
     alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
     cluster.meet()
     return Hardware(
+        products_flop_per_s={name: _shared(cluster, _product(name, threads), max) for name in ("float32", "float64")},
         memory_alone_bytes_per_s=alone,
         memory_bytes_per_s=_shared(cluster, _streamed(cluster), statistics.median),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -66,8 +71,21 @@ def _streamed(cluster: Cluster) -> float:
     return statistics.median(found)
 
 
+def _product(dtype: str, threads: int) -> float:
+    """Return the operations per second of a large matrix product."""
+    operand = np.ones((ROWS, ROWS), dtype)
+    result = np.empty_like(operand)
+    clock = clock_of(threads)
+    found = []
+    for _ in range(COPIES):
+        start = clock()
+        np.matmul(operand, operand, out=result)
+        found.append(2 * ROWS**3 / max(clock() - start, 1e-9))
+    return statistics.median(found)
+
+
 def _call_s() -> float:
-    """Return what calling a kernel takes beyond its work: one element is squared."""
+    """Return what calling a kernel takes beyond its work: one element passes through relu."""
     one = np.ones((1,), np.float32)
     call = KernelCall(np, (one,), (np.empty_like(one),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
     clock, start = clock_of(1), clock_of(1)()

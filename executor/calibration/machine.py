@@ -102,12 +102,12 @@ def topology_text(found: Findings, description: str, date: str) -> str:
 
 def _rank_type(found: Findings, date: str) -> DeviceType:
     hardware = found.hardware
-    peak = max((found.work[name].operations / s for name, s in found.seconds.items() if name in found.work), default=0)
-    peak = max(peak, 1e6)
+    products = hardware.products_flop_per_s
+    peak = products["float32"]
     shares = {name: _share(found, name, peak) for name in Efficiency.__struct_fields__}
     return DeviceType(
         name="rank",
-        peak_flop_per_s=Peak(float32=peak, float64=peak / 2, float16=peak / 4, bfloat16=peak / 4),
+        peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16 bits are computed in 32
         memory_bandwidth_bytes_per_s=hardware.memory_bytes_per_s,
         efficiency=Efficiency(**shares),
         launch_latency_s=hardware.call_s,

@@ -17,6 +17,7 @@ from planner.report.schema import (
     OutsideArena,
     Report,
     Spending,
+    TaskSeconds,
 )
 from simulator.sweep import Cell
 
@@ -88,6 +89,7 @@ PARTS = {
     "spending": Spending,
     "bottlenecks": Bottleneck,
     "data_parallel": DataParallelism,
+    "tasks": TaskSeconds,
     "outside_arena": OutsideArena,
     "check": CheckResult,
 }
