@@ -85,6 +85,13 @@ class Costs:
         device = self._machine.devices[program.worker]
         return None if device.measured is None else self._part_of_transfer(device, "post", spelling.posted(task))
 
+    def woken(self, worker: int, waited_s: float) -> Activity | None:
+        """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
+        device = self._machine.devices[worker]
+        if device.measured is None:
+            return None
+        return self._on_processor(device, device.measured.wake_s + waited_s * device.measured.waiting_share)
+
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
 

@@ -208,6 +208,8 @@ class _Interpreter:
         begin_s = self._environment.now
         event = transfer.waiting[worker] = Event(self._environment)
         yield event
+        if self._switches.communicate:
+            yield from self._busy(worker, self._costs.woken(worker, self._environment.now - begin_s))
         self._timeline.blocked[worker].append(
             Blocked(
                 task=len(self._timeline.stops_s[worker]),

@@ -88,8 +88,9 @@ class Measured(_Record, frozen=True, kw_only=True):
 
     `tasks` are kernels and transfers, spelled as `planner.program.spelling` does; `topologies.measured` estimates
     others from those. `send` packs and starts messages, `post` starts receiving, `fetch` and `reduce` receive, and
-    unpack or combine. `spread` is how far apart repeated measurements of all tasks together were, of their median;
-    `memory_alone_bytes_per_s` is what one rank streams while the others rest.
+    unpack or combine. A rank that has waited for a message has used its core for `wake_s` and, of the time waited, a
+    `waiting_share`, which matters where ranks share cores. `spread` is how far apart repeated measurements of all tasks
+    together were, of their median; `memory_alone_bytes_per_s` is what one rank streams while the others rest.
     """
 
     date: str
@@ -99,6 +100,8 @@ class Measured(_Record, frozen=True, kw_only=True):
     rounds: Count
     spread: NotNegative
     call_s: Seconds
+    wake_s: Seconds = 0.0
+    waiting_share: NotNegative = 0.0
     memory_alone_bytes_per_s: Positive
     send: TransferCost
     post: TransferCost

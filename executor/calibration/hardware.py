@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
+from scipy.optimize import nnls
 
-from executor.calibration.timing import clock_of
+from executor.calibration.timing import Clock, clock_of
 from executor.cluster import Cluster
 from executor.kernels import KERNELS, KernelCall, run
 
@@ -19,6 +20,7 @@ COPIED_BYTES = 64 << 20
 COPIES, CALLS, PINGS, ROWS = 5, 2000, 100, 1024
 MESSAGES = (1, 1 << 12, 1 << 16, 1 << 20, 1 << 24)
 TENTH = 10
+WAITS_S, TRIES = (0.0003, 0.001, 0.003, 0.01), 5
 WORK_S = 0.05
 LIMIT_S = 1.0  # for the messages of one size
 
@@ -37,10 +39,14 @@ class Hardware:
     call_s: float
     messages_s: dict[int, float]
     cores: float
+    wake_s: float
+    waiting_share: float
 
 
 def hardware_of(cluster: Cluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
+    waits = cluster.share(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
+    wake_s, waiting_share = fitted_line([one for of_rank in waits for one in of_rank])
     alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
     cluster.meet()
     return Hardware(
@@ -51,6 +57,8 @@ def hardware_of(cluster: Cluster, threads: int) -> Hardware:
         call_s=_shared(cluster, _call_s(), statistics.median),
         messages_s={n: _shared(cluster, _message_s(cluster, n), statistics.median) for n in MESSAGES},
         cores=_cores(cluster, threads),
+        wake_s=wake_s,
+        waiting_share=waiting_share,
     )
 
 
@@ -117,17 +125,50 @@ def _message_s(cluster: Cluster, nbytes: int) -> float:
     return sorted(found)[len(found) // TENTH]  # of a time between two ranks the usual, without what others add
 
 
+def _waits(cluster: Cluster) -> list[tuple[float, float]]:
+    """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
+    peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
+    found = []
+    for work_s in WAITS_S * TRIES:
+        cluster.meet()
+        if peer >= cluster.size:
+            continue
+        if cluster.rank % 2:
+            start, used = time.perf_counter(), clock()
+            cluster.wait([cluster.comm.Irecv([data, MPI.BYTE], peer)])
+            found.append((time.perf_counter() - start, clock() - used))
+        else:
+            _work(clock, work_s)
+            cluster.wait([cluster.comm.Isend([data, MPI.BYTE], peer)])
+    return found
+
+
+def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return a constant and a slope, neither negative, by least squares of relative errors; zeros without points."""
+    if not points:
+        return 0.0, 0.0
+    x, y = np.array(points).T
+    y = np.maximum(y, 1e-9)
+    found, _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
+    return float(found[0]), float(found[1])
+
+
+def _work(clock: Clock, seconds: float) -> float:
+    """Use a core for so many seconds; return how many it were."""
+    values, start = np.ones(4096), clock()
+    while clock() - start < seconds:
+        np.sqrt(values, out=values)
+    return clock() - start
+
+
 def _cores(cluster: Cluster, threads: int) -> float:
     """Return how many cores' work all ranks together get done, at most those that there are."""
     if cluster.ranks_on_host * threads <= cluster.cores:
         return float(cluster.cores)
     clock = clock_of(1)
     cluster.meet()
-    start, worked_since = time.perf_counter(), clock()
-    values = np.ones(4096)
-    while clock() - worked_since < WORK_S:
-        np.sqrt(values, out=values)
-    worked = clock() - worked_since
+    start = time.perf_counter()
+    worked = _work(clock, WORK_S)
     cluster.meet()
     wall_s = max(cluster.share(time.perf_counter() - start))
     return min(float(cluster.cores), max(1.0, sum(cluster.share(worked)) / wall_s))

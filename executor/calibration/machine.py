@@ -121,6 +121,8 @@ def _rank_type(found: Findings, date: str) -> DeviceType:
             rounds=found.rounds,
             spread=found.spread,
             call_s=hardware.call_s,
+            wake_s=hardware.wake_s,
+            waiting_share=hardware.waiting_share,
             memory_alone_bytes_per_s=hardware.memory_alone_bytes_per_s,
             **transfer_costs(found.seconds, found.moved),
             tasks={name: float(f"{value:.4g}") for name, value in found.seconds.items()},

@@ -7,6 +7,7 @@ import pytest
 
 import planner
 from executor.calibration.fitting import message_line, transfer_costs
+from executor.calibration.hardware import fitted_line
 from executor.calibration.timing import spread_of
 from planner.program.lower import lower
 from planner.program.spelling import received, sent, spelled_compute
@@ -103,6 +104,12 @@ def test_a_line_through_messages():
     assert latency_s == pytest.approx(seconds[1])
     assert bandwidth == pytest.approx(1e9)
     assert half_bytes == pytest.approx(0, abs=10)
+
+
+def test_what_waiting_takes_is_found_again():
+    points = [(waited, 2e-5 + 0.07 * waited) for waited in (0.001, 0.004, 0.02)]
+    assert fitted_line(points) == pytest.approx((2e-5, 0.07))
+    assert fitted_line([]) == (0, 0)
 
 
 def test_spread():

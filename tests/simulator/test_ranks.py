@@ -16,7 +16,7 @@ def work(name):
     return Compute((Kernel("node", name, {}, (ALONE,)),), "other", 0.0, 0)
 
 
-def host(ranks, cores, seconds, *, latency_s=0.0, sending="{}", fetching="{}"):
+def host(ranks, cores, seconds, *, latency_s=0.0, sending="{}", fetching="{}", waiting="wake_s: 0"):
     """A host of so many ranks, on which `work(name)` takes what `seconds` says."""
     tasks = ", ".join(f"'{name}  -> ': {value}" for name, value in seconds.items())
     return parse_topology(f"""
@@ -30,7 +30,7 @@ device_types:
     efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
     launch_latency_s: 0
     measured:
-      {{date: now, ranks: {ranks}, threads: 1, transport: p2p, rounds: 1, spread: 0, call_s: 0,
+      {{date: now, ranks: {ranks}, threads: 1, transport: p2p, rounds: 1, spread: 0, call_s: 0, {waiting},
        memory_alone_bytes_per_s: 1e9, send: {sending}, post: {{}}, fetch: {fetching}, reduce: {{}}, tasks: {{{tasks}}}}}
 devices: [{{name: rank*{ranks}, type: rank, processor: cpu, memory: ram}}]
 processors: [{{name: cpu, cores: {cores}}}]
@@ -77,6 +77,15 @@ def test_what_a_message_costs_whom():
     assert found.stops_s[1] == pytest.approx([0.0, 0.0, 1.5 + 4.0])
     assert found.bytes.tolist() == [[0, 8], [0, 0]]
     assert found.blocked[1][0].end_s - found.blocked[1][0].begin_s == pytest.approx(1.5)
+
+
+def test_waiting_takes_its_share_of_a_core():
+    """Of 3 s that the second rank waits a fifth is work, and a tenth of a second more; then it goes on."""
+    machine = host(2, 2, {"a": 3.0, "b": 1.0}, waiting="wake_s: 0.1, waiting_share: 0.2")
+    tasks = [work("a"), send(0, {1: 8}), fetch(0), wait(0)], [send(0), fetch(0, {0: 8}), wait(0), work("b")]
+    found = interpret(program(*tasks), machine)
+    assert found.stops_s[1] == pytest.approx([0.0, 0.0, 3.7, 4.7])
+    assert found.blocked[1][0].end_s == pytest.approx(3.7)
 
 
 def test_without_communication_only_kernels_take_time():
