@@ -136,7 +136,7 @@ class Execution:
             transport=self.options["transport"],
             evaluate=self.options["evaluate"],
             check=self.options["check"],
-            trace=self.options["trace_path"] is not None,
+            trace=self.options["trace_path"] is not None or self.options["tasks"],
             measure_memory=self.options["memory"],
         )
 
