@@ -16,7 +16,6 @@ from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
 from executor.transport import TRANSPORTS, Transport
 from executor.values import Tile, fill, first_stream
-from executor.waiting import Watched
 from executor.worker import Worker
 from planner.graph.ir import Graph
 from planner.layout import Region
@@ -100,7 +99,6 @@ class Trainer:
         self.cluster = cluster
         self.xp = xp
         self._make_transport = TRANSPORTS[transport]
-        self._waiting = Watched(cluster.wait)
         self.arena = Arena(xp, part.arena_bytes)
         self.worker = self._worker(part.training)
         self.reset()
@@ -114,7 +112,7 @@ class Trainer:
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
-            return self._make_transport(memory, self.cluster.comm, self._waiting)
+            return self._make_transport(memory, self.cluster.comm, self.cluster.wait)
 
         return Worker(program.own, self.arena, transport)
 
@@ -133,13 +131,13 @@ class Trainer:
     @property
     def waits(self) -> tuple[tuple[float, float], ...]:
         """From when to when the last step waited for messages."""
-        return tuple(self._waiting.waits)
+        return tuple(self.worker.transport.waits)
 
     def run(self, settle: bool = False) -> tuple[list[float], NDArray[np.int64]]:
         """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
         sent = self.worker.transport.sent_bytes
         sent.fill(0)
-        self._waiting.waits.clear()
+        self.worker.transport.waits.clear()
         moments = self.worker.run(settle)
         return moments, sent.copy()
 

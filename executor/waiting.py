@@ -29,20 +29,6 @@ def doze(requests: Requests) -> None:
         pause = min(LONGEST_SLEEP_S, pause * GROWTH)
 
 
-class Watched:
-    """A way of waiting that notes from when to when (perf_counter seconds) it waited."""
-
-    def __init__(self, wait_for: WaitFor) -> None:
-        self.waits: list[tuple[float, float]] = []
-        self._wait_for = wait_for
-
-    def __call__(self, requests: Requests) -> None:
-        """Wait."""
-        start = time.perf_counter()
-        self._wait_for(requests)
-        self.waits.append((start, time.perf_counter()))
-
-
 def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
     """Return this rank's number among its host's ranks, how many those are, and on how many cores they may run."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from display import percent, printable
 from executor.calibration.fitting import merged
-from executor.calibration.hardware import hardware_of
-from executor.calibration.machine import Findings, Work, topology_text, work_of
+from executor.calibration.hardware import Hardware, hardware_of
+from executor.calibration.machine import Findings, topology_text
 from executor.calibration.probes import PROBES
 from executor.calibration.timing import STABLE, Timed, timed
 from executor.cluster import Cluster
@@ -29,8 +29,6 @@ from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.program.spelling import spelled_compute
-from planner.program.tasks import Compute
 from planner.report.console import progress, stdout
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
@@ -69,39 +67,16 @@ class Calibration:
         plans = self.ranks.tell(agreed(self.ranks, self._plans))
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         limit_s = self.options["seconds"] / max(1, len(plans))
-        found: list[list[Timed]] = []
-        work: dict[str, Work] = {}
+        found: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
             with progress("calibrating", len(plans) if self.ranks.rank == 0 else 0) as advance:
                 for plan in plans:
-                    programs = lowered(plan, self.options["prefetch"], evaluate=False) if self.ranks.rank == 0 else None
-                    dealt = None if programs is None else [programs.part(rank) for rank in range(plan.workers)]
-                    mine = timed(self.ranks.deal(dealt), self.ranks, self.options["transport"], threads, limit_s)
-                    found.append(self.ranks.gather(mine))
-                    if programs is not None:
-                        first = programs.training.workers[0]
-                        tasks = {at: task for at, task in enumerate(first.tasks) if isinstance(task, Compute)}
-                        spelled = {at: spelled_compute(first, task) for at, task in tasks.items()}
-                        work.update(work_of(programs.training, spelled))
+                    part = lowered(plan, self.options["prefetch"], evaluate=False).part(self.ranks.rank)
+                    mine = timed(part, self.ranks, self.options["transport"], threads, limit_s)
+                    found += self.ranks.gather(mine)
                     advance()
-        if self.ranks.rank == 0:
-            seconds, moved = merged([one for of_plan in found for one in of_plan])
-            self._tell(
-                Findings(
-                    ranks=self.ranks.size,
-                    threads=threads,
-                    transport=self.options["transport"],
-                    hardware=speeds,
-                    seconds=seconds,
-                    moved=moved,
-                    work=work,
-                    rounds=min(one.rounds for of_plan in found for one in of_plan),
-                    spread=max(one.spread for of_plan in found for one in of_plan),
-                )
-            )
-        self.ranks.meet()
-        return 0
+        return agreed(self.ranks, lambda: self._tell(found, speeds, threads) if self.ranks.rank == 0 else 0)
 
     def _plans(self) -> list[Plan] | None:
         """Read plans and make the probes (rank 0)."""
@@ -117,10 +92,22 @@ class Calibration:
         probes = () if self.options["only_plans"] else PROBES
         return [*(probe.plan(self.ranks.size) for probe in probes), *given]
 
-    def _tell(self, found: Findings) -> None:
+    def _tell(self, timings: list[Timed], speeds: Hardware, threads: int) -> int:
         """Write the file; say what it is, and whether the machine was too noisy."""
         output = self.options["output"]
         now = datetime.now(UTC).isoformat(timespec="seconds")
+        seconds, moved = merged(timings)
+        found = Findings(
+            ranks=self.ranks.size,
+            threads=threads,
+            transport=self.options["transport"],
+            hardware=speeds,
+            seconds=seconds,
+            moved=moved,
+            work={name: work for one in timings for name, work in one.work.items()},
+            rounds=min(one.rounds for one in timings),
+            spread=max(one.spread for one in timings),
+        )
         write_file(output, topology_text(found, hardware(np, self.ranks), now))
         stdout().print(
             f"{printable(str(output))}: {found.ranks} ranks of {found.threads} threads, transport {found.transport}, "
@@ -133,6 +120,7 @@ class Calibration:
                 file=sys.stderr,
                 flush=True,
             )
+        return 0
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

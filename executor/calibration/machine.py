@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from executor.calibration.fitting import message_line, transfer_costs
 from executor.calibration.hardware import Hardware
-from planner.program.tasks import Compute, Program
+from executor.calibration.timing import Work
 from topologies import Moved
 from topologies.reading import blocks_of
 from topologies.schema import (
@@ -34,15 +34,6 @@ TWICE = 2  # a message crosses two links, its rank's and its receiver's
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a task does: its category, floating-point operations and bytes touched."""
-
-    category: str
-    operations: float
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Findings:
     """Everything measured: seconds of tasks, what parts of transfers move, what compute tasks do, and how well."""
 
@@ -55,16 +46,6 @@ class Findings:
     work: Mapping[str, Work]
     rounds: int
     spread: float
-
-
-def work_of(program: Program, spelled: Mapping[int, str]) -> dict[str, Work]:
-    """Return what the compute tasks of a program's first worker do, by their spelling at each position."""
-    tasks = program.workers[0].tasks
-    return {
-        spelled[at]: Work(task.category, task.operations, task.touched_bytes)
-        for at, task in enumerate(tasks)
-        if isinstance(task, Compute) and at in spelled
-    }
 
 
 def topology_text(found: Findings, description: str, date: str) -> str:

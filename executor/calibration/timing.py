@@ -1,7 +1,7 @@
 """What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
 
-Ranks meet before the end of every transfer, so that what is timed there is receiving, not waiting for others. A rank
-that has one thread is timed by the time that its core works, which other ranks on that core do not add to.
+Ranks meet before every part of a transfer and after it, so that what is timed is not waiting for others. A rank that
+has one thread is timed by the time that its core works, which other ranks on that core do not add to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from executor.cluster import Cluster
-from executor.data import Random
+from executor.data import DATA_SETS
 from executor.exchange import Action
 from executor.training import Part, Trainer
 from planner.program.spelling import posted, received, sent, spelled_compute
@@ -32,11 +32,21 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a compute task does: its category, floating-point operations and bytes touched."""
+
+    category: str
+    operations: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds by the spelling of tasks, what those that are parts of transfers move, and how far apart rounds were."""
+    """Seconds by the spelling of tasks, what parts of transfers move, kernels do, and how far apart rounds were."""
 
     seconds: Mapping[str, float]
     moved: Mapping[str, tuple[str, Moved]]
+    work: Mapping[str, Work]
     rounds: int
     spread: float
 
@@ -49,7 +59,7 @@ def clock_of(threads: int) -> Clock:
 def timed(part: Part, cluster: Cluster, transport: str, threads: int, limit_s: float) -> Timed:
     """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
     trainer = Trainer(part, cluster, np, transport)
-    trainer.load(Random(part.plan.graph, part.plan.seed), 0)
+    trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
     program = part.training.own
     names, moved = _named(program)
     rounds: list[list[float]] = []
@@ -63,7 +73,7 @@ def timed(part: Part, cluster: Cluster, transport: str, threads: int, limit_s: f
         if name:
             by_name[name].append(seconds)
     means = {name: statistics.fmean(found) for name, found in by_name.items()}
-    return Timed(means, moved, len(rounds), spread_of([sum(found) for found in rounds]))
+    return Timed(means, moved, _work(program, names), len(rounds), spread_of([sum(found) for found in rounds]))
 
 
 def spread_of(values: list[float]) -> float:
@@ -113,6 +123,14 @@ def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, Move
     return list(names()), moved
 
 
+def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
+    return {
+        name: Work(task.category, task.operations, task.touched_bytes)
+        for name, task in zip(names, program.tasks, strict=True)
+        if isinstance(task, Compute) and name
+    }
+
+
 def _round(trainer: Trainer, cluster: Cluster, clock: Clock) -> list[float]:
     """Run one step; return the seconds of every task."""
     moments: list[float] = []
@@ -126,8 +144,9 @@ def _round(trainer: Trainer, cluster: Cluster, clock: Clock) -> list[float]:
         cluster.meet()
 
     looks: list[tuple[int, Action]] = []
-    for position, task in enumerate(trainer.worker.program.tasks):
-        if isinstance(task, Wait) and cluster.size > 1:
+    computes = [isinstance(task, Compute) for task in trainer.worker.program.tasks]
+    for position, alone in enumerate(computes):
+        if cluster.size > 1 and not (alone and position and computes[position - 1]):
             waits.append(len(looks))
             looks.append((position, meet))
         looks.append((position, note))
