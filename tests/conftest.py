@@ -15,6 +15,7 @@ SLOW = (
     "cross/test_execution.py",
     "cross/test_killed.py",
     "cross/test_lowering.py",
+    "executor/test_calibrate.py",
     "executor/test_execute.py",
     "executor/test_transport.py",
     "models/test_partitioned.py",

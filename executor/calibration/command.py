@@ -19,7 +19,7 @@ from executor.calibration.fitting import merged
 from executor.calibration.hardware import Hardware, hardware_of
 from executor.calibration.machine import Findings, topology_text
 from executor.calibration.probes import PROBES
-from executor.calibration.timing import STABLE, Timed, timed
+from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.cluster import Cluster
 from executor.launch import agreed, command_main, require_size
 from executor.reporting import hardware
@@ -113,10 +113,11 @@ class Calibration:
             f"{printable(str(output))}: {found.ranks} ranks of {found.threads} threads, transport {found.transport}, "
             f"{len(found.seconds)} tasks measured, spread {percent(found.spread)}"
         )
-        if found.spread > STABLE:
+        if found.rounds < FEWEST_ROUNDS or found.spread > STABLE:
             print(
-                f"warning: this machine is too noisy: repeated measurements differ by {percent(found.spread)} after "
-                f"{found.rounds} rounds, expected {percent(STABLE)}; let it rest, or allow more --seconds",
+                f"warning: this machine is too noisy for the time: after {found.rounds} rounds (of at least "
+                f"{FEWEST_ROUNDS}) measurements are {percent(found.spread)} apart, expected {percent(STABLE)}; let it "
+                "rest, or allow more --seconds",
                 file=sys.stderr,
                 flush=True,
             )

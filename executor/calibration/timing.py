@@ -141,7 +141,7 @@ def _round(trainer: Trainer, cluster: Cluster, clock: Clock) -> list[float]:
 
     def meet() -> None:
         note()
-        cluster.meet()
+        cluster.wait([cluster.diagnostics.Ibarrier()])  # as messages are waited for: a core that slept starts slowly
 
     looks: list[tuple[int, Action]] = []
     computes = [isinstance(task, Compute) for task in trainer.worker.program.tasks]

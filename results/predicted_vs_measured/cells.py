@@ -37,22 +37,23 @@ MANNERS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """So many ranks, how they send, and a folder for what the commands write."""
+    """So many ranks, how they send, a folder for what the commands write, and the models to run."""
 
     ranks: int
     transport: str
     folder: Path
+    models: Sequence[str] = tuple(MODELS)
 
     def predictions(self) -> list[dict[str, Any]]:
         """Plan every model, calibrate, and simulate every plan on each calibrated machine."""
-        for model, options in MODELS.items():
-            _run("plan", model, *options, "--workers", str(self.ranks), "-o", str(self._plan(model)))
+        for model in self.models:
+            _run("plan", model, *MODELS[model], "--workers", str(self.ranks), "-o", str(self._plan(model)))
         for calibration, options in CALIBRATIONS.items():
-            plans = [str(self._plan(model)) for model in MODELS] if calibration == "own" else []
+            plans = [str(self._plan(model)) for model in self.models] if calibration == "own" else []
             machine = ("-o", str(self._machine(calibration)), "--transport", self.transport)
             self._ranks("calibrate", *plans, *options, *machine, "--seconds", str(SECONDS))
         found = []
-        for model in MODELS:
+        for model in self.models:
             reports = {calibration: self._predicted(model, calibration) for calibration in CALIBRATIONS}
             parts = {name: summed(report) for name, report in reports.items()}
             cell = {"model": model, "ranks": self.ranks, "transport": self.transport, "predicted_at": _now()}
@@ -65,7 +66,7 @@ class Job:
     def measurements(self) -> list[dict[str, Any]]:
         """Run every plan."""
         path = self.folder / "measured.json"
-        plans = [str(self._plan(model)) for model in MODELS]
+        plans = [str(self._plan(model)) for model in self.models]
         how = ("--steps", str(STEPS), "--transport", self.transport, "--tasks", "--json", str(path))
         self._ranks("execute", *plans, *how)
         return [

@@ -1,6 +1,6 @@
 """Predicted step times beside measured ones, on the machine that this runs on.
 
-    python -m results.predicted_vs_measured.run [--ranks 1,2,4,8] [--transports p2p]
+    python -m results.predicted_vs_measured.run [--ranks 1,2,4,8] [--transports p2p] [--models mlp-4-2048,...]
 
 calibrates, writes what it predicts into predictions.json, then runs the plans, and writes data.json, the picture and
 the tables in README.md from both.
@@ -19,7 +19,7 @@ from typing import Any
 from executor.transport import TRANSPORTS
 from results.experiment import Pages, filled, machine, publish, table
 from results.predicted_vs_measured import picture
-from results.predicted_vs_measured.cells import CALIBRATIONS, Job
+from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job
 
 HERE = Path(__file__).parent
 PREDICTIONS = HERE / "predictions.json"
@@ -108,13 +108,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default=RANKS)
     parser.add_argument("--transports", default=",".join(TRANSPORTS))
+    parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args()
     cells: list[dict[str, Any]] = []
     predicted: list[dict[str, Any]] = []
     for transport in chosen.transports.split(","):
         for ranks in map(int, chosen.ranks.split(",")):
             with tempfile.TemporaryDirectory() as folder:
-                job = Job(ranks, transport, Path(folder))
+                job = Job(ranks, transport, Path(folder), chosen.models.split(","))
                 predictions = job.predictions()
                 predicted += predictions
                 PREDICTIONS.write_text(json.dumps(predicted, indent=1) + "\n")
