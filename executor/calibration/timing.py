@@ -1,6 +1,6 @@
 """What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
 
-Ranks meet before every part of a transfer and after it, so that what is timed is not waiting for others. A rank that
+Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A rank that
 has one thread is timed by the time that its core works, which other ranks on that core do not add to.
 """
 
@@ -144,9 +144,11 @@ def _round(trainer: Trainer, cluster: Cluster, clock: Clock) -> list[float]:
         cluster.wait([cluster.diagnostics.Ibarrier()])  # as messages are waited for: a core that slept starts slowly
 
     looks: list[tuple[int, Action]] = []
-    computes = [isinstance(task, Compute) for task in trainer.worker.program.tasks]
-    for position, alone in enumerate(computes):
-        if cluster.size > 1 and not (alone and position and computes[position - 1]):
+    tasks = trainer.worker.program.tasks
+    for position, task in enumerate(tasks):
+        begins = isinstance(task, Send | Wait)  # receiving starts right behind sending
+        follows = isinstance(task, Compute) and position > 0 and not isinstance(tasks[position - 1], Compute)
+        if cluster.size > 1 and (begins or follows):
             waits.append(len(looks))
             looks.append((position, meet))
         looks.append((position, note))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,7 @@ def pages(data: Any) -> Pages:
     cells = data["cells"]
     readme = filled(
         HERE / "README.md",
-        machine=f"Measured on: {data['machine']}.",
+        machine=f"Measured on: {data['machine']}; processes of others busy when it began: {data['busy_before']:.1f}.",
         errors=_errors(cells),
         steps=_steps(cells),
         kinds=_parts(cells, KINDS),
@@ -107,9 +108,10 @@ def main() -> None:
     """Calibrate and predict, write that down, run, and write the data and the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default=RANKS)
-    parser.add_argument("--transports", default=",".join(TRANSPORTS))
+    parser.add_argument("--transports", default=next(iter(TRANSPORTS)))
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args()
+    busy_before = os.getloadavg()[0]
     cells: list[dict[str, Any]] = []
     predicted: list[dict[str, Any]] = []
     for transport in chosen.transports.split(","):
@@ -122,7 +124,7 @@ def main() -> None:
                 for pair in zip(predictions, job.measurements(), strict=True):
                     cells.append(joined(*pair))
                     print({key: cells[-1][key] for key in ("model", "ranks", "predicted_s", "measured_s")}, flush=True)
-    publish(HERE, {"machine": machine(), "cells": cells}, pages)
+    publish(HERE, {"machine": machine(), "busy_before": busy_before, "cells": cells}, pages)
 
 
 if __name__ == "__main__":
