@@ -1,7 +1,7 @@
 """What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
 
-Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A rank that
-has one thread is timed by the time that its core works, which other ranks on that core do not add to.
+Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A
+rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to.
 """
 
 from __future__ import annotations
