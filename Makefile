@@ -27,7 +27,7 @@ export PIP_ROOT_USER_ACTION := ignore
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
-	@echo "make demo       plan a small wide ResNet for 8 workers, simulate it, train it, compare the three"
+	@echo "make demo       plan a small wide ResNet for 8 workers, calibrate this machine, simulate, train, compare"
 	@echo "make test       what a change may break, in minutes"
 	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
@@ -46,9 +46,11 @@ $(STAMP): pyproject.toml
 demo: install
 	mkdir -p $(DEMO)
 	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json
+	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/calibrate $(DEMO)/plan.json --only-plans --seconds 20 -o $(DEMO)/this_machine.yaml
 	$(BIN)/simulate $(DEMO)/plan.json --topo p2.8xlarge --json $(DEMO)/simulated.json
-	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --json $(DEMO)/executed.json
-	$(BIN)/compare $(DEMO)/simulated.json $(DEMO)/executed.json
+	$(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --tasks --json $(DEMO)/predicted.json
+	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --tasks --json $(DEMO)/executed.json
+	$(BIN)/compare --tasks $(DEMO)/simulated.json $(DEMO)/predicted.json $(DEMO)/executed.json
 
 test: install
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(PARALLEL)

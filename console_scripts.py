@@ -42,6 +42,7 @@ def _nowhere(number: int) -> int:
 plan = partial(run, "planner.cli")
 simulate = partial(run, "simulator.cli")
 execute = partial(run, "executor.cli", dies_with_pipe=False)
+calibrate = partial(run, "executor.calibration.cli", dies_with_pipe=False)
 compare = partial(run, "planner.report.cli")
 operators = partial(run, "executor.operators_cli")
 topo = partial(run, "planner.topo_cli")

@@ -14,16 +14,15 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 import numpy as np
-from mpi4py import MPI
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import display
 from executor.backend import BACKENDS, BackendError, array_module
 from executor.checkpoint import last_checkpoint
-from executor.cluster import Cluster, cluster
+from executor.cluster import Cluster
 from executor.environment import blas
 from executor.job import Findings, Job, Request
-from executor.launch import agreed, digest, job_main, require_alike, require_size
+from executor.launch import agreed, command_main, digest, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Part, part_of
 from executor.training_options import Course, check_one_plan, course_of, training_options
@@ -51,6 +50,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
+@click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
 @click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
 @click.pass_obj
@@ -166,6 +166,7 @@ class Execution:
             stop_on_nan=self.options["stop_on_nan"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
+            tasks=self.options["tasks"],
             measure_memory=self.options["memory"],
         )
 
@@ -226,24 +227,5 @@ def failed_check(found: Report) -> str:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command on every rank of the job, which all must have been given alike."""
-
-    def run(ranks: Cluster) -> int:
-        context = agreed(ranks, lambda: parsed(sys.argv[1:] if args is None else args))
-        options = {} if context is None else context.params
-        require_alike(ranks, {"--help": str(context is None), **{name: str(value) for name, value in options.items()}})
-        if context is None:
-            return 0
-        context.obj = ranks
-        with context:
-            return int(execute.invoke(context))
-
-    job_main(run, cluster(MPI.COMM_WORLD))
-
-
-def parsed(args: Sequence[str]) -> click.Context | None:
-    """Read the command line; None where it asked for help, which is printed."""
-    try:
-        return execute.make_context("execute", list(args))
-    except click.exceptions.Exit:
-        return None
+    """Run the command on every rank of the job."""
+    command_main(execute, args)

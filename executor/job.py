@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import tracemalloc
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
 from executor.training import Part, Score, Trainer, right_answers, whole_input
 from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
-from planner.report.schema import CheckResult
+from planner.report.schema import CheckResult, TaskSeconds
+from planner.report.task_seconds import Duration, task_seconds
 from planner.report.trace import compute_name
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
@@ -50,6 +53,7 @@ class Request:
     stop_on_nan: bool = False
     check: bool = False
     trace: bool = False
+    tasks: bool = False
     measure_memory: bool = False
 
     @property
@@ -77,14 +81,17 @@ class Drawn:
 class RankFindings:
     """What one rank found: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
-    `moments` are those before and after each task of the last step; `tasks` says what these are, where a trace is
-    wanted. Bytes outside the arena are None where not known.
+    `moments` are those before and after each task of the last step; `drawn` says what these are, and `tasks` what they
+    took, where either is wanted; `waits` is from when to when it waited for messages in that step. Bytes outside the
+    arena are None where not known.
     """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
-    tasks: tuple[Drawn, ...]
+    waits: tuple[tuple[float, float], ...]
+    drawn: tuple[Drawn, ...]
+    tasks: tuple[TaskSeconds, ...]
     compute_seconds: float
     arena_bytes: int
     planned_arena_bytes: int
@@ -152,13 +159,16 @@ class Job:
             raise RuntimeError(
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
-        tasks = self._trainer.part.training.own.tasks
+        own = self._trainer.part.training.own
+        waits = self._trainer.waits
         mine = RankFindings(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
-            tasks=tuple(map(Drawn.of, tasks)) if self._request.trace else (),
-            compute_seconds=compute_seconds(tasks, moments),
+            waits=waits,
+            drawn=tuple(map(Drawn.of, own.tasks)) if self._request.trace else (),
+            tasks=task_seconds(own, durations(moments, waits)) if self._request.tasks else (),
+            compute_seconds=compute_seconds(own.tasks, moments),
             arena_bytes=self._trainer.arena.nbytes,
             planned_arena_bytes=self._trainer.part.arena_bytes,
             outside_arena=self._outside_arena(),
@@ -253,6 +263,14 @@ class Job:
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         found[KERNEL_TEMPORARIES] = temporaries
         return found
+
+
+def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[Duration]:
+    """Return how long each task of a step took, and how long of that it waited."""
+    waited = [0.0] * len(moments)
+    for start, stop in waits:
+        waited[bisect_right(moments, start) - 1] += stop - start
+    return [(stop - start, waited[at]) for at, (start, stop) in enumerate(pairwise(moments))]
 
 
 def compute_seconds(tasks: Sequence[Task], moments: Sequence[float]) -> float:

@@ -6,14 +6,14 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
 import click
 from mpi4py import MPI
 
-from executor.cluster import Cluster
+from executor.cluster import Cluster, cluster
 from executor.environment import launched
 from executor.guard import end_job, is_guarded
 from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
@@ -31,7 +31,7 @@ class SharedError(Exception):
         self.status = status
 
 
-def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
+def agreed(ranks: Cluster, prepare: Callable[[], T]) -> T:
     """Run `prepare` on every rank; where it fails on any rank, raise the first one's SharedError on all."""
     result, failure = None, None
     try:
@@ -42,23 +42,23 @@ def agreed(cluster: Cluster, prepare: Callable[[], T]) -> T:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
         failure = describe_failure(error)
-    failures = [found for found in cluster.share(failure) if found is not None]
+    failures = [found for found in ranks.share(failure) if found is not None]
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
 
 
-def require_alike(cluster: Cluster, found: Mapping[str, str]) -> None:
+def require_alike(ranks: Cluster, found: Mapping[str, str]) -> None:
     """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
-    expected = cluster.tell(found)
+    expected = ranks.tell(found)
 
     def compare() -> None:
         for name, value in found.items():
             if value != (first := expected.get(name, "none")):
-                where = f"rank {cluster.rank} on {os.uname().nodename}"
+                where = f"rank {ranks.rank} on {os.uname().nodename}"
                 raise click.UsageError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
 
-    agreed(cluster, compare)
+    agreed(ranks, compare)
 
 
 def digest(content: bytes) -> str:
@@ -66,19 +66,46 @@ def digest(content: bytes) -> str:
     return f"content {hashlib.sha256(content).hexdigest()[:12]}"
 
 
-def job_main(run: Callable[[Cluster], int], cluster: Cluster) -> NoReturn:
+def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
     """Run a job on all ranks and exit: with its status, or a SharedError's, or by aborting every rank."""
     sys.excepthook = abort_job
-    if cluster.rank != 0:
+    if ranks.rank != 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the process ends
     try:
-        status = run(cluster)
+        status = run(ranks)
         sys.stdout.flush()
     except SharedError as error:
         status = error.status
-        if cluster.rank == 0 and speaks_for_launcher(os.environ, cluster.size):
+        if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
     sys.exit(status)
+
+
+def command_main(command: click.Command, args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command on every rank of the job, which all must have been given alike.
+
+    Its context's object is the cluster, and what it returns the exit status.
+    """
+
+    def run(ranks: Cluster) -> int:
+        context = agreed(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
+        options = {} if context is None else context.params
+        require_alike(ranks, {"--help": str(context is None), **{name: str(value) for name, value in options.items()}})
+        if context is None:
+            return 0
+        context.obj = ranks
+        with context:
+            return int(command.invoke(context))
+
+    job_main(run, cluster(MPI.COMM_WORLD))
+
+
+def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None:
+    """Read the command line; None where it asked for help, which is printed."""
+    try:
+        return command.make_context(command.name, list(args))
+    except click.exceptions.Exit:
+        return None
 
 
 def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

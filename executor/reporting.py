@@ -62,6 +62,7 @@ def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Se
         step_seconds=findings.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=tuple(rank.compute_seconds for rank in findings.ranks) if on_host else (),
+        tasks=tuple(one for rank in findings.ranks for one in rank.tasks),
         outside_arena=_outside_arena(findings),
         losses=tuple(finite(loss) for loss in findings.losses),
         accuracy=right / seen if seen else None,
@@ -84,7 +85,7 @@ def trace(findings: Findings, one_clock: bool) -> Trace:
     for worker, rank in enumerate(findings.ranks):
         result.process(worker, f"worker {worker}", ("compute", "transfers"))
         origin = first if one_clock else rank.moments[0]
-        for task, start, stop in zip(rank.tasks, rank.moments, rank.moments[1:], strict=False):
+        for task, start, stop in zip(rank.drawn, rank.moments, rank.moments[1:], strict=False):
             result.interval(Track(worker, 0 if task.computes else 1), task.name, start - origin, stop - origin)
     return result
 

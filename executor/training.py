@@ -132,10 +132,16 @@ class Trainer:
         for tensor in data_tensors(self.graph):
             data.fill(self.xp, self.view(tensor.name), self._tile(self.part.training, tensor.name), step)
 
+    @property
+    def waits(self) -> tuple[tuple[float, float], ...]:
+        """From when to when the last step waited for messages."""
+        return tuple(self.worker.transport.waits)
+
     def run(self, settle: bool = False) -> tuple[list[float], NDArray[np.int64]]:
         """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
         sent = self.worker.transport.sent_bytes
         sent.fill(0)
+        self.worker.transport.waits.clear()
         moments = self.worker.run(settle)
         return moments, sent.copy()
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
 from planner.report.schema import Bottleneck, Spending
+from planner.report.task_seconds import Duration
 from simulator.interpreter import Timeline
 from topologies import Machine
 
@@ -34,6 +35,16 @@ def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[S
         hidden_s = timeline.in_flight_s[number] - spent_s["wire"] - spent_s["latency"]
         found.append(Spending(worker=number, hidden_s=hidden_s, **{f"{kind}_s": s for kind, s in spent_s.items()}))
     return tuple(found)
+
+
+def durations(timeline: Timeline) -> list[list[Duration]]:
+    """Return, per worker, how long each task took, and how long of that it was blocked."""
+    found: list[list[Duration]] = []
+    for starts, stops, blocked in zip(timeline.starts_s, timeline.stops_s, timeline.blocked, strict=True):
+        waited = {one.task: one.end_s - one.begin_s for one in blocked}
+        spans = enumerate(zip(starts, stops, strict=True))
+        found.append([(stop - start, waited.get(at, 0.0)) for at, (start, stop) in spans])
+    return found
 
 
 def bottlenecks(

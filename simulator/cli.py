@@ -33,7 +33,7 @@ from topologies import available, load_topology
 
 SIMULATING = (
     *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files"),
-    *("json_path", "trace_path", "plot_folder", "sweep"),
+    *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
 
@@ -63,6 +63,7 @@ memory does not hold what its workers need."""
 @click.option("--data-parallel/--no-data-parallel", default=True, help="Simulate data parallelism beside the plan.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
+@click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
 @click.option("--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help=PLOT_HELP)
 @click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)

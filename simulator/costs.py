@@ -3,6 +3,9 @@
 Kernels and copies progress in bytes at their device's memory bandwidth, messages in bytes. So a kernel that is bound by
 memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
 evenly. A kernel's cap is what it attains alone (`Device.kernel_s`).
+
+On a rank whose tasks were measured all progress in seconds of its processor's cores. A message is there when its
+latency is over; copying it is part of what its receiver does at the end of the transfer.
 """
 
 from __future__ import annotations
@@ -12,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
+from planner.program import spelling
 from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
-from topologies import Device, Kernel, Machine, Product
+from topologies import Device, Estimates, Kernel, Machine, Moved, Product
+from topologies.schema import Measured
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
 READ_AND_WRITE = 2
+NO_WORK = -1  # the number of what takes no resource
 COMBINE = 3  # bytes touched per byte combined: the contribution is read, the result read and written
 
 
@@ -41,12 +47,18 @@ class Costs:
         self._routes: dict[tuple[int, int, bool], Activity] = {}
         self._kernels: dict[object, Activity] = {}
         self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
+        self._estimates: dict[int, Estimates] = {}  # by the identity of what was measured
 
     def compute(self, program: WorkerProgram, task: Compute) -> Activity:
         """Price kernels run one after the other, each call a launch of its own that does its share."""
         launches = sum(len(kernel.calls) for kernel in task.kernels)
         if not launches:
-            return Activity(-1, 0.0)
+            return Activity(NO_WORK, 0.0)
+        device = self._machine.devices[program.worker]
+        if device.measured is not None:
+            seconds = self._estimated(device.measured).compute_s(spelling.spelled_compute(program, task))
+            if seconds is not None:
+                return self._on_processor(device, seconds)
         dtype = _dtype(program, task)
         key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
         if key not in self._kernels:
@@ -61,15 +73,34 @@ class Costs:
 
         A device that streams messages launches what sends them, and reads them where they lie.
         """
+        device = self._machine.devices[program.worker]
+        if device.measured is not None:
+            return self._part_of_transfer(device, "send", spelling.sent(program, task))
         nbytes = self._total(task.messages)
-        streams = self._machine.devices[program.worker].streams_messages
+        streams = device.streams_messages
         return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
+
+    def post(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
+        """Price the start of receiving, which takes only a processor's time."""
+        device = self._machine.devices[program.worker]
+        return None if device.measured is None else self._part_of_transfer(device, "post", spelling.posted(task))
+
+    def woken(self, worker: int, waited_s: float) -> Activity | None:
+        """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
+        device = self._machine.devices[worker]
+        if device.measured is None:
+            return None
+        return self._on_processor(device, device.measured.wake_s + waited_s * device.measured.waiting_share)
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
 
         Where messages are streamed, local pieces are left, unless they were combined with the first message.
         """
+        device = self._machine.devices[program.worker]
+        if device.measured is not None:
+            kind = "reduce" if isinstance(task, Reduce) else "fetch"
+            return self._part_of_transfer(device, kind, spelling.received(program, task))
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
@@ -85,6 +116,8 @@ class Costs:
         key = (source, target, combined)
         if key not in self._routes:
             route, device = self._machine.route(source, target), self._machine.devices[target]
+            if device.measured is not None:
+                return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
             uses = dict(route.uses)
             if device.streams_messages:
                 touched = COMBINE if combined else READ_AND_WRITE
@@ -92,6 +125,21 @@ class Costs:
             number = self._sharing.number(ActivityClass(tuple(uses.items())))
             self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
         return self._routes[key]
+
+    def _estimated(self, measured: Measured) -> Estimates:
+        if id(measured) not in self._estimates:
+            self._estimates[id(measured)] = Estimates(measured)
+        return self._estimates[id(measured)]
+
+    def _part_of_transfer(self, device: Device, kind: str, moved: Moved) -> Activity | None:
+        if device.measured is None or not (moved.messages or moved.pieces):
+            return None
+        return self._on_processor(device, self._estimated(device.measured).transfer_s(kind, moved))
+
+    def _on_processor(self, device: Device, seconds: float) -> Activity:
+        """Return what takes so many seconds of the device's cores."""
+        uses = () if device.processor is None else ((device.processor, device.cores),)
+        return Activity(self._sharing.number(ActivityClass(uses, 1.0)), seconds)
 
     def _copy(self, worker: int, moved_bytes: int, touched_bytes: int) -> Activity | None:
         """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
@@ -114,7 +162,7 @@ class Costs:
         waits = launches * device.launch_latency_s, launches * device.host_launch_s
         alone_s = sum(count * device.kernel_s(kernel) for kernel, count in calls.items())
         if not alone_s:
-            return Activity(-1, 0.0, *waits)
+            return Activity(NO_WORK, 0.0, *waits)
         bandwidth = device.memory_bandwidth_bytes_per_s
         work = alone_s * bandwidth
         streamed = sum(count * kernel.nbytes / device.streaming_efficiency(kernel) for kernel, count in calls.items())

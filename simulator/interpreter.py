@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from simpy import Environment, Event
 
 from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
-from simulator.costs import Activity, Costs
+from simulator.costs import NO_WORK, Activity, Costs
 from simulator.sharing import Sharing
 from simulator.transfers import Sent, Transfer, transfers
 from topologies import Machine
 
+UNPRICED = -2
 Steps = Generator[Event, object, None]
 
 
@@ -137,7 +138,7 @@ class _Interpreter:
         self._receiving: list[dict[int, Fetch | Reduce]] = [{} for _ in program.workers]
         k = len(program.workers)
         self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
-        self._routes = np.full((2, k, k), -1, dtype=np.intp)  # classes of messages, that are copied and combined
+        self._routes = np.full((2, k, k), UNPRICED, dtype=np.intp)  # classes of messages, that are copied and combined
         self._latency_s = np.zeros((k, k))
         self._work_beyond_bytes = np.zeros((k, k))
         self._in_flight = _InFlight(k)
@@ -186,6 +187,8 @@ class _Interpreter:
                 yield from self._busy(number, self._costs.pack(worker, task))
         else:
             self._receiving[number][task.transfer] = task
+            if self._switches.communicate:
+                yield from self._busy(number, self._costs.post(worker, task))
         yield from self._start(number, self._transfers[task.transfer], task)
 
     def _start(self, worker: int, transfer: Transfer, task: Send | Fetch | Reduce) -> Steps:
@@ -205,6 +208,8 @@ class _Interpreter:
         begin_s = self._environment.now
         event = transfer.waiting[worker] = Event(self._environment)
         yield event
+        if self._switches.communicate:
+            yield from self._busy(worker, self._costs.woken(worker, self._environment.now - begin_s))
         self._timeline.blocked[worker].append(
             Blocked(
                 task=len(self._timeline.stops_s[worker]),
@@ -262,7 +267,7 @@ class _Interpreter:
             self._sharing.after(latency, partial(self._begin, sent[chosen], numbers[chosen], arrive))
 
     def _begin(self, sent: Sent, numbers: NDArray[np.intp], arrive: Callable[[Sent], None]) -> None:
-        empty = sent.nbytes == 0
+        empty = (sent.nbytes == 0) | (numbers == NO_WORK)
         if empty.any():
             arrive(sent[empty])
             sent, numbers = sent[~empty], numbers[~empty]
@@ -274,7 +279,7 @@ class _Interpreter:
         """Return messages' classes and latencies; routes are priced when they are first used."""
         routes = self._routes[int(combined)]
         numbers = routes[sent.sources, sent.targets]
-        if (numbers < 0).any():
+        if (numbers == UNPRICED).any():
             for u, w in zip(sent.sources.tolist(), sent.targets.tolist(), strict=True):
                 activity = self._costs.message(u, w, combined=combined)
                 routes[u, w], self._latency_s[u, w] = activity.number, activity.delay_s

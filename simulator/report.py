@@ -12,7 +12,10 @@ from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import lower
-from planner.report.schema import DataParallelism, Report, Setting, matrix
+from planner.program.tasks import Program
+from planner.report.schema import DataParallelism, Report, Setting, TaskSeconds, matrix
+from planner.report.task_seconds import task_seconds
+from simulator.breakdown import durations
 from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
 from topologies import Machine, load_topology
@@ -96,12 +99,14 @@ def data_parallelism(plan: Plan, machine: Machine, settings: Settings) -> DataPa
     )
 
 
-def report(
+def report(  # noqa: PLR0913 -- a plan, what was found, and what to tell of it
     plan: Plan,
     name: str,
     simulation: Simulation,
     settings: Mapping[str, Setting],
     beside: DataParallelism | None = None,
+    *,
+    tasks: bool = False,
 ) -> Report:
     """Return the report of one simulated plan; reports are matched by the plan's `name`."""
     machine, program = simulation.machine, simulation.program
@@ -130,6 +135,12 @@ def report(
         spending=simulation.breakdown,
         bottlenecks=simulation.bottlenecks,
         data_parallel=beside,
+        tasks=_task_seconds(program, simulation) if tasks else (),
         devices=simulation.memories,
         settings=settings,
     )
+
+
+def _task_seconds(program: Program, simulation: Simulation) -> tuple[TaskSeconds, ...]:
+    pairs = zip(program.workers, durations(simulation.timeline), strict=True)
+    return tuple(one for worker, took in pairs for one in task_seconds(worker, took))

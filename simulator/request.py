@@ -47,4 +47,4 @@ class Request:
         settings = Settings(**{one.name: self.options[one.name] for one in fields(Settings)})
         found = simulation_of(plan, machine, settings, record_messages=self.recorded)
         beside = data_parallelism(plan, machine, settings) if self.options["data_parallel"] else None
-        return found, report(plan, self.name, found, asdict(settings), beside)
+        return found, report(plan, self.name, found, asdict(settings), beside, tasks=self.options["tasks"])

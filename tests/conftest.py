@@ -18,6 +18,7 @@ SLOW = (
     "cross/test_resume.py",
     "cross/test_transports.py",
     "cupy_double/test_execute.py",
+    "executor/test_calibrate.py",
     "executor/test_execute.py",
     "executor/test_faults.py",
     "executor/test_hosts.py",

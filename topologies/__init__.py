@@ -7,15 +7,18 @@ from topologies.level import Level, levels
 from topologies.library import available
 from topologies.load import full_text, load_topology, parse_topology
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
+from topologies.measured import Estimates, Moved
 
 __all__ = [
     "CATEGORIES",
     "Device",
+    "Estimates",
     "Kernel",
     "Level",
     "Link",
     "Machine",
     "Memory",
+    "Moved",
     "Product",
     "Resource",
     "Route",

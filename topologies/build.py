@@ -175,7 +175,7 @@ class _Builder:
             _check_known(f"{where}.processor", "one of $.processors", entry.processor, processors)
             processor = processors[entry.processor]
             self._check_cores(where, kind, processor)
-        elif kind.message_core_s_per_byte:
+        elif kind.message_core_s_per_byte or kind.measured is not None:
             processor = self._add(f"{entry.name}.processor", "processor", kind.cores)
         else:
             processor = None
@@ -200,6 +200,7 @@ class _Builder:
             host_launch_s=kind.host_launch_s,
             products=kind.products,
             knee_bytes=kind.knee_bytes,
+            measured=kind.measured,
         )
 
     def _reserved(self, kind: DeviceType) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from display import Shown
 from topologies.errors import TopologyError
 from topologies.kernels import Kernel, Rates, product_s
-from topologies.schema import WORKSPACE_BYTES, Products
+from topologies.schema import WORKSPACE_BYTES, Measured, Products
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
@@ -49,7 +49,8 @@ class Device:
     `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
     `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
     Its `copy_engines` are a resource too, None where it sends any number of messages at once; where it
-    `streams_messages`, packing and unpacking go on while they flow.
+    `streams_messages`, packing and unpacking go on while they flow. Tasks that were `measured` take that
+    time of its `processor`.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Device:
     products: Products | None = None
     knee_bytes: float = 0.0
     workspace_bytes: float = WORKSPACE_BYTES
+    measured: Measured | None = None
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""

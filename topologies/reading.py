@@ -48,6 +48,12 @@ def encode_record(record: msgspec.Struct) -> str:
     return "".join(_lines(msgspec.to_builtins(record)))
 
 
+def blocks_of(record: msgspec.Struct) -> str:
+    """Write a record as YAML that `decode_record` reads back: defaults left out, a value on a line."""
+    text: str = yaml.safe_dump(msgspec.to_builtins(record), sort_keys=False, width=math.inf, allow_unicode=True)
+    return text
+
+
 def _lines(data: dict[str, Any]) -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, list | tuple):

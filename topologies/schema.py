@@ -73,6 +73,46 @@ class Peak(_Record, frozen=True, kw_only=True):
     float64: Positive | None = None
 
 
+class TransferCost(_Record, frozen=True, kw_only=True):
+    """Seconds of a core that one rank's part of a transfer takes, a sum over what is moved.
+
+    A run is what lies together in memory at both ends, a piece is one copy's, of one or several runs.
+    """
+
+    task_s: Seconds = 0.0
+    message_s: Seconds = 0.0
+    piece_s: Seconds = 0.0
+    run_s: Seconds = 0.0
+    byte_s: Seconds = 0.0
+
+
+class Measured(_Record, frozen=True, kw_only=True):
+    """What tasks of a rank of a host take, in seconds of its cores, measured with all ranks at work (`calibrate`).
+
+    `tasks` are kernels and transfers, spelled as `planner.program.spelling` does; `topologies.measured` estimates
+    others from those. `send` packs and starts messages, `post` starts receiving, `fetch` and `reduce` receive, and
+    unpack or combine. A rank that has waited for a message has used its core for `wake_s` and, of the time waited, a
+    `waiting_share`, which matters where ranks share cores. `spread` is how far apart repeated measurements of all tasks
+    together were, of their median; `memory_alone_bytes_per_s` is what one rank streams while the others rest.
+    """
+
+    date: str
+    ranks: Count
+    threads: Count
+    transport: Name
+    rounds: Count
+    spread: NotNegative
+    call_s: Seconds
+    wake_s: Seconds = 0.0
+    waiting_share: NotNegative = 0.0
+    memory_alone_bytes_per_s: Positive
+    send: TransferCost
+    post: TransferCost
+    fetch: TransferCost
+    reduce: TransferCost
+    tasks: dict[str, Seconds]
+
+
 class NVLinks(_Record, frozen=True, kw_only=True):
     """A device's NVLinks, for descriptions that only count them: what joins two devices, one and a switch, how many."""
 
@@ -91,6 +131,8 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     (context, libraries), and a kernel that needs a workspace takes at most `workspace_bytes`, where parts as small as
     its data allow. `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where the
     processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
+    A device with `measured` tasks is a rank of a host: its tasks take its processor's cores for so long, messages are
+    copied by those who receive them, as part of the tasks, and the other figures serve where no program is there yet.
     `copy_engines` is how many messages it can send at once at full speed, without it any number. A device that
     `streams_messages` packs, sends, and at the other end unpacks or combines piece by piece, all at the same time;
     else these come one after the other. `pci_ids` (vendor:device) and `nvlinks` serve `topologies.imports`.
@@ -114,6 +156,7 @@ class DeviceType(_Record, frozen=True, kw_only=True):
     forwards_traffic: bool = False
     pci_ids: tuple[str, ...] = ()
     nvlinks: NVLinks | None = None
+    measured: Measured | None = None
 
 
 class DeviceEntry(_Record, frozen=True, kw_only=True):

@@ -28,10 +28,12 @@ from planner.program.tasks import Fetch, Reduce, Send, Wait
 class Transport(Protocol):
     """What a worker asks of a transport.
 
-    `sent_bytes[w]` counts what was handed to the medium for worker w; `outside_arena` names what it allocated.
+    `sent_bytes[w]` counts what was handed to the medium for worker w; `outside_arena` names what it allocated. What it
+    waits for others it adds to `waits`, from when to when in seconds of perf_counter.
     """
 
     sent_bytes: NDArray[np.int64]
+    waits: list[tuple[float, float]]
 
     @property
     def outside_arena(self) -> Mapping[str, int]:

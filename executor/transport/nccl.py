@@ -35,6 +35,7 @@ class Nccl:
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, _crowded: bool) -> None:
         self.sent_bytes = np.zeros(comm.Get_size(), np.int64)
+        self.waits: list[tuple[float, float]] = []  # the host waits for nothing
         self.outside_arena: Mapping[str, int] = MappingProxyType({})
         self._memory = memory
         self._cuda = memory.xp.cuda

@@ -52,16 +52,20 @@ def announcements(
     """Return after which tasks others must be told that a worker is so far, and who waits for that.
 
     `wanted` are the ranks that wait until so many tasks are finished. Tasks that start transfers take no time, so that
-    one announcement serves all in a row; so does one for all `Wait`s in a row, unless it must come `at_once`.
+    one announcement serves all in a row, unless it must come `at_once`.
     """
     found, waiting = {}, frozenset[int]()
     kinds = [*map(_kind, tasks), ""]
     for position, (kind, following) in enumerate(pairwise(kinds)):
         waiting |= frozenset(wanted.get(position + 1, ()))
-        if waiting and (at_once or kind != following):
+        if waiting and (at_once or kind != following or kind != START):
             found[position] = waiting
             waiting = frozenset()
     return found
+
+
+START = "start"
+"""The kind of tasks that start transfers."""
 
 
 class _Writes:
@@ -119,4 +123,4 @@ def _leave_out_repeated(found: list[Finished]) -> None:
 
 
 def _kind(task: Task) -> str:
-    return type(task).__name__ if isinstance(task, Wait | Compute) else "start"
+    return type(task).__name__ if isinstance(task, Wait | Compute) else START

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -33,6 +34,7 @@ class PointToPoint:
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
         self.sent_bytes = np.zeros(comm.Get_size(), np.int64)
+        self.waits: list[tuple[float, float]] = []
         self._memory = memory
         self._comm = comm
         self._wait_for = wait_for(crowded)
@@ -113,8 +115,10 @@ class PointToPoint:
 
         def action() -> None:
             if requests:
+                start = time.perf_counter()
                 wait_for(requests)
                 self._moving -= len(requests)
+                self.waits.append((start, time.perf_counter()))
                 requests.clear()
             arrived()
 

@@ -6,6 +6,7 @@ they may be overwritten. Messages to and from ranks of other hosts go another wa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -48,6 +49,7 @@ class Far(Protocol):
     """What carries messages to and from ranks whose arenas this one cannot read; see `PointToPoint`."""
 
     sent_bytes: NDArray[np.int64]
+    waits: list[tuple[float, float]]
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
@@ -104,7 +106,7 @@ class Shared:
         self._peers = memory.arena.peers
         self._fence = fence or NoFence()
         self._far = far(memory, comm, crowded)
-        self.sent_bytes = self._far.sent_bytes
+        self.sent_bytes, self.waits = self._far.sent_bytes, self._far.waits
         tasks = memory.program.tasks
         mixed = any(not self._near(m.peer) for task in tasks if isinstance(task, Send) for m in task.messages)
         here = sorted({comm.Get_rank(), *self._peers})
@@ -177,7 +179,9 @@ class Shared:
                 if not progress.reached(rank, self._base + tasks):
                     fence.mark()
                     progress.raise_to(self._base + position)  # others may wait for what was to be announced later
+                    start = time.perf_counter()
                     progress.wait(rank, self._base + tasks)
+                    self.waits.append((start, time.perf_counter()))
                 fence.join(rank)
 
         return action

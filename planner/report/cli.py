@@ -10,14 +10,16 @@ from display import printable
 from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
 from planner.report.console import JOB_FAILED, command_errors, stdout
 from planner.report.schema import read_reports
+from planner.report.task_tables import task_tables
 
 
 @command_errors
 @click.command("compare", context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPORT.json...")
 @click.option("--pairs", is_flag=True, help="A row for every pair of workers, however many there are.")
+@click.option("--tasks", is_flag=True, help="The tasks where prediction and measurement differ most.")
 @click.pass_context
-def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
+def main(context: click.Context, files: tuple[Path, ...], pairs: bool, tasks: bool) -> None:
     """Lay reports of `simulate --json` and `execute --json` side by side.
 
     Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
@@ -32,6 +34,8 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool) -> None:
         console.print(printable(comparison.heading), style="bold")
         console.print(bytes_table(comparison, every_pair=pairs))
         console.print(memory_table(comparison))
+        if tasks:
+            console.print(*task_tables(comparison), sep="\n")
     console.print(seconds_table(comparisons))
     for line in (note for comparison in comparisons for note in notes(comparison)):
         console.print(printable(line))

@@ -112,6 +112,23 @@ class DataParallelism(_Record, frozen=True, kw_only=True):
     out_of_memory: tuple[str, ...] = ()  # the devices whose memory is too small
 
 
+TaskKind = Literal["compute", "pack", "post", "wait", "unpack"]
+
+
+class TaskSeconds(_Record, frozen=True, kw_only=True):
+    """What one task took one worker in a step; the end of a transfer is two, waiting and unpacking (or combining).
+
+    `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the kernels'.
+    """
+
+    worker: int
+    task: int
+    kind: TaskKind
+    what: str
+    seconds: float
+    category: str = ""
+
+
 class CheckResult(_Record, frozen=True, kw_only=True):
     """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
 
@@ -174,6 +191,7 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
     spending: tuple[Spending, ...] = ()  # simulator, one per worker
     bottlenecks: tuple[Bottleneck, ...] = ()  # simulator, in order
     data_parallel: DataParallelism | None = None  # simulator; None where it was not asked for
+    tasks: tuple[TaskSeconds, ...] = ()  # of the last step; empty where they were not asked for
     planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: what the program predicted
     devices: tuple[DeviceMemory, ...] = ()
     outside_arena: tuple[OutsideArena, ...] = ()

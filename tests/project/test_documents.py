@@ -18,6 +18,7 @@ from planner.report.schema import (
     OutsideArena,
     Report,
     Spending,
+    TaskSeconds,
 )
 from simulator.sweep import Cell
 
@@ -91,6 +92,7 @@ PARTS = {
     "spending": Spending,
     "bottlenecks": Bottleneck,
     "data_parallel": DataParallelism,
+    "tasks": TaskSeconds,
     "outside_arena": OutsideArena,
     "evaluations": Evaluation,
     "check": CheckResult,

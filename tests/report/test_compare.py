@@ -18,8 +18,10 @@ from planner.report.schema import (
     OutsideArena,
     ReportError,
     Spending,
+    TaskSeconds,
 )
 from planner.report.tables import byte_matrix, devices, links, seconds, summary, tables
+from planner.report.task_tables import task_tables
 
 
 def render(*tables):
@@ -225,3 +227,40 @@ def test_an_arena_other_than_predicted_is_wrong(report, run):
     assert len(comparison.misallocated) == 1
     assert "UNEQUAL" in render(memory_table(comparison))
     assert any("not as large as predicted" in note for note in notes(comparison))
+
+
+def tasks(*rows):
+    """Tasks of worker 0: (position, kind, seconds), and of kernels the category."""
+    return tuple(
+        TaskSeconds(worker=0, task=task, kind=kind, what=f"thing {task}", seconds=taken, category="".join(category))
+        for task, kind, taken, *category in rows
+    )
+
+
+def test_tasks_side_by_side(report, run):
+    workers = report.workers
+    predicted = tasks((0, "compute", 0.1 * workers, "matmul"), (1, "wait", 0.2 * workers), (2, "pack", 0.3 * workers))
+    measured = tasks((0, "compute", 0.3 * workers, "matmul"), (1, "wait", 0.1 * workers), (3, "pack", 0.7 * workers))
+    comparison = compare([replace(report, tasks=predicted), replace(run, tasks=measured)])[0]
+    kinds, categories, far = map(render, task_tables(comparison))
+    assert re.search(r"compute .* 100 ms .* 300 ms .* \+200 ms .* 3 ", kinds)
+    assert re.search(r"wait .* 200 ms .* 100 ms .* -100 ms .* 0.5 ", kinds)
+    assert re.search(r"pack .* 300 ms .* 700 ms .* \+400 ms ", kinds)
+    assert re.findall(r"│ (\w+) ", categories) == ["matmul"]
+    assert re.findall(r"│ (\d) ", far) == ["3", "2", "0", "1"]
+    assert re.search(r"3 .* pack .* thing 3 .* 0 ns .* 700 ms", far)
+
+
+def test_tasks_of_the_machine_that_was_measured_are_shown(report, run):
+    elsewhere = replace(report, tasks=tasks((0, "compute", 7.0, "matmul")))
+    here = replace(report, machine=run.machine, tasks=tasks((0, "compute", 2.0, "matmul")))
+    measured = replace(run, tasks=tasks((0, "compute", 2.0, "matmul")))
+    for predictions in ([elsewhere, here], [here, elsewhere]):
+        shown = "".join(map(render, task_tables(compare([*predictions, measured])[0])))
+        assert "7 s" not in shown
+        assert f"simulated on {run.machine}" in shown
+
+
+def test_tasks_must_be_there(report, run):
+    with pytest.raises(ReportError, match="expected a report of the executor with tasks, found none: execute --tasks"):
+        list(task_tables(compare([replace(report, tasks=tasks((0, "compute", 1.0))), run])[0]))

@@ -1,0 +1,179 @@
+"""What is measured of a machine without any plan: memory, messages, a call from Python, and how ranks share cores."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+from scipy.optimize import nnls
+
+from executor.calibration.timing import Clock, clock_of
+from executor.cluster import Cluster
+from executor.kernels import KERNELS, KernelCall, run
+from executor.waiting import wait_for
+
+COPIED_BYTES = 64 << 20
+COPIES, CALLS, PINGS, ROWS = 5, 2000, 100, 1024
+MESSAGES = (1, 1 << 12, 1 << 16, 1 << 20, 1 << 24)
+TENTH = 10
+WAITS_S, TRIES = (0.0003, 0.001, 0.003, 0.01), 5
+WORK_S = 0.05
+LIMIT_S = 1.0  # for the messages of one size
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a host's ranks have: bytes per second in memory (read and written), seconds of a message by its bytes.
+
+    `products_flop_per_s` is what large matrix products attain, by dtype.
+    """
+
+    products_flop_per_s: dict[str, float]
+    memory_alone_bytes_per_s: float
+    memory_bytes_per_s: float
+    memory_bytes: int
+    call_s: float
+    messages_s: dict[int, float]
+    cores: float
+    wake_s: float
+    waiting_share: float
+
+
+def hardware_of(cluster: Cluster, threads: int) -> Hardware:
+    """Measure it (collective); figures are medians over repetitions and ranks."""
+    waits = cluster.share(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
+    wake_s, waiting_share = fitted_line([one for of_rank in waits for one in of_rank])
+    alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
+    cluster.meet()
+    return Hardware(
+        products_flop_per_s={name: _shared(cluster, _product(name, threads), max) for name in ("float32", "float64")},
+        memory_alone_bytes_per_s=alone,
+        memory_bytes_per_s=_shared(cluster, _streamed(cluster), statistics.median),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        call_s=_shared(cluster, _call_s(), statistics.median),
+        messages_s={n: _shared(cluster, _message_s(cluster, n), statistics.median) for n in MESSAGES},
+        cores=_cores(cluster, threads),
+        wake_s=wake_s,
+        waiting_share=waiting_share,
+    )
+
+
+def _shared(cluster: Cluster, value: float, by: Callable[[list[float]], float]) -> float:
+    return by(cluster.share(value))
+
+
+def _streamed(cluster: Cluster) -> float:
+    """Return the bytes per second of a copy larger than caches, read and written."""
+    source = np.ones(COPIED_BYTES // 8)
+    target = np.zeros_like(source)
+    clock = clock_of(1)
+    found = []
+    for _ in range(COPIES):
+        start = clock()
+        np.copyto(target, source)
+        found.append(2 * COPIED_BYTES / max(clock() - start, 1e-9))
+    return statistics.median(found)
+
+
+def _product(dtype: str, threads: int) -> float:
+    """Return the operations per second of a large matrix product."""
+    operand = np.ones((ROWS, ROWS), dtype)
+    result = np.empty_like(operand)
+    clock = clock_of(threads)
+    found = []
+    for _ in range(COPIES):
+        start = clock()
+        np.matmul(operand, operand, out=result)
+        found.append(2 * ROWS**3 / max(clock() - start, 1e-9))
+    return statistics.median(found)
+
+
+def _call_s() -> float:
+    """Return what calling a kernel takes beyond its work: one element passes through relu."""
+    one = np.ones((1,), np.float32)
+    call = KernelCall(np, (one,), (np.empty_like(one),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
+    clock, start = clock_of(1), clock_of(1)()
+    for _ in range(CALLS):
+        run(KERNELS["relu"], call)
+    return (clock() - start) / CALLS
+
+
+def _message_s(cluster: Cluster, nbytes: int) -> float:
+    """Return the seconds of one message to a neighbour and back, halved, all pairs at once."""
+    peer = cluster.rank ^ 1
+    if peer >= cluster.size:
+        peer = MPI.PROC_NULL
+    data = np.zeros(nbytes, np.uint8)
+    found: list[float] = []
+    begun = time.perf_counter()
+    cluster.meet()
+    for _ in range(PINGS):
+        start = time.perf_counter()
+        for receives in (cluster.rank % 2 == 1, cluster.rank % 2 == 0):
+            message = [data, MPI.BYTE]
+            request = cluster.comm.Irecv(message, peer) if receives else cluster.comm.Isend(message, peer)
+            wait_for(cluster.crowded)([request])
+        found.append((time.perf_counter() - start) / 2)
+        late = np.array(time.perf_counter() - begun > LIMIT_S)
+        cluster.comm.Allreduce(MPI.IN_PLACE, [late, MPI.C_BOOL], MPI.LOR)
+        if late:
+            break
+    return sorted(found)[len(found) // TENTH]  # of a time between two ranks the usual, without what others add
+
+
+def _waits(cluster: Cluster) -> list[tuple[float, float]]:
+    """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
+    peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
+    found = []
+    for work_s in WAITS_S * TRIES:
+        cluster.meet()
+        if peer >= cluster.size:
+            continue
+        if cluster.rank % 2:
+            start, used = time.perf_counter(), clock()
+            wait_for(cluster.crowded)([cluster.comm.Irecv([data, MPI.BYTE], peer)])
+            found.append((time.perf_counter() - start, clock() - used))
+        else:
+            _work(clock, work_s)
+            wait_for(cluster.crowded)([cluster.comm.Isend([data, MPI.BYTE], peer)])
+    return found
+
+
+def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return a constant and a slope, neither negative, by least squares of relative errors; zeros without points."""
+    if not points:
+        return 0.0, 0.0
+    x, y = np.array(points).T
+    y = np.maximum(y, 1e-9)
+    found, _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
+    return float(found[0]), float(found[1])
+
+
+def _work(clock: Clock, seconds: float) -> float:
+    """Use a core for so many seconds; return how many it were."""
+    values, start = np.ones(4096), clock()
+    while clock() - start < seconds:
+        np.sqrt(values, out=values)
+    return clock() - start
+
+
+def _cores(cluster: Cluster, threads: int) -> float:
+    """Return how many cores' work all ranks get done together, the most of some tries and at most all cores."""
+    if cluster.ranks_on_host * threads <= cluster.cores:
+        return float(cluster.cores)
+    return min(float(cluster.cores), max(1.0, *(_worked(cluster) for _ in range(TRIES))))
+
+
+def _worked(cluster: Cluster) -> float:
+    """Return how many cores' work all ranks did at once."""
+    cluster.meet()
+    start = time.perf_counter()
+    worked_s = _work(clock_of(1), WORK_S)
+    cluster.meet()
+    wall_s = max(cluster.share(time.perf_counter() - start))
+    return sum(cluster.share(worked_s)) / wall_s

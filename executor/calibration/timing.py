@@ -1,0 +1,161 @@
+"""What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
+
+Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A
+rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from executor.cluster import Cluster
+from executor.data import DATA_SETS
+from executor.exchange import Action
+from executor.training import Part, Trainer
+from executor.waiting import wait_for
+from planner.program.spelling import posted, received, sent, spelled_compute
+from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
+from topologies import Moved
+
+STABLE = 0.03
+"""Repeated measurements as close as this, of their median, are enough."""
+
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 100
+HALF = 0.5
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a compute task does: its category, floating-point operations and bytes touched."""
+
+    category: str
+    operations: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds by the spelling of tasks, what parts of transfers move, kernels do, and how far apart rounds were."""
+
+    seconds: Mapping[str, float]
+    moved: Mapping[str, tuple[str, Moved]]
+    work: Mapping[str, Work]
+    rounds: int
+    spread: float
+
+
+def clock_of(threads: int) -> Clock:
+    """Return the clock of a rank of so many threads."""
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
+def timed(part: Part, cluster: Cluster, transport: str, threads: int, limit_s: float) -> Timed:
+    """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
+    trainer = Trainer(part, cluster, np, transport)
+    trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
+    program = part.training.own
+    names, moved = _named(program)
+    rounds: list[list[float]] = []
+    started = time.perf_counter()
+    _round(trainer, cluster, clock_of(threads))  # memory and caches are first touched
+    while _goes_on(cluster, [sum(found) for found in rounds], time.perf_counter() - started, limit_s):
+        rounds.append(_round(trainer, cluster, clock_of(threads)))
+    medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    by_name: defaultdict[str, list[float]] = defaultdict(list)
+    for name, seconds in zip(names, medians, strict=True):
+        if name:
+            by_name[name].append(seconds)
+    means = {name: statistics.fmean(found) for name, found in by_name.items()}
+    return Timed(means, moved, _work(program, names), len(rounds), spread_of([sum(found) for found in rounds]))
+
+
+def spread_of(values: list[float]) -> float:
+    """Return how uncertain the median is: half the distance of the quartiles over the root of how many there are."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    middle = statistics.median(values)
+    return HALF * (high - low) / middle / (len(values) - 1) ** HALF if middle else 0.0
+
+
+def _goes_on(cluster: Cluster, totals: list[float], elapsed_s: float, limit_s: float) -> bool:
+    """Decide on all ranks alike whether another round is worth its time."""
+    enough = len(totals) >= FEWEST_ROUNDS and spread_of(totals) <= STABLE
+    late = bool(totals) and elapsed_s * (1 + 1 / (1 + len(totals))) > limit_s
+    wants = cluster.share((enough or len(totals) >= MOST_ROUNDS, late))
+    return not (all(one for one, _ in wants) or any(late for _, late in wants))
+
+
+def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, Moved]]]:
+    """Spell every task; one that does nothing has no name."""
+    moved: dict[str, tuple[str, Moved]] = {}
+
+    def transfer(kind: str, found: Moved) -> str:
+        if not (found.messages or found.pieces):
+            return ""
+        name = found.spelled(kind)
+        moved[name] = kind, found
+        return name
+
+    def names() -> Iterator[str]:
+        started: dict[int, Fetch | Reduce] = {}
+        for task in program.tasks:
+            match task:
+                case Compute():
+                    yield spelled_compute(program, task) if any(kernel.calls for kernel in task.kernels) else ""
+                case Send():
+                    yield transfer("send", sent(program, task))
+                case Fetch() | Reduce():
+                    started[task.transfer] = task
+                    yield transfer("post", posted(task))
+                case Wait():
+                    ended = started.pop(task.transfer)
+                    kind = "reduce" if isinstance(ended, Reduce) else "fetch"
+                    yield transfer(kind, received(program, ended))
+
+    return list(names()), moved
+
+
+def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
+    return {
+        name: Work(task.category, task.operations, task.touched_bytes)
+        for name, task in zip(names, program.tasks, strict=True)
+        if isinstance(task, Compute) and name
+    }
+
+
+def _round(trainer: Trainer, cluster: Cluster, clock: Clock) -> list[float]:
+    """Run one step; return the seconds of every task."""
+    pause = wait_for(cluster.crowded)
+    moments: list[float] = []
+    waits: list[int] = []
+
+    def note() -> None:
+        moments.append(clock())
+
+    def meet() -> None:
+        note()
+        pause([cluster.diagnostics.Ibarrier()])  # as messages are waited for: a core that slept starts slowly
+
+    looks: list[tuple[int, Action]] = []
+    tasks = trainer.worker.program.tasks
+    for position, task in enumerate(tasks):
+        begins = isinstance(task, Send | Wait)  # receiving starts right behind sending
+        follows = isinstance(task, Compute) and position > 0 and not isinstance(tasks[position - 1], Compute)
+        if cluster.size > 1 and (begins or follows):
+            waits.append(len(looks))
+            looks.append((position, meet))
+        looks.append((position, note))
+    cluster.meet()
+    trainer.worker.run_looking(looks)
+    note()
+    met = set(waits)
+    return [stop - start for at, (start, stop) in enumerate(pairwise(moments)) if at not in met]

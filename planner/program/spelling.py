@@ -1,0 +1,101 @@
+"""Tasks spelled out: what their time on a processor depends on, and nothing else, as text that a file can hold.
+
+A kernel call is its operator, those attributes that are no real numbers, and the dtype and shape of each operand and
+result, with the shape of the array that it is a part of where it is not all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+from planner.graph.ir import ITEM_BYTES, Value
+from planner.program.tasks import Call, Compute, Fetch, Kernel, Message, Piece, Reduce, Send, Slices, WorkerProgram
+from topologies import Moved
+from topologies.measured import BETWEEN_TASKS, REPEATED
+
+Shape = tuple[int, ...]
+
+
+def spelled_compute(worker: WorkerProgram, task: Compute) -> str:
+    """Spell the calls of a compute task in order; one that follows itself is counted."""
+    calls = (_call(worker, kernel, call) for kernel in task.kernels for call in kernel.calls)
+    counted = ((text, sum(1 for _ in same)) for text, same in groupby(calls))
+    return BETWEEN_TASKS.join(text if count == 1 else f"{count}{REPEATED}{text}" for text, count in counted)
+
+
+def sent(worker: WorkerProgram, task: Send) -> Moved:
+    """Count what a worker packs and sends."""
+    shape = worker.buffers[task.buffer].shape
+    return _moved(task.messages, [_runs(piece.source_slices, shape) for piece in _pieces(task.messages)])
+
+
+def posted(task: Fetch | Reduce) -> Moved:
+    """Count what a worker starts to receive."""
+    return Moved(messages=sum(message.nbytes > 0 for message in task.messages))
+
+
+def received(worker: WorkerProgram, task: Fetch | Reduce) -> Moved:
+    """Count what a worker unpacks or combines, its own pieces included; what is combined is filled first."""
+    buffer = worker.buffers[task.buffer]
+    runs = [_runs(piece.target_slices, buffer.shape) for piece in _pieces(task.messages)]
+    elements = 0
+    for copy in task.local:
+        source = worker.buffers[copy.buffer].shape
+        for piece in copy.pieces:
+            runs.append(max(_runs(piece.target_slices, buffer.shape), _runs(piece.source_slices, source)))
+            elements += piece.elements
+    moved = _moved(task.messages, runs)
+    own = elements * ITEM_BYTES[buffer.dtype] + (buffer.nbytes if isinstance(task, Reduce) else 0)
+    return Moved(moved.messages, moved.pieces, moved.runs, moved.nbytes + own)
+
+
+def _moved(messages: Iterable[Message], runs: list[int]) -> Moved:
+    sizes = [message.nbytes for message in messages if message.nbytes]
+    return Moved(len(sizes), len(runs), sum(runs), sum(sizes))
+
+
+def _pieces(messages: Iterable[Message]) -> Iterator[Piece]:
+    return (piece for message in messages for piece in message.pieces)
+
+
+def _runs(slices: Slices, shape: Shape) -> int:
+    """Return in how many runs of memory a box of an array lies."""
+    part = _extents(slices, shape)
+    together = 1
+    for size, extent in zip(reversed(part), reversed(shape), strict=True):
+        together *= size
+        if size != extent:
+            break
+    return math.prod(part) // together if together else 0
+
+
+def _call(worker: WorkerProgram, kernel: Kernel, call: Call) -> str:
+    operands, results = (
+        " ".join(_operand(worker, buffer, slices) for buffer, slices in side) for side in (call.inputs, call.outputs)
+    )
+    combined = " combined" if call.combine is not None else ""
+    return f"{kernel.op}{_attributes(kernel.attributes)} {operands} -> {results}{combined}"
+
+
+def _attributes(attributes: Mapping[str, Value]) -> str:
+    told = {name: value for name, value in attributes.items() if name != "extents" and not isinstance(value, float)}
+    text = ",".join(f"{name}={told[name]}" for name in sorted(told))
+    return f"({''.join(text.split())})" if text else ""
+
+
+def _operand(worker: WorkerProgram, number: int, slices: Slices) -> str:
+    buffer = worker.buffers[number]
+    part = _extents(slices, buffer.shape)
+    whole = "" if part == buffer.shape else f"of{_bracketed(buffer.shape)}"
+    return f"{buffer.dtype}{_bracketed(part)}{whole}"
+
+
+def _bracketed(shape: Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _extents(slices: Slices, shape: Shape) -> Shape:
+    part = tuple(len(range(*one.indices(extent))) for one, extent in zip(slices, shape, strict=False))
+    return part + shape[len(part) :]

@@ -1,0 +1,77 @@
+"""Predicted and measured seconds of tasks side by side: by kind, by category of kernels, and where they differ most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+
+from rich.table import Table
+
+from display import seconds, table
+from planner.report.compare import PlanComparison, column_title
+from planner.report.schema import Report, ReportError, TaskSeconds
+
+LISTED = 20
+Pair = tuple[float, float]
+
+
+def task_tables(comparison: PlanComparison) -> Iterator[Table]:
+    """Show a prediction's tasks beside a measurement's, each the mean over workers.
+
+    Raises `ReportError` unless one report of the simulator and one of the executor have them.
+    """
+    predicted, measured = (_only(comparison, source) for source in ("simulator", "executor"))
+    titles = column_title(predicted), column_title(measured)
+    workers = predicted.workers
+    for what, group in (("kind", _kind), ("category of kernels", _category)):
+        found = _paired(predicted, measured, group)
+        rows = [[str(key), *_row(pair, workers)] for key, pair in found.items() if key]
+        yield table(f"{comparison.plan}: seconds of a worker by {what}", [what, *titles, "difference", "ratio"], rows)
+    tasks = _paired(predicted, measured, _task)
+    names = {_task(one): one for one in (*predicted.tasks, *measured.tasks)}
+    far = sorted(tasks, key=lambda key: -abs(tasks[key][1] - tasks[key][0]))[:LISTED]
+    rows = [[str(names[key].task), names[key].kind, names[key].what, *_row(tasks[key], workers)] for key in far]
+    yield table(
+        f"{comparison.plan}: the tasks that differ most",
+        ["task", "kind", "what", *titles, "difference", "ratio"],
+        rows,
+    )
+
+
+def _only(comparison: PlanComparison, source: str) -> Report:
+    """Return the last report of a source; a prediction for the machine of the measurement, where there is one."""
+    found = [report for report in comparison.reports if report.source == source and report.tasks]
+    measured_on = {report.machine for report in comparison.reports if report.source == "executor"}
+    if not found:
+        command = "simulate" if source == "simulator" else "execute"
+        raise ReportError(
+            f"{comparison.plan}: expected a report of the {source} with tasks, found none: {command} --tasks --json"
+        )
+    return next((report for report in found if report.machine in measured_on), found[-1])
+
+
+def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], Hashable]) -> Mapping[Hashable, Pair]:
+    found: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for column, report in enumerate((predicted, measured)):
+        for one in report.tasks:
+            found[group(one)][column] += one.seconds
+    return {key: (pair[0], pair[1]) for key, pair in found.items()}
+
+
+def _kind(one: TaskSeconds) -> Hashable:
+    return one.kind
+
+
+def _category(one: TaskSeconds) -> Hashable:
+    return one.category
+
+
+def _task(one: TaskSeconds) -> Hashable:
+    return one.task, one.kind
+
+
+def _row(pair: Pair, workers: int) -> tuple[str, str, str, str]:
+    predicted, measured = (value / workers for value in pair)
+    sign = "-" if measured < predicted else "+"
+    ratio = f"{measured / predicted:.3g}" if predicted else "-"
+    return seconds(predicted), seconds(measured), sign + seconds(abs(measured - predicted)), ratio

@@ -1,0 +1,96 @@
+"""Seconds of tasks: as measured where they were, else from calls that are like them."""
+
+import pytest
+
+from topologies import Estimates, Moved
+from topologies.measured import read_task
+from topologies.schema import Measured, TransferCost
+
+COST = TransferCost(task_s=1.0, message_s=10.0, piece_s=100.0, run_s=1000.0, byte_s=10000.0)
+
+
+def estimates(tasks, call_s=0.0):
+    measured = Measured(
+        date="2000-01-01",
+        ranks=2,
+        threads=1,
+        transport="p2p",
+        rounds=3,
+        spread=0.0,
+        call_s=call_s,
+        memory_alone_bytes_per_s=1e9,
+        send=COST,
+        post=TransferCost(),
+        fetch=TransferCost(),
+        reduce=TransferCost(),
+        tasks=tasks,
+    )
+    return Estimates(measured)
+
+
+def mm(m, n, k):
+    return f"mm float32[{m},{k}] float32[{k},{n}] -> float32[{m},{n}]"
+
+
+def test_a_call_as_read():
+    ((count, call),) = read_task("3 x mm(transpose_a=True) float32[4,2]of[8,2] float32[4,8] -> float32[2,8] combined")
+    assert (count, call.op, call.attributes) == (3, "mm", "(transpose_a=True)")
+    assert call.work == pytest.approx(2 * 8 * 4)
+    ((_, call),) = read_task("relu bfloat16[5,3] -> bfloat16[5,3]")
+    assert call.work == 2 * 2 * 15
+    assert read_task("loss float32[] -> float32[]")[0][1].work == 8
+
+
+def test_what_was_measured_is_taken_as_it_is():
+    found = estimates({mm(8, 8, 8): 0.25, mm(16, 16, 16): 123.0})
+    assert found.compute_s(mm(8, 8, 8)) == 0.25
+
+
+@pytest.mark.parametrize("factor", [2, 3, 10])
+def test_a_larger_call_of_one_known_rate_takes_as_much_longer_as_it_has_work(factor):
+    found = estimates({mm(64, 64, 64): 1.0})
+    assert found.compute_s(mm(64, 64, 64 * factor)) == pytest.approx(factor)
+
+
+def test_an_estimate_lies_between_its_neighbours():
+    found = estimates({mm(64, 64, 64): 1.0, mm(256, 256, 256): 32.0})
+    middle = found.compute_s(mm(128, 128, 128))
+    assert 32.0 * 2**-3 < middle < 1.0 * 2**3
+
+
+def test_the_nearer_call_decides():
+    near, far = "relu float32[100,64] -> float32[100,64]", "relu float32[10000,64] -> float32[10000,64]"
+    found = estimates({near: 1.0, far: 1000.0})
+    like_near = found.compute_s("relu float32[101,64] -> float32[101,64]")
+    like_far = found.compute_s("relu float32[10001,64] -> float32[10001,64]")
+    assert like_near == pytest.approx(1.01, rel=0.01)
+    assert like_far == pytest.approx(1000.1, rel=0.01)
+
+
+def test_a_call_costs_its_call_beside_its_work():
+    found = estimates({"relu float32[100] -> float32[100]": 3.0}, call_s=1.0)
+    assert found.compute_s("relu float32[200] -> float32[200]") == pytest.approx(1.0 + 2 * 2.0)
+
+
+def test_a_chain_is_the_sum_of_its_calls():
+    one, other = "relu float32[100] -> float32[100]", "tanh float32[100] -> float32[100]"
+    found = estimates({one: 1.0, other: 5.0})
+    assert found.compute_s(f"{one}; 2 x {other}") == pytest.approx(11.0)
+
+
+def test_a_measured_chain_tells_of_its_calls():
+    found = estimates({"relu float32[100] -> float32[100]; tanh float32[300] -> float32[300]": 4.0})
+    assert found.compute_s("relu float32[100] -> float32[100]") == pytest.approx(1.0)
+
+
+def test_an_operator_that_was_not_measured_is_not_known():
+    found = estimates({"relu float32[100] -> float32[100]": 3.0, "send 1 messages 1 pieces 1 runs 4 bytes": 1.0})
+    assert found.compute_s("tanh float32[100] -> float32[100]") is None
+    assert found.compute_s("relu float32[100] -> float32[100]; tanh float32[9] -> float32[9]") is None
+
+
+def test_transfers_are_known_or_a_sum():
+    moved = Moved(messages=1, pieces=2, runs=3, nbytes=4)
+    assert estimates({}).transfer_s("send", moved) == 1 + 10 + 200 + 3000 + 40000
+    assert estimates({moved.spelled("send"): 0.5}).transfer_s("send", moved) == 0.5
+    assert estimates({moved.spelled("send"): 0.5}).transfer_s("post", moved) == 0

@@ -1,0 +1,145 @@
+"""What a rank's tasks take: as measured where they were, else estimated from measured ones that are like them.
+
+A call is like another of the same operator on operands whose extents are close, all in powers of two. Of the nearest,
+seconds per unit of work are averaged, weighted by closeness; the work of a product of two operands goes with the root
+of the product of all three sizes (for [m, k] by [k, n] that is m n k), any other call's with the bytes it touches.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from topologies.schema import Measured, TransferCost
+
+NEAREST = 4
+DIMENSIONS = 4  # that are compared by themselves, the last ones; those before them are one
+OTHER_ATTRIBUTES = 1.0  # as far as an extent twice as large
+SAME = 1e-3
+FIXED = 0.1  # a call's work is never taken for less than this share of its time
+PRODUCTS = ("mm", "bmm", "einsum", "convolution")
+BETWEEN_TASKS, REPEATED = "; ", " x "
+_OPERAND = re.compile(r"([a-z]+)(\d+)\[([\d,]*)\](?:of\[[\d,]*\])?")
+_CALL = re.compile(r"(?:(\d+) x )?(\w+)(\S*)")
+
+Extents = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a rank's part of a transfer moves: messages, pieces of them, runs of memory and bytes."""
+
+    messages: int = 0
+    pieces: int = 0
+    runs: int = 0
+    nbytes: int = 0
+
+    def spelled(self, kind: str) -> str:
+        """Name a part of a transfer: "send", "post", "fetch" or "reduce"."""
+        return f"{kind} {self.messages} messages {self.pieces} pieces {self.runs} runs {self.nbytes} bytes"
+
+    @property
+    def amounts(self) -> tuple[int, int, int, int, int]:
+        """What the figures of a `TransferCost` are multiplied with, in their order."""
+        return (1, self.messages, self.pieces, self.runs, self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel call as its spelling tells it: `extents` are powers of two of every operand's last dimensions."""
+
+    op: str
+    attributes: str
+    extents: Extents
+    work: float
+
+    def distance(self, other: Call) -> float:
+        """Say how unlike another call of the same operator and as many operands is."""
+        apart = math.dist(self.extents, other.extents)
+        return apart + (OTHER_ATTRIBUTES if self.attributes != other.attributes else 0.0)
+
+
+@lru_cache(1 << 14)
+def read_task(text: str) -> tuple[tuple[int, Call], ...]:
+    """Return the calls of a spelled compute task, each with how often it follows itself."""
+    return tuple(_read_call(part) for part in text.split(BETWEEN_TASKS))
+
+
+def _read_call(text: str) -> tuple[int, Call]:
+    head = _CALL.match(text)
+    if head is None:
+        raise ValueError(f"expected a kernel call, found {text!r}")
+    shapes = [(int(bits), _shape(shape)) for _, bits, shape in _OPERAND.findall(text, head.end())]
+    extents = tuple(math.log2(1 + extent) for _, shape in shapes for extent in _last(shape))
+    nbytes = sum(bits // 8 * math.prod(shape) for bits, shape in shapes)
+    is_product = len(shapes) == 3 and head[2].startswith(PRODUCTS)
+    work = math.sqrt(math.prod(math.prod(shape) for _, shape in shapes)) if is_product else float(nbytes)
+    return int(head[1] or 1), Call(head[2], head[3], extents, work)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in text.split(",") if extent)
+
+
+def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return as many extents as are compared, those before them multiplied."""
+    filled = (1,) * (DIMENSIONS - len(shape)) + shape
+    first = len(filled) - DIMENSIONS + 1
+    return (math.prod(filled[:first]), *filled[first:])
+
+
+class Estimates:
+    """Seconds of tasks of one type of rank."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self._known: dict[str, float | None] = dict(measured.tasks)
+
+    def compute_s(self, task: str) -> float | None:
+        """Return the seconds of a spelled compute task; None where no call of its operators was measured."""
+        if task not in self._known:
+            calls = [(count, self._call_s(call)) for count, call in read_task(task)]
+            total = sum(count * (seconds or 0.0) for count, seconds in calls)
+            self._known[task] = None if any(seconds is None for _, seconds in calls) else total
+        return self._known[task]
+
+    def transfer_s(self, kind: str, moved: Moved) -> float:
+        """Return the seconds of a rank's part of a transfer."""
+        found = self._known.get(moved.spelled(kind))
+        if found is not None:
+            return found
+        cost: TransferCost = getattr(self.measured, kind)
+        figures = (cost.task_s, cost.message_s, cost.piece_s, cost.run_s, cost.byte_s)
+        return sum(figure * amount for figure, amount in zip(figures, moved.amounts, strict=True))
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, int], list[tuple[Call, float]]]:
+        """Measured calls by operator and number of extents, with their seconds per unit of work, fixed costs apart."""
+        found: defaultdict[tuple[str, int], list[tuple[Call, float]]] = defaultdict(list)
+        for text, seconds in self.measured.tasks.items():
+            if " -> " in text:
+                for call, share_s in _shares(text, seconds):
+                    beyond_s = max(share_s - self.measured.call_s, FIXED * share_s)
+                    found[call.op, len(call.extents)].append((call, beyond_s / max(call.work, 1.0)))
+        return dict(found)
+
+    def _call_s(self, call: Call) -> float | None:
+        like = self._calls.get((call.op, len(call.extents)))
+        if like is None:
+            return None
+        nearest = sorted((call.distance(other), rate) for other, rate in like)[:NEAREST]
+        weights = [1.0 / (SAME + apart * apart) for apart, _ in nearest]
+        mean = sum(weight * math.log(max(rate, 1e-30)) for weight, (_, rate) in zip(weights, nearest, strict=True))
+        return self.measured.call_s + call.work * math.exp(mean / sum(weights))
+
+
+def _shares(text: str, seconds: float) -> Iterator[tuple[Call, float]]:
+    """Divide a task's seconds among its calls by their work."""
+    calls = read_task(text)
+    total = sum(count * call.work for count, call in calls)
+    for _, call in calls:
+        yield call, seconds * (call.work / total if total else 1.0 / len(calls))
