@@ -46,7 +46,9 @@ def panel(left: float, rows: Sequence[dict[str, Any]], heading: str, unit: float
         parts += [svg.text(left - 6, y(level) + 4, str(level), 'text-anchor="end"')]
     for number, row in enumerate(rows):
         dashes = (
-            f'stroke-dasharray="6 {6 * (len(rows) - 1)}" stroke-dashoffset="{-6 * number}"' if len(rows) > 1 else ""
+            f'stroke-dasharray="6 {6 * (len(rows) - 1)}" stroke-dashoffset="{6 * (len(rows) - number)}"'
+            if len(rows) > 1
+            else ""
         )
         line = [(x(step), y(loss / unit)) for step, loss in thinned(row["losses"])]
         parts.append(curve(line, f'stroke="{COLOURS[row["workers"]]}" stroke-width="1.5" {dashes}'))

@@ -116,7 +116,9 @@ def _killed_at(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
         if job.stdout is None:
             raise RuntimeError("expected the job's output, found none")
-        while not (found := ranks_of(training.path)) or len(found) < training.plan.workers:
+        while len(found := ranks_of(training.path)) < training.plan.workers:
+            if job.poll() is not None:
+                raise RuntimeError(f"expected a job that is killed, found one that ended with {job.returncode}")
             time.sleep(0.01)
         while step and not job.stdout.readline().startswith(f"step {step} "):
             pass

@@ -8,7 +8,7 @@ writes data.json and the tables in README.md.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,17 +20,15 @@ HERE = Path(__file__).parent
 KILLS, EACH_UNDER_ANOTHER = 50, 5
 
 
-def measured_data() -> Iterator[dict[str, Any]]:
-    """Kill and go on, again and again; yield what is known so far after each time.
-
-    Who is killed, and after which step, follows from the seed; the moment, to the microsecond, does not.
-    """
-    rng, rows = random.Random("resumed"), []
+def measured_data(numbers: Iterable[int] = range(KILLS)) -> Iterator[dict[str, Any]]:
+    """Kill and go on, again and again, each time with a seed of its own; yield what is known so far."""
+    rows = []
     with TemporaryDirectory() as name:
         folder = Path(name)
         training, other = (kills.prepared(folder, ways) for ways in (kills.WAYS, kills.OTHER_WAYS))
-        for number in range(KILLS):
+        for number in numbers:
             run, kept = folder / f"run-{number}", folder / f"kept-{number}"
+            rng = random.Random(f"resumed {number}")
             row = kills.killed(training, run, rng, None if number % EACH_UNDER_ANOTHER else kept)
             if kept.exists():
                 row["another_plan"] = kills.under_another_plan(training, other, kept, folder / f"other-{number}")
