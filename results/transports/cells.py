@@ -35,8 +35,9 @@ RUNS = (
     ("shared", "together", 1),
     ("shared", "together", 2),
     ("shared", "apart", 1),
+    ("shared", "together", 1),
 )
-"""Transport; whether every second rank is taken for one of another host; prefetch."""
+"""Transport; whether every second rank is taken for one of another host; prefetch. One comes twice."""
 
 
 @dataclass(frozen=True, slots=True)

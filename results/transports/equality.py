@@ -61,21 +61,21 @@ def digest(trainer: Trainer, plan: Plan) -> str:
     return found.hexdigest()
 
 
-def trained(plan: Plan, ranks: Cluster, transport: str, mine: Part, prefetch: int) -> dict[str, Any]:
-    """Train a plan; on rank 0, return what came of it."""
+def trained(plan: Plan, ranks: Cluster, transport: str, mine: Part, number: int) -> dict[str, Any]:
+    """Train a plan, its run of some number; on rank 0, return what came of it."""
     trainer = Trainer(mine, ranks, np, transport)
     data = Random(plan.graph, plan.seed)
     for step in range(STEPS):
         trainer.load(data, step)
         sent = trainer.worker.transport.sent_bytes
         sent.fill(0)
-        trainer.worker.run_looking(pauses(len(mine.training.own.tasks), (ranks.rank, step, transport, prefetch)))
+        trainer.worker.run_looking(pauses(len(mine.training.own.tasks), (ranks.rank, step, number)))
     rows = ranks.gather((sent.tolist(), digest(trainer, plan), trainer.arena.nbytes))
     return {
         "bytes": [row[0] for row in rows],
         "digest": hashlib.sha256("".join(row[1] for row in rows).encode()).hexdigest(),
         "arenas": [row[2] for row in rows],
-        "predicted arenas": arena_sizes(plan, prefetch) if rows else (),
+        "predicted arenas": arena_sizes(plan, RUNS[number][-1]) if rows else (),
     }
 
 
@@ -87,8 +87,8 @@ def main(ranks: Cluster) -> int:
             plan = load_plan(path)
             parts = {prefetch: part_of(plan, ranks.rank, prefetch) for *_, prefetch in RUNS}
             runs = [
-                trained(plan, replace(ranks, comm=AMONG[among](ranks.comm)), transport, parts[prefetch], prefetch)
-                for transport, among, prefetch in RUNS
+                trained(plan, replace(ranks, comm=AMONG[among](ranks.comm)), transport, parts[prefetch], number)
+                for number, (transport, among, prefetch) in enumerate(RUNS)
             ]
             found.append({"plan": path.stem, "planned": plan.bytes.tolist(), "runs": runs})
     print(json.dumps(found))

@@ -155,6 +155,31 @@ def test_neither_prefetch_nor_waiting_changes_a_bit(ranks, tmp_path):
     assert len(losses) == 1
 
 
+NOT_PERMITTED = """
+from mpi4py import MPI
+from executor import shared_memory
+
+def refuse(address):
+    raise PermissionError(1, "Operation not permitted")
+
+if MPI.COMM_WORLD.rank == 1:
+    shared_memory.opened = refuse
+"""
+
+
+def test_transports_are_chosen_and_told(ranks, tmp_path):
+    path, refused = tmp_path / "plan.json", tmp_path / "refused.py"
+    Case("mlp", (2,), "recursive", "S").plan().save(path)
+    refused.write_text(NOT_PERMITTED)
+    runs = {(): "shared", ("--transport", "p2p"): "p2p", ("--operators", refused): "p2p"}
+    reports = {options: run_one(ranks, path, *options)[0] for options in runs}
+    assert {options: report.settings["transport"] for options, report in reports.items()} == runs
+    assert len({(report.losses, report.bytes, report.arena_bytes) for report in reports.values()}) == 1
+    done = ranks(2, *COMMAND, path, "--transport", "shared", "--operators", refused)
+    assert done.returncode == 2
+    assert re.search("transport 'shared': .*Operation not permitted: use --transport p2p", one_error(done))
+
+
 def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
     path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
     Case("mlp", (2,), "recursive", "S").plan().save(path)
