@@ -1,4 +1,6 @@
-"""What README.md, docs/extending.md and docs/machines.md show is run as it stands there, from an empty folder."""
+"""What the README and the pages of docs show is run as it stands there, from an empty folder."""
+
+from importlib.util import find_spec
 
 import pytest
 
@@ -6,6 +8,9 @@ from tests.pages import ROOT, blocks_of, run_page, shell_in
 
 SKIPPED = {"make install": "the tests run in what it makes, and each of the demo's commands is in another block"}
 """Blocks that are not run, by what is in them, and why."""
+
+if find_spec("torch") is None:
+    SKIPPED["pytorch_model.py"] = "PyTorch is not installed"
 
 pytestmark = pytest.mark.mpi
 
@@ -54,3 +59,11 @@ def test_extending(shell):
     folder, run = shell
     run_page(blocks_of("docs/extending.md"), folder, run)
     assert {path.suffix for path in folder.iterdir()} >= {".py", ".yaml", ".json"}
+
+
+def test_pytorch(shell):
+    pytest.importorskip("torch")
+    folder, run = shell
+    (folder / "docs").symlink_to(ROOT / "docs")
+    run_page(blocks_of("docs/pytorch.md"), folder, run)
+    assert (folder / "gpt.json").exists()
