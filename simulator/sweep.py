@@ -25,7 +25,10 @@ from topologies import TopologyWarning
 
 FORMAT = "sweep/1"
 
-NOT_SWEPT = ("sweep", "ways", "ties", "untie", "operator_files", "output", "json_path", "trace_path", "plot_folder")
+NOT_SWEPT = (
+    *("sweep", "ways", "ties", "untie", "operator_files"),
+    *("output", "json_path", "tasks", "trace_path", "plot_folder"),
+)
 """Options that name files, or whose values have commas of their own."""
 
 COLUMNS = ("per step", "exposed", "samples/s", "data parallel", "bytes", "fullest memory", "busiest")

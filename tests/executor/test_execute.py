@@ -218,7 +218,7 @@ def one_error(done):
     [
         (3, (), r"plan.json: expected 2 ranks, one per worker, found 3: start it with mpirun -n 2"),
         (2, ("--steps", "0"), "--steps"),
-        (2, ("--eval",), "--eval needs .* --data digits, found random"),
+        (2, ("--eval",), "expected data with samples held out, found random"),
         (2, ("--data", "digits"), r"plan.json: data set digits: expected images of shape .*found \[8, 12\]"),
         (2, ("--json", "nowhere/at/all.json"), "nowhere/at/all.json: No such file"),
     ],
