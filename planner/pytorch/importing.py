@@ -17,9 +17,20 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.forms import view
+from planner.pytorch.operations import unary
 from planner.pytorch.operators import CONVERTERS
 from planner.pytorch.operators.call import TracedCall, UnsupportedError
-from planner.pytorch.tracing import Step, Trace, is_data, is_parameter, line_of, names_of, place_of, traced
+from planner.pytorch.tracing import (
+    Step,
+    Trace,
+    is_data,
+    is_parameter,
+    line_of,
+    names_of,
+    place_of,
+    refuse_functions_of_ones_own,
+    traced,
+)
 from planner.pytorch.translation import UNKNOWN, Translation
 
 DTYPES = {
@@ -60,6 +71,7 @@ def from_torch(
         if wanted == cuts:
             break
         cuts = wanted
+    refuse_functions_of_ones_own(step, [*inputs, *targets])
     return training_graph(found.builder, metrics, optimizer or Optimizer("sgd"))
 
 
@@ -83,6 +95,7 @@ def translated(trace: Trace, cuts: Cuts) -> tuple[Translation, Mapping[str, str]
         else:
             try:
                 values[node] = _converted(t, node, values)
+                _check_alike(t, node, values[node])
             except UnsupportedError as error:
                 refused.setdefault(str(error), []).append(line_of(node))
             except GraphError as error:
@@ -143,16 +156,22 @@ def _source(t: Translation, trace: Trace, node: torch.fx.Node, spec: Any, tied: 
 
 
 def _constant(t: Translation, name: str, content: torch.Tensor | None, kind: tuple[tuple[int, ...], str]) -> Value:
-    """Declare a buffer: by its content where that is plain, else as data that comes with the weights."""
+    """Declare a buffer by its content; a GraphError where that is not plain."""
     shape, dtype = kind
     if content is not None and content.numel():
         numbers = content.reshape(-1)
         for init, number in ((ZEROS, 0), (ONES, 1)):
             if bool((numbers == number).all()):
                 return t.input(name, shape, init, dtype)
+        if dtype != "int32" and bool((numbers == numbers[0]).all()):
+            filling = unary(t, "scale", t.constant(ONES), factor=float(numbers[0]))
+            return Value(filling.tensor, ((),) * len(shape), shape)
         if dtype == "int32" and torch.equal(numbers, torch.arange(int(numbers[0]), int(numbers[0]) + len(numbers))):
             return view(t, t.counted(int(numbers[0]), len(numbers)), shape)
-    return t.input(name, shape, Init("data"), dtype)
+    raise GraphError(
+        f"buffer {name} of shape {shape}: a graph holds buffers of one number or of whole numbers that count up, and "
+        f"{'this has others' if content is not None else 'the content of this is not known, as the model is large'}"
+    )
 
 
 def _initial(shape: tuple[int, ...]) -> Init:
@@ -186,6 +205,17 @@ def _converted(t: Translation, node: torch.fx.Node, values: Mapping[torch.fx.Nod
     made = made if isinstance(made, list | tuple) else (made,)
     shapes = tuple(tuple(int(n) for n in one.shape) for one in made if isinstance(one, torch.Tensor))
     return CONVERTERS[name](t, TracedCall(name, arguments, shapes))
+
+
+def _check_alike(t: Translation, node: torch.fx.Node, found: Any) -> None:
+    """Raise UnsupportedError where a value has not the shape and dtype that PyTorch's has."""
+    made = node.meta.get("val")
+    pairs = zip(found, made or (), strict=False) if isinstance(found, tuple) else [(found, made)]
+    for value, tensor in pairs:
+        if isinstance(value, Value) and isinstance(tensor, torch.Tensor):
+            kinds = (value.shape, t.dtype(value)), (tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype)))
+            if kinds[0] != kinds[1]:
+                raise UnsupportedError(f"{node.target}: PyTorch's result is of {kinds[1]}, ours would be of {kinds[0]}")
 
 
 def _at(node: torch.fx.Node) -> str:

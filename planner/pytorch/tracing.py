@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
 
@@ -88,8 +89,11 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = export(step, _apart(arguments), strict=False)
+    except GraphError:
+        raise
     except Exception as error:
         raise GraphError(f"PyTorch cannot export the module: {_first_line(error)}") from error
+    out_of_place(program.graph_module.graph)
     inputs = [str(spec.arg.name) for spec in program.graph_signature.input_specs if is_data(spec)]
     return Trace(program, dict(step.named_parameters(remove_duplicate=False)), dict(zip(inputs, names, strict=True)))
 
@@ -111,6 +115,69 @@ def refuse_what_is_lost(module: nn.Module) -> None:
         if any(getattr(part, kind, None) for kind in hooks):
             where = name.removeprefix("module").removeprefix(".") or "the module"
             raise GraphError(f"{where}: has hooks, which would not run: remove them")
+
+
+def refuse_functions_of_ones_own(step: Step, arguments: Sequence[Any]) -> None:
+    """Raise GraphError where a `torch.autograd.Function` is used, of which an export keeps the forward pass alone."""
+    made = next((one.fake_mode for one in step.parameters() if isinstance(one, FakeTensor)), None)
+    with made or FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
+        result = step(*(mode.from_tensor(one) if type(one) is torch.Tensor else one for one in arguments))
+    waiting, seen = [getattr(result, "grad_fn", None)], set()
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        if isinstance(function, torch.autograd.function.BackwardCFunction):
+            name = type(function).__name__.removesuffix("Backward")
+            raise GraphError(
+                f"{name}: a torch.autograd.Function has a gradient of its own, which an export drops: write it with "
+                "PyTorch's operators, or as an operator with a gradient here (docs/operators.md)"
+            )
+        waiting += [one for one, _ in function.next_functions]
+
+
+def out_of_place(graph: torch.fx.Graph) -> None:
+    """Let what reads a tensor after it was changed in place read the result; a GraphError where views are read too."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if not _schema(node).name.endswith("_") or _schema(node).name.endswith("__"):
+            continue
+        changed = node.args[0]
+        for alias in _aliases(changed) - {changed}:
+            if any(order[reader] > order[node] for reader in alias.users):
+                raise GraphError(f"{line_of(node)}: {node.target} changes what a view is read of later: copy it first")
+        for user in [user for user in changed.users if order[user] > order[node]]:
+            user.replace_input_with(changed, node)
+
+
+NO_OPERATOR = torch._C.parse_schema("none() -> ()")
+
+
+def _schema(node: torch.fx.Node) -> Any:
+    """Return the schema of a node's operator; of one that is none an empty one."""
+    return getattr(node.target, "_schema", NO_OPERATOR)
+
+
+def _aliases(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """Return the nodes whose results are in the same memory."""
+    root = node
+    while _shares_memory(root) and root.all_input_nodes:
+        root = root.all_input_nodes[0]
+    found, waiting = {root}, [root]
+    while waiting:
+        views = [user for user in waiting.pop().users if _shares_memory(user)]
+        waiting += [user for user in views if user not in found]
+        found.update(views)
+    return found
+
+
+def _shares_memory(node: torch.fx.Node) -> bool:
+    """Whether a node's result may be a view of its first operand."""
+    schema = _schema(node)
+    returned = (one.alias_info for one in schema.returns)
+    may_be = schema.name in ("aten::reshape", "aten::flatten", "aten::contiguous") or node.target is operator.getitem
+    return may_be or any(one is not None and not one.is_write for one in returned)
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
-from planner.pytorch import from_torch  # noqa: E402
+from planner.pytorch import from_torch, made  # noqa: E402
 from planner.pytorch.axes import parts  # noqa: E402
 from planner.pytorch.forms import _refined  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
@@ -39,6 +39,29 @@ def test_the_file_is_read_and_its_optimizer():
     assert graph.tensors["tokens"].init.below == 1000
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+def _overwritten_below_a_view(x):
+    view = x.view(3, 8)
+    x.mul_(2)
+    return view
+
+
+def test_a_large_module_takes_no_memory(monkeypatch):
+    monkeypatch.setattr(made, "SMALL_BYTES", 0)
+    large = planner.model("docs/examples/pytorch_model.py:make", batch=8)
+    monkeypatch.undo()
+    assert large == planner.model("docs/examples/pytorch_model.py:make", batch=8)
+
+
 class Returning(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -55,11 +78,51 @@ class Returning(nn.Module):
         (lambda x: torch.linalg.inv(x[:, :4]), "linalg_inv"),
         (lambda x: x.view(6, 4), "mixes elements"),
         (lambda x: x if x.sum() > 0 else -x, "cannot export"),
+        (Doubled.apply, "Doubled: a torch.autograd.Function"),
+        (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
+        (lambda x: x.detach() * x, "detach has no operator"),
+        (lambda x: x[x > 0], "gt has no operator"),
+        (lambda x: x * x.sum().item(), "item has no operator"),
+        (_overwritten_below_a_view, "changes what a view is read of"),
+        (lambda x: x.to(torch.bfloat16).float(), "to has no operator"),
     ],
 )
 def test_what_cannot_be_taken_is_named(function, message):
     with pytest.raises(planner.GraphError, match=message):
         from_torch(Returning(function), (torch.randn(4, 6),))
+
+
+def test_what_is_changed_in_place_is_read_changed():
+    def changed(x):
+        y = x * 3
+        y.add_(1)
+        torch.sigmoid_(y)
+        return y * y
+
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(Returning(changed).double(), (values(4, 6),))
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-10
+
+
+class Buffered(nn.Module):
+    def __init__(self, content):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("factor", content)
+
+    def forward(self, x):
+        return (self.fc(x) * self.factor).sum()
+
+
+def test_a_buffer_of_one_number_is_kept():
+    _, of_loss, _ = differences(Buffered(torch.full((6,), 0.25)).double(), (values(4, 6),))
+    assert of_loss < 1e-12
+
+
+def test_a_buffer_that_a_graph_cannot_hold_is_refused():
+    with pytest.raises(planner.GraphError, match="buffer factor of shape"):
+        from_torch(Buffered(torch.randn(6)), (torch.randn(4, 6),))
 
 
 def test_a_module_without_a_loss_is_refused():

@@ -18,7 +18,12 @@ BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
 
 
 def _unary(op: str) -> Converter:
-    return lambda t, call: unary(t, op, call["self"])
+    def converter(t: Translation, call: TracedCall) -> Value:
+        if call.get("decimals"):
+            raise UnsupportedError(f"{op} to decimals: scale before and after")
+        return unary(t, op, call["self"])
+
+    return converter
 
 
 def _same(t: Translation, call: TracedCall) -> Value:
@@ -69,6 +74,8 @@ def _number(operand: object) -> float | None:
 
 def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
+    if call.get("rounding_mode") is not None:
+        raise UnsupportedError(f"{call.op} with a rounding_mode: round the quotient")
     one, other = call["self"], call["other"] if "other" in call.arguments else call["exponent"]
     alpha = float(call.get("alpha", 1.0))
     value = _number(other)
@@ -121,7 +128,7 @@ def _dropout(t: Translation, call: TracedCall) -> Value:
 CONVERTERS: dict[str, Converter] = {
     **{name: _unary(name) for name in UNARY},
     **dict.fromkeys(BINARY, _binary),
-    **dict.fromkeys(("clone", "contiguous", "alias", "lift_fresh_copy", "detach_"), _same),
+    **dict.fromkeys(("clone", "contiguous", "alias", "lift_fresh_copy"), _same),
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "elu": _elu,

@@ -224,6 +224,8 @@ def _group_norm(t: Translation, call: TracedCall) -> Value:
 
 
 def _embedding(t: Translation, call: TracedCall) -> Value:
+    if call["padding_idx"] >= 0 or call["scale_grad_by_freq"]:
+        raise UnsupportedError("embedding with padding_idx or scale_grad_by_freq: its gradient is another")
     weight, indices = merged(t, call["weight"], 0), call["indices"]
     if any(not group and extent != 1 for group, extent in zip(indices.dims, indices.shape, strict=True)):
         indices = densely(t, indices)
@@ -262,6 +264,10 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     logits, target = call["self"], call["target"]
     if call["weight"] is not None or float(call["label_smoothing"]) or call["reduction"] == 0:
         raise UnsupportedError("cross_entropy with weights, label smoothing or without a reduction")
+    if int(call["ignore_index"]) >= 0:
+        raise UnsupportedError(
+            "cross_entropy that ignores a class: expected ignore_index below 0, and labels of all rows"
+        )
     if t.dtype(target) != "int32":
         raise UnsupportedError("cross_entropy against probabilities: expected class numbers")
     if logits.rank > 2:

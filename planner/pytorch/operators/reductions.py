@@ -7,7 +7,7 @@ from math import prod
 
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import merged
-from planner.pytorch.operations import reduce, unary
+from planner.pytorch.operations import binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.translation import Translation
 
@@ -37,6 +37,8 @@ def _mean(t: Translation, call: TracedCall) -> Value:
 def _extreme(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
         value = call["self"]
+        if "other" in call.arguments:
+            return binary(t, f"{call.op}imum", value, call["other"])
         if "dim" in call.arguments and call.op in ("max", "min"):
             raise UnsupportedError(f"{call.op} along a dimension with indices: use torch.a{call.op} for the values")
         return reduce(t, op, value, _dims(call, value), bool(call.get("keepdim")))
