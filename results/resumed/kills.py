@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,8 @@ SCHEDULE = "warmup=10,cosine=50"
 STEPS, EVERY = 60, 2
 WAYS, OTHER_WAYS = (2,), (3,)
 LONGEST_DELAY_S = 0.03
+PATIENCE_S = 5.0
+PYTHON = "python"
 """After a random step's line: as long as some steps and the writing of a checkpoint."""
 
 SHARED_MEMORY = "/dev/shm/"
@@ -84,7 +85,7 @@ def killed(training: Training, folder: Path, rng: random.Random, keep: Path | No
     segments = [path for path in mapped if path.exists()]
     left = {
         "status": status,
-        "processes_left": len(ranks_of(training.path)),
+        "processes_left": len(_left(training.path)),
         "arenas_left": [path.name for path in segments if not path.name.startswith(OF_MPI)],
         "segments_of_mpi_left": len([path for path in segments if path.name.startswith(OF_MPI)]),
         "unfinished": len(list(folder.glob(".step-*.part"))),
@@ -130,14 +131,37 @@ def _killed_at(
 
 
 def ranks_of(plan: Path) -> list[int]:
-    """Return the processes that train a plan, the launcher and its proxies aside, in the order of their start."""
+    """Return the processes that train a plan, in the order of their start, without those that wait for them."""
+    found = _processes_of(plan)
+    parents = {_parent(process) for process in found}
+    return [process for process in found if process not in parents]
+
+
+def _left(plan: Path) -> list[int]:
+    """Return the processes that are still there a while after a job ended."""
+    late = time.monotonic() + PATIENCE_S
+    while (found := _processes_of(plan)) and time.monotonic() < late:
+        time.sleep(0.05)
+    return found
+
+
+def _parent(process: int) -> int:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0  # it has ended meanwhile
+    return int(fields[1])
+
+
+def _processes_of(plan: Path) -> list[int]:
+    """Return the processes that run a plan, the launcher and its proxies aside, in the order of their start."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else [b""]
         except OSError:
             continue  # it has ended meanwhile
-        if str(plan).encode() in words and Path(words[0].decode()).name == Path(sys.executable).name:
+        if str(plan).encode() in words and Path(words[0].decode()).name.startswith(PYTHON):
             found.append(int(entry.name))
     return sorted(found)
 
