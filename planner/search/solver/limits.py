@@ -18,6 +18,9 @@ class Tuning:
     quick_operations: float = 1e9
     """Additions, about a second, for which the greedy order will do: no order of less work is looked for."""
 
+    fewer_states: float = 0.9
+    """What took too much to be solved whole is tried again once no more than this part of its states is live."""
+
     few_entries: float = 3e6
     """Entries of all distinct tables that are made, a tenth of a second, before looking whether they will do."""
 
