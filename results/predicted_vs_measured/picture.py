@@ -33,7 +33,7 @@ def draw(cells: Sequence[Mapping[str, Any]]) -> str:
                 y = corner[1] + SIDE * (1 - _part((low, high), cell["predicted_s"][name]))
                 colour = colours[cell["ranks"]]
                 parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.8"/>')
-    heading = "Seconds of a step: predicted (up) over measured (right); dashed: 20% off"
+    heading = "Seconds of a step, predicted over measured; dashed: 20% off"
     height = TOP + len(transports) * (SIDE + GAP) - GAP + 50
     return svg.drawing(LEFT + len(TITLES) * (SIDE + GAP) - GAP + 20, height, heading, parts)
 
@@ -51,6 +51,8 @@ def _panel(corner: tuple[float, float], ends: tuple[float, float], title: str) -
     for tick in ticks:
         y = top + SIDE * (1 - _part(ends, tick))
         parts += [svg.line(left, y, left + SIDE, y), svg.text(left - 6, y + 4, f"{tick:g}", 'text-anchor="end"')]
+    x, middle = left - 36, (top + bottom) / 2
+    parts.append(svg.text(x, middle, "predicted, s", f'text-anchor="middle" transform="rotate(-90 {x} {middle})"'))
     parts.append(svg.line(left, bottom, left + SIDE, top, 'stroke="#555"'))
     off = SIDE * math.log(1 + FIFTH) / math.log(ends[1] / ends[0])
     dashed = 'stroke="#999" stroke-dasharray="4 3"'

@@ -28,7 +28,9 @@ def draw(rows: Sequence[dict[str, Any]]) -> str:
         y = bottom - SIDE * part(tick / 1e3)
         parts += [svg.line(LEFT, y, LEFT + SIDE, y), svg.text(LEFT - 6, y + 4, f"{tick:,}", 'text-anchor="end"')]
     middle = TOP + SIDE / 2
-    parts.append(svg.text(18, middle, "predicted", f'text-anchor="middle" transform="rotate(-90 18 {middle})"'))
+    parts.append(
+        svg.text(18, middle, "predicted milliseconds", f'text-anchor="middle" transform="rotate(-90 18 {middle})"')
+    )
     parts.append(svg.line(LEFT, bottom, LEFT + SIDE, TOP, 'stroke="#333"'))
     for kind, colour in KINDS.items():
         for row in rows:
