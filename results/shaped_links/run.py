@@ -47,7 +47,7 @@ CELLS = tuple(Cell(model, count, rate) for model in MODELS for count in HOSTS fo
 
 
 def of_hosts(calibrated: TopologyFile, count: int, megabits: int) -> TopologyFile:
-    """Put a calibrated machine's ranks on so many hosts of a memory each, with a link to a switch; cores stay common."""
+    """Put a calibrated machine's ranks on so many hosts of a memory and a link each; the cores are common."""
     link = LinkType(name="between", bandwidth_bytes_per_s=megabits * 1e6 / 8 * PAYLOAD, direction="each", latency_s=0.0)
     ranks, memory = calibrated.devices[0], calibrated.memories[0]
     return msgspec.structs.replace(
