@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from results import svg
 
 WIDTH, HEIGHT = 330, 190
-LEFT, TOP = 62, 84
+LEFT, TOP = 62, 92
 COLUMN, ROW = WIDTH + 82, HEIGHT + 92
 HEADROOM = 1.12
 FEWEST_TICKS = 4
@@ -81,9 +81,7 @@ def _panel(panel: Panel, corner: tuple[float, float], colours: Mapping[str, str]
             yield from _bar(bar, (left + step * (number + 0.1) + width * place, bottom), width, scale, colours)
 
 
-def _bar(
-    bar: Bar, foot: tuple[float, float], width: float, scale: float, colours: Mapping[str, str]
-) -> Iterator[str]:
+def _bar(bar: Bar, foot: tuple[float, float], width: float, scale: float, colours: Mapping[str, str]) -> Iterator[str]:
     x, bottom = foot
     y, colour = bottom - scale * bar.solid, colours[bar.system]
 

@@ -1,4 +1,4 @@
-"""Training steps of one graph under several systems, simulated on the papers' machine: what several experiments share."""
+"""Training steps under several systems, simulated on the papers' machine: what several experiments share."""
 
 from __future__ import annotations
 
