@@ -23,13 +23,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+FILES = " or ".join(f"FILE{suffix}" for suffix in ARRAYS)
 WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
 
 _OPTIONS = (
     click.option("--weights", type=FILE, metavar="FILE", help=WEIGHTS),
     click.option("--save-weights", type=FILE, metavar="FILE", help="Write it, trained, as safetensors."),
-    click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or FILE{ARRAYS}.  [default: random, or as resumed]"),
+    click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or {FILES}.  [default: random, or as resumed]"),
+    click.option(
+        "--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed anew in every epoch."
+    ),
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
     click.option("--eval-every", metavar=INTERVAL, callback=read_interval, help="Score them so often, too."),
@@ -74,7 +78,7 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
         _check_folder(options["checkpoint"], resume)
     try:
         require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-        data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed)
+        data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed, not options["in_order"])
     except (BackendError, DataError) as error:
         raise click.UsageError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
@@ -105,7 +109,7 @@ def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
         return asked
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
-        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data FILE{ARRAYS}")
+        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data {FILES}")
     return known
 
 
