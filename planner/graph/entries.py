@@ -33,7 +33,7 @@ def groups(coarse: Sequence[int], fine: Sequence[int]) -> tuple[tuple[int, ...],
     at = 0
     for extent in coarse:
         own: list[int] = []
-        while at < len(fine) and (not own or prod(fine[axis] for axis in own) < extent):
+        while at < len(fine) and (prod(fine[axis] for axis in own) < extent or (not own and fine[at] == 1)):
             own.append(at)
             at += 1
         found.append(own)
