@@ -180,6 +180,7 @@ class Execution:
         return {
             "backend": xp.__name__,
             **on_host,
+            "kernels": self.ranks.medium(transport).kernels.library,
             "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
             "data": course.data.identity,

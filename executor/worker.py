@@ -37,7 +37,7 @@ class Worker:
         kernels: KernelSet = KERNEL_SET,
     ) -> None:
         self.program = program
-        self._kernels = kernels
+        self.kernels = kernels
         self._rate = rate or Rate()
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
@@ -104,11 +104,11 @@ class Worker:
 
     def _call(self, kernel: Kernel, call: Call) -> Action:
         """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
-        if kernel.op not in self._kernels.kernels:
+        if kernel.op not in self.kernels.kernels:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
         part = self.memory.part
         targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
-        adds = call.combine == "Sum" and kernel.op in self._kernels.adding and self._adds_up(targets)
+        adds = call.combine == "Sum" and kernel.op in self.kernels.adding and self._adds_up(targets)
         results = targets if adds or call.combine is None else self._scratch_like(targets)
         prepared = KernelCall(
             xp=self.memory.xp,
@@ -118,7 +118,7 @@ class Worker:
             ranges=call.ranges,
             origins=call.origins,
         )
-        compute = self._kernels.bound(kernel.op, prepared, adds)
+        compute = self.kernels.bound(kernel.op, prepared, adds)
         if adds or call.combine is None:
             return compute
         combine = combiner(self.memory.xp, call.combine)

@@ -37,7 +37,7 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name."""
 
-KERNEL_SET = KernelSet(KERNELS, ADDING)
+KERNEL_SET = KernelSet("array module", KERNELS, ADDING)
 """The kernels on NumPy's and CuPy's arrays."""
 
 __all__ = ["ADDING", "KERNELS", "KERNEL_SET", "NARROW", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

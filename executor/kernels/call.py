@@ -106,9 +106,11 @@ def run(kernel: Kernel, call: KernelCall) -> None:
 class KernelSet:
     """Kernels by operator; `adding` are those that can add to what the output holds.
 
-    Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves.
+    Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
+    whose the kernels are.
     """
 
+    library: str
     kernels: Mapping[str, Kernel]
     adding: Mapping[str, Kernel]
     native: Collection[str] = ()

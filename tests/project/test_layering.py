@@ -30,8 +30,8 @@ NEVER_IMPORT = {
 SEARCH_FLOORS = ("costs", "coarse", "objectives", "solver")
 """Packages of `planner.search`, from the ground up; the searchers themselves stand above."""
 
-ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor", "torch": "planner"}
-TORCH_ROOMS = ("planner.pytorch",)
+ONLY_IN = {"simpy": "simulator", "mpi4py": "executor", "cupy": "executor"}
+TORCH_ROOMS = ("planner.pytorch", "executor.torch")
 """Where PyTorch may be imported; nothing else imports these rooms, but by name when they are asked for."""
 
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
