@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from planner.errors import GraphError
+from planner.files import format_of
 from planner.graph.checking import check
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
@@ -98,8 +99,11 @@ def from_data(data: object, path: str = "$") -> Graph:
 
 def load_graph(file: Path) -> Graph:
     """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
+    content = file.read_bytes()
+    if found := format_of(content):
+        raise GraphError(f"{file}: expected a plan or a graph, found a file of format {found!r}")
     try:
-        return from_data(json.loads(file.read_bytes(), object_pairs_hook=distinct_keys))
+        return from_data(json.loads(content, object_pairs_hook=distinct_keys))
     except RecursionError as error:
         raise GraphError(f"{file}: nested too deeply") from error
     except json.JSONDecodeError as error:
