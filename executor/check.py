@@ -118,6 +118,8 @@ def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[Ho
     """Return what one worker finds on all data, in this process, and what rounding changes in it."""
     part = part_of(single_worker(trainer.part.plan), 0, prefetch=0)
     single = Trainer(part, alone(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
+    if trainer.weights is not None:
+        single.begin_with(trainer.weights)
     exact, moved = (_trained_alone(single, data, steps, nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 

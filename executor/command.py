@@ -93,6 +93,7 @@ class Execution:
                 if self.ranks.rank == 0:
                     reports.append(report(plan, path, findings, self._settings(xp, threads, course, transport)))
                     said = failure(reports[-1], findings)
+                    self._tell_what_is_left_out(findings)
                 self._on_first_rank(partial(self._write, reports, findings))
                 self._print(reports, said)
                 failed = failed or bool(said)
@@ -114,7 +115,9 @@ class Execution:
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
-        check_written((self.options["json_path"], self.options["trace_path"]), self.paths)
+        written = ("json_path", "trace_path", "save_weights")
+        read = (self.options["weights"],) if self.options["weights"] else ()
+        check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
         try:
             xp = array_module(self.options["backend"])
@@ -163,6 +166,8 @@ class Execution:
             checkpoint=self.options["checkpoint"],
             checkpoint_every=self.options["checkpoint_every"],
             resume=course.resume,
+            weights=course.weights,
+            save_weights=self.options["save_weights"],
             stop_on_nan=self.options["stop_on_nan"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
@@ -184,6 +189,7 @@ class Execution:
             "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
             "data": course.data.identity,
+            **({} if course.weights is None else {"weights": course.weights.where}),
             "schedule": course.schedule.text,
             "threads": threads,
             "hardware": hardware(xp, self.ranks),
@@ -196,6 +202,15 @@ class Execution:
         if self.options["trace_path"] is not None:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
             trace(findings, one_clock).write(self.options["trace_path"])
+
+    def _tell_what_is_left_out(self, findings: Findings) -> None:
+        if findings.left_out:
+            names = ", ".join(findings.left_out)
+            print(
+                f"{self.options['save_weights']}: without {names}, of which no content is known: load it with "
+                "strict=False, or train with --weights",
+                flush=True,
+            )
 
     def _print(self, reports: Sequence[Report], said: str) -> None:
         """Print the last report, once it is written: who reads the tables may leave."""

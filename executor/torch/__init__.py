@@ -1,0 +1,1 @@
+"""What the executor does with PyTorch; nothing else of it loads PyTorch."""
