@@ -25,7 +25,7 @@ from planner.layout.placement import (
     parse_placement,
 )
 from planner.layout.region import Region, elements, local_shape
-from planner.layout.signature import Signature, signatures
+from planner.layout.signature import Signature, signatures, told_apart
 from planner.layout.split import Runs, digits, eligible, iteration_runs, part
 
 __all__ = [
@@ -60,4 +60,5 @@ __all__ = [
     "production",
     "signatures",
     "store",
+    "told_apart",
 ]
