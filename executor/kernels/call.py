@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
 
@@ -58,9 +59,9 @@ class KernelCall:
         return int(cast(SupportsInt, self.attributes[name]))
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Attribute `name` as a Python float, which takes on the dtype of the array that it meets."""
+        """Attribute `name` as a Python number, which takes on the dtype of the array that it meets."""
         value = self.attributes[name] if default is None else self.attributes.get(name, default)
-        return float(cast(SupportsFloat, value))
+        return value if type(value) is int else float(cast(SupportsFloat, value))
 
     def flag(self, name: str) -> bool:
         """Attribute `name` as a truth value, false where the node does not give it."""
@@ -99,6 +100,25 @@ def run(kernel: Kernel, call: KernelCall) -> None:
     for out, result in zip(call.outputs, outputs, strict=True):
         if result is not out:
             out[...] = result.astype(out.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """Kernels by operator; `adding` are those that can add to what the output holds.
+
+    Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
+    whose the kernels are.
+    """
+
+    library: str
+    kernels: Mapping[str, Kernel]
+    adding: Mapping[str, Kernel]
+    native: Collection[str] = ()
+
+    def bound(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
+        """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
+        kernel = self.adding[op] if adds else self.kernels[op]
+        return partial(kernel, call) if op in self.native else partial(run, kernel, call)
 
 
 def _is_narrow(array: Array) -> bool:

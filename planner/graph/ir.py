@@ -10,8 +10,8 @@ from display import Shown
 
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 
-ROLES = ("input", "weight", "state", "activation", "gradient", "loss")
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
+ROLES = ("input", "weight", "state", "buffer", "constant", "activation", "gradient", "loss")
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "bool": 1}
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -20,8 +20,9 @@ class Init:
     """How a tensor that no node produces gets its first values.
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
-    below, from the global hash) or "data" (from the data set; for labels, `below` is the number of classes). The input
-    of a micro-batch holds rows of the whole batch's: those from `row` on of the tensor called `source`.
+    below, from the global hash), "values" (these: see `constants.py`) or "data" (from the data set; for labels, `below`
+    is the number of classes). The input of a micro-batch holds rows of the whole batch's: those from `row` on of the
+    tensor called `source`.
     """
 
     kind: str
@@ -29,11 +30,16 @@ class Init:
     below: int = 0
     source: str = ""
     row: int = 0
+    values: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array of the graph; `init` is None exactly where a node produces it."""
+    """A named array of the graph; `init` is None exactly where a node produces it.
+
+    Of what no node produces, an "input" is given for every iteration, a "weight" is trained or frozen, a "state" is the
+    optimizer's, a "buffer" belongs to the model and is not trained, and a "constant" never changes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -74,17 +80,36 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the state dict of the module that a graph was imported from: a parameter or a buffer.
+
+    `tensor` is the graph's that has its elements, in the same order, perhaps with finer dimensions (see
+    `planner/layout/grouping.py`); several names of one weight name one tensor. None: the graph has no use for it, or
+    holds its content in nodes; `digest` is then that of the content, where it is known (see `content_digest`), and
+    `counts` says that it counts training iterations. `dtype` is the module's: its whole numbers may have 64 bits.
+    """
+
+    tensor: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str = ""
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Graph(Shown):
     """A training iteration: nodes in an order in which they can run.
 
     `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
-    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `name` is what people call it.
+    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `entries` are those of the state
+    dict of the module that the graph was imported from, by name. `name` is what people call it.
     """
 
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
+    entries: Mapping[str, Entry] = field(default_factory=dict)
     name: str = field(default="", compare=False)
 
     def __repr__(self) -> str:

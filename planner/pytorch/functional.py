@@ -27,11 +27,12 @@ def out_of_place(graph: Graph, kept: Iterable[str]) -> None:
     """
     placeholders = set(kept)
     for node in list(graph.nodes):
-        if _changes(node):
+        if changes_first(node):
             _replace(graph, node, placeholders)
 
 
-def _changes(node: Node) -> bool:
+def changes_first(node: Node) -> bool:
+    """Whether a node's operator changes its first operand in place."""
     name = packet(node)
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -17,11 +18,12 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
+from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
 from planner.pytorch.graphs import example, line_of, packet, place_of
 from planner.pytorch.operators import CONVERTERS
 from planner.pytorch.operators.call import TracedCall, UnsupportedError
-from planner.pytorch.tracing import Inputs, Step, Trace, is_data, is_parameter, names_of, traced
+from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
 MOST_PASSES = 5
@@ -44,7 +46,7 @@ def from_torch(
     their own in the graph. Raises a GraphError that names the operator and the line for what the graph has no operator
     for.
     """
-    given = [*(inputs.values() if isinstance(inputs, Mapping) else inputs), *targets]
+    given = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), given, names_of(module, inputs, len(targets)))
     result = trace.first_result()
     needed = needed_for(result)
@@ -57,7 +59,8 @@ def from_torch(
         if wanted == cuts:
             break
         cuts = wanted
-    return training_graph(one.t.builder, metrics, optimizer or Optimizer("sgd"))
+    graph = training_graph(one.t.builder, metrics, optimizer or Optimizer("sgd"))
+    return replace(graph, entries=entries(module, trace, graph))
 
 
 class _Pass:

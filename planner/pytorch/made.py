@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,12 +30,17 @@ def graph_of(make: Callable[[], Any]) -> Any:
     try:
         with _without_memory():
             made = make()
-    except Exception:  # noqa: BLE001 (what is wrong with the function itself is wrong again)
+    except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    module, inputs, loss, targets, optimizer = _parts(made)
-    return from_torch(module, inputs, loss=loss, targets=targets, optimizer=_optimizer(optimizer))
+    return imported(parts(made))
+
+
+def imported(made: Made) -> Graph:
+    """Return the graph of a module that was made."""
+    optimizer = optimizer_of(made.optimizer)
+    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
 
 
 @contextmanager
@@ -62,12 +67,23 @@ def _is_module(made: Any) -> bool:
     return isinstance(made, nn.Module) or (isinstance(made, tuple) and bool(made) and isinstance(made[0], nn.Module))
 
 
-def _parts(made: Any) -> tuple[nn.Module, Inputs, Any, Sequence[Any], Any]:
+class Made(NamedTuple):
+    """What a user's function made."""
+
+    module: nn.Module
+    inputs: Inputs
+    loss: Callable[..., torch.Tensor] | None
+    targets: Sequence[torch.Tensor]
+    optimizer: Any
+
+
+def parts(made: Any) -> Made:
     """Return module, inputs, loss, targets and optimizer; a GraphError for anything else."""
-    if isinstance(made, nn.Module):
-        raise GraphError(f"expected {EXPECTED}, found a module alone")
+    if isinstance(made, nn.Module) or not _is_module(made):
+        found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
+        raise GraphError(f"expected {EXPECTED}, found {found}")
     module, inputs, loss, targets, optimizer = (*made, None, (), None)[:5] if len(made) < 4 else (*made, None)[:5]
-    return module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer
+    return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
 
 
 def _tensors(name: str, values: Any) -> Any:
@@ -79,7 +95,7 @@ def _tensors(name: str, values: Any) -> Any:
     return found
 
 
-def _optimizer(given: Any) -> Optimizer | None:
+def optimizer_of(given: Any) -> Optimizer | None:
     """Return the optimizer of ours that does what PyTorch's does; a GraphError where none does."""
     if given is None or isinstance(given, Optimizer):
         return given

@@ -15,12 +15,17 @@ from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
-from planner.pytorch.functional import out_of_place
+from planner.pytorch.functional import changes_first, out_of_place
 from planner.pytorch.refusing import failure, refuse_devices, refuse_functions_of_ones_own, refuse_hooks
 from planner.pytorch.regions import inline_regions
 
 Inputs = Sequence[Any] | Mapping[str, Any]
 """What a module is called with: in order, or by name."""
+
+
+def in_order(inputs: Inputs) -> list[Any]:
+    """Return inputs as a list."""
+    return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
 
 
 class Step(nn.Module):
@@ -78,6 +83,13 @@ class Trace:
         for name, parameter in self.parameters.items():
             found.setdefault(id(parameter), name.removeprefix("module."))
         return found
+
+    def changed_buffers(self) -> frozenset[str]:
+        """Return the names, in the module, of buffers that an operator changes in place."""
+        sources = self.sources
+        changed = (node.args[0] for node in self.nodes if changes_first(node))
+        placeholders = (node.name for node in changed if isinstance(node, torch.fx.Node) and node.name in sources)
+        return frozenset(str(sources[name].target).removeprefix("module.") for name in placeholders)
 
     def first_result(self) -> torch.fx.Node:
         """Return the node whose value is the loss."""

@@ -127,6 +127,11 @@ def _one(builder: GraphBuilder, dtype: str) -> str:
     return name if name in builder.tensors else builder.input(name, (), ONES, dtype)
 
 
+def flat(b: Backward) -> Gradients:
+    """No gradient flows: the slope is zero wherever there is one, or the gradient is stopped."""
+    return (None,) * len(b.node.inputs)
+
+
 def number(b: Backward, name: str) -> float:
     """Return an attribute of the forward node as a number."""
     return cast("float", b.node.attrs[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import dense, densely, merged, view
+from planner.pytorch.forms import aligned, dense, densely, merged, view
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import masked
@@ -47,6 +47,7 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
         target = view(t, target, (prod(target.shape),))
     rows, classes = logits.shape
     t.holds_below(target, classes)
+    logits, target = _rows_by_sample(t, logits, target)
     if not _counts_all(t, call):
         return _counted(t, call, logits, target)
     logits, labels = densely(t, logits), dense(t, target)
@@ -55,6 +56,22 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
     count = rows if call["reduction"] == 1 else 1
     return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
+
+
+def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value, Value]:
+    """Order the rows of a loss, which may be added up in any order, so that the timesteps of a sample lie together.
+
+    Then halves of all rows are halves of the batch, as they are everywhere else.
+    """
+    if not any(t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]):
+        return logits, target
+    logits, target = aligned(t, logits, 0, target, 0)
+    order = sorted(range(len(logits.dims[0])), key=lambda at: t.axes.is_stacked((logits.tensor, logits.dims[0][at])))
+
+    def ordered(value: Value) -> Value:
+        return Value(value.tensor, (tuple(value.dims[0][at] for at in order), *value.dims[1:]), value.shape)
+
+    return ordered(logits), ordered(target)
 
 
 def _counts_all(t: Translation, call: TracedCall) -> bool:
