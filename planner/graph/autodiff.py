@@ -110,8 +110,8 @@ class _Reverse:
             return sum(constants)
         inputs = tuple(materialise(self.builder, gradient, tensor) for gradient in contributions)
         producer = self.producers.get(tensor)
-        forward, unroll = (producer.name, producer.unroll) if producer else (None, None)
-        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll)
+        forward, unroll, line = (producer.name, producer.unroll, producer.line) if producer else (None, None, "")
+        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll, line)
         return self.builder.emit(node, "gradient")[0]
 
     def _finished(self, tensor: str) -> str:

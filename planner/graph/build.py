@@ -25,12 +25,16 @@ MOST_NODES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration."""
+    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration.
+
+    `momentum` is how much of the way it moves in one; 0.1 is PyTorch's default for batch norm.
+    """
 
     state: str
     tensor: str
     init: Init
     factor: float = 1.0
+    momentum: float = 0.1
 
 
 class GraphBuilder:

@@ -60,6 +60,7 @@ class _Node(_Record):
     attrs: dict[str, Any] = {}
     forward: str | None = None
     unroll: tuple[str, int] | None = None
+    line: str = ""
 
 
 class _Entry(_Record):
@@ -82,7 +83,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers."""
     record = _Graph(
         {name: _tensor_record(tensor) for name, tensor in graph.tensors.items()},
-        [_Node(n.name, n.op, n.inputs, n.outputs, _plain(n.attrs), n.forward, n.unroll) for n in graph.nodes],
+        [_Node(n.name, n.op, n.inputs, n.outputs, _plain(n.attrs), n.forward, n.unroll, n.line) for n in graph.nodes],
         dict(graph.updates),
         dict(graph.metrics),
         {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
@@ -174,7 +175,9 @@ def _tensor(name: str, record: _Tensor) -> Tensor:
 
 def _node(record: _Node, path: str) -> Node:
     attrs = {name: _from_plain(value, f"{path}.attrs.{name}") for name, value in record.attrs.items()}
-    return Node(record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll)
+    return Node(
+        record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll, record.line
+    )
 
 
 def _plain(value: Any) -> Any:

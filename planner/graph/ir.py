@@ -66,7 +66,7 @@ class Node:
     timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's; other nodes that
     occur several times, as in every micro-batch, have it too, with their own name. Both are hints for coarsening.
     `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do not
-    determine.
+    determine. `line` is the line of the user's source that asked for it, as file:line, where it is known.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Node:
     attrs: Mapping[str, Value] = field(default_factory=dict)
     forward: str | None = None
     unroll: tuple[str, int] | None = None
+    line: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Backward:
     def emit_all(self, op: str, inputs: tuple[str, ...], name: str, **attrs: Value) -> tuple[str, ...]:
         """Add a backward node of the forward node; return its outputs."""
         name = f"{self.node.name}.{name}"
-        node = Node(name, op, inputs, (), attrs, self.node.name, self.node.unroll)
+        node = Node(name, op, inputs, (), attrs, self.node.name, self.node.unroll, self.node.line)
         return self.builder.emit(node, "gradient")
 
     def _target(self, operand: int) -> str:
