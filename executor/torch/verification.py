@@ -20,6 +20,7 @@ from executor.torch.state_files import array_of
 from executor.training import Trainer, part_of
 from executor.weights import Weights
 from planner.errors import GraphError
+from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
@@ -102,6 +103,10 @@ def verified(made: Made, model: str) -> Verification:
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(made)
+    if ITERATION in graph.tensors:
+        raise GraphError(
+            f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
+        )
     ours = _ours(graph, made)
     loss = _trained(made)
     pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made)]

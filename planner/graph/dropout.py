@@ -1,7 +1,8 @@
 """Dropout: zeros at random, the same at every number of workers, in recomputation and in the backward pass.
 
 Whether an element is dropped is a function of the seed, the number of the iteration and the element's global index; no
-mask is stored. The number is a state, "iteration", so that training that is resumed goes on with the same masks.
+mask is stored. The number is a state, "iteration", so that training that is resumed goes on with the same masks. It
+begins at a number that the seed of a run's first values makes, so that other runs drop others.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.graph.build import ZEROS, GraphBuilder
-from planner.graph.ir import Graph, Node, Tensor, Value
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
 ITERATION = "iteration"
-"""The state that counts iterations from 0."""
+"""The state that counts iterations."""
+
+FIRST = Init("integers", below=1 << 30)
+"""Where it begins: there is room for as many iterations again in 32 bits."""
 
 DROPOUT = "dropout"
 
@@ -25,9 +29,14 @@ def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> st
     """
     if not p:
         return x
+    return builder.apply(DROPOUT, x, iteration(builder), name=name, p=p, seed=seed)
+
+
+def iteration(builder: GraphBuilder) -> str:
+    """Return the state that counts iterations, which is added where there is none yet."""
     if ITERATION not in builder.tensors:
-        builder.declare(Tensor(ITERATION, (), "int32", "state", ZEROS))
-    return builder.apply(DROPOUT, x, ITERATION, name=name, p=p, seed=seed)
+        builder.declare(Tensor(ITERATION, (), "int32", "state", FIRST))
+    return ITERATION
 
 
 def count_iterations(builder: GraphBuilder) -> dict[str, str]:

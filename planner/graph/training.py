@@ -10,7 +10,6 @@ from planner.errors import GraphError
 from planner.graph.autodiff import gradients
 from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
-from planner.graph.clipping import clip_by_norm, clip_by_value
 from planner.graph.dropout import count_iterations
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import unroll_micro_batches
@@ -26,15 +25,12 @@ class Recipe:
 
     The forward graph is that of one of `micro_batches`, whose gradients are added up before one update. `recompute`
     says whether the backward pass computes activations again that were not kept (see `recompute.py`). The loss's
-    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it. Then `clip_value` bounds every
-    element of them, and `clip_norm` their norm, of all together. Raises GraphError.
+    gradient is multiplied by `loss_scale`, and weights' gradients are divided by it. Raises GraphError.
     """
 
     micro_batches: int = 1
     recompute: str = "none"
     loss_scale: float = 1.0
-    clip_norm: float | None = None
-    clip_value: float | None = None
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -44,9 +40,6 @@ class Recipe:
             raise GraphError(f"recompute must be one of {', '.join(RECOMPUTE)}, found {self.recompute!r}")
         if not (type(self.loss_scale) in (int, float) and 0 < self.loss_scale < math.inf):
             raise GraphError(f"loss_scale must be a finite number above 0, found {self.loss_scale!r}")
-        for name, most in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
-            if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
-                raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
 
     def samples(self, batch: int) -> int:
         """Return how many samples of a batch each micro-batch has, which is what the forward graph is built for."""
@@ -92,14 +85,8 @@ def training_graph(
     if recipe.micro_batches > 1:
         totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
     scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}
-    updates = update_weights(builder, _clipped(builder, scaled, recipe), optimizer)
+    updates = update_weights(builder, scaled, optimizer)
     return builder.finish(updates | update_averages(builder) | count_iterations(builder), metrics)
-
-
-def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], recipe: Recipe) -> Mapping[str, str]:
-    if recipe.clip_value is not None:
-        gradients = clip_by_value(builder, gradients, recipe.clip_value)
-    return gradients if recipe.clip_norm is None else clip_by_norm(builder, gradients, recipe.clip_norm)
 
 
 def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.build import MIXED
 from planner.graph.ir import FLOATING
-from planner.graph.optimizers import CONSTANTS, OPTIMIZERS, Optimizer
+from planner.graph.optimizers import CLIPPING, CONSTANTS, OPTIMIZERS, Optimizer
 from planner.graph.training import RECOMPUTE, Recipe
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
@@ -62,12 +62,12 @@ class Training:
     @property
     def recipe(self) -> Recipe:
         """How an iteration goes through the batch."""
-        return Recipe(self.micro_batches, self.recompute, self.loss_scale, self.clip_norm, self.clip_value)
+        return Recipe(self.micro_batches, self.recompute, self.loss_scale)
 
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in CONSTANTS})
+        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *CLIPPING)})
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

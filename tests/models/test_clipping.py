@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 
 ROWS, WIDTH, LR = 16, 8, 0.02
 LAYERS = ("w0", "w1", "w2")
+WHOLE = Recipe()
 
 
-def perceptron(dtype="float64", **recipe):
+def perceptron(dtype="float64", *, how=WHOLE, **clip):
     b = GraphBuilder(dtype)
-    how = Recipe(**recipe)
     x = b.input("x", (how.samples(ROWS), WIDTH))
     for name in LAYERS:
         product = b.apply("mm", x, b.weight(name, (WIDTH, WIDTH), Init("uniform", 1.0)), name=f"{name}.mm")
@@ -27,7 +27,7 @@ def perceptron(dtype="float64", **recipe):
     x = b.apply("mul", x, b.weight("gain", (), Init("ones")), name="scaled", dims=())
     x = b.cast(x, "float32", "wide") if dtype == "mixed" else x
     loss = b.apply("sum", b.apply("square", x, name="squares"), name="loss", dims=(0, 1))
-    return training_graph(b, {"loss": loss}, Optimizer("sgd", lr=LR), recipe=how)
+    return training_graph(b, {"loss": loss}, Optimizer("sgd", lr=LR, **clip), recipe=how)
 
 
 def trained(graph, ways, steps=3, placements="S,R"):
@@ -96,7 +96,7 @@ def test_what_micro_batches_add_up_to_is_unscaled_and_clipped():
         torch.nn.utils.clip_grad_norm_(weights, 0.2)
 
     first, inputs, _ = trained(perceptron(), ())
-    found = trained(perceptron(clip_norm=0.2, micro_batches=4, loss_scale=256.0), (2,))[2]
+    found = trained(perceptron(clip_norm=0.2, how=Recipe(4, loss_scale=256.0)), (2,))[2]
     for name, array in by_pytorch(first, inputs, quarter).items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
 
@@ -122,4 +122,4 @@ def test_clipping_moves_little_beside_training():
 @pytest.mark.parametrize("most", [0, -1.0, float("inf"), True])
 def test_limits_out_of_range_are_refused(option, most):
     with pytest.raises(GraphError, match=f"{option} must be a finite number above 0, found"):
-        Recipe(**{option: most})
+        Optimizer("sgd", **{option: most})

@@ -47,7 +47,7 @@ def run(graph, ways, steps, placements="S,R"):
     plan = plan if ways else single_worker(plan)
     loop, metrics, inputs = Loopback(plan, lower(plan)), [], []
     weights = [name for name in graph.updates if graph.tensors[name].role == "weight"]
-    first = {name: loop.gather(name) for name in weights}
+    first = {name: loop.gather(name) for name in (*weights, "iteration") if name in graph.tensors}
     for _ in range(steps):
         loop.step()
         metrics.append({metric: loop.gather(name) for metric, name in graph.metrics.items()})
@@ -89,7 +89,8 @@ def test_trains_as_pytorch_does_given_the_masks():
         x = torch.tensor(given["x"])
         for layer, weight in enumerate(weights):
             attributes = {"p": RATE, "seed": layer + 7}
-            (mask,) = describe((2, 0), attributes).evaluate([ones, np.asarray(step, np.int32)], attributes)
+            number = np.asarray(first["iteration"] + step, np.int32)
+            (mask,) = describe((2, 0), attributes).evaluate([ones, number], attributes)
             x = torch.tanh(x @ weight) * torch.tensor(mask)
         gradients = torch.autograd.grad(x.square().mean(), weights)
         with torch.no_grad():

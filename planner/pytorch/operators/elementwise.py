@@ -8,7 +8,7 @@ from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import DTYPES, value_of
-from planner.pytorch.operations import as_dtype, binary, unary
+from planner.pytorch.operations import as_dtype, binary, dropped, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
@@ -165,7 +165,9 @@ def _dropout(t: Translation, call: TracedCall) -> Value:
     value: Value = call["input" if "input" in call.arguments else "self"]
     if not call["train"] or not call["p"]:
         return value
-    raise UnsupportedError(f"dropout of {call['p']:g} in training: build the model with p=0")
+    if call.op == "feature_dropout":
+        raise UnsupportedError("dropout of whole channels in training: build the model with p=0")
+    return dropped(t, value, float(call["p"]))
 
 
 CONVERTERS: dict[str, Converter] = {
