@@ -26,7 +26,7 @@ from planner.layout.placement import (
 )
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures
-from planner.layout.split import Runs, digits, eligible, iteration_runs, part
+from planner.layout.split import Runs, digits, divided, eligible, first_steps, iteration_runs, part, shares_of
 
 __all__ = [
     "EVERYWHERE",
@@ -46,9 +46,11 @@ __all__ = [
     "Strategy",
     "count",
     "digits",
+    "divided",
     "elements",
     "eligible",
     "fetch",
+    "first_steps",
     "format_layout",
     "iteration_runs",
     "local_shape",
@@ -58,6 +60,7 @@ __all__ = [
     "parse_placement",
     "part",
     "production",
+    "shares_of",
     "signatures",
     "store",
 ]

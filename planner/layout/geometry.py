@@ -13,7 +13,7 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import REMEMBERED, Runs, digits, first_eligible, iteration_runs, normalise
+from planner.layout.split import REMEMBERED, Runs, digits, first_eligible, iteration_runs, normalise, shares_of
 
 Strategy = tuple[str, ...]
 """One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
@@ -182,7 +182,7 @@ def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exc
         return (Exchange(ways, made.regions, stored, same, made.reducer),)
     cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
     shares = tuple(map(intersect, made.regions, cuts))
-    kept = frozenset(range(len(ways))) - reducing
+    kept = same if shares_of(ways) else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
 
