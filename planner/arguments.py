@@ -35,6 +35,7 @@ WORKERS_HELP = (
 )
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
+SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
 MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
@@ -47,6 +48,16 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     parts = text.split(",")
     if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
         raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
+    return tuple(map(int, parts))
+
+
+def read_shares(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read every worker's share, as in `2,2,1,1`; each must be at least 1."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(re.fullmatch(r" *0*[1-9][0-9]{0,8} *", part) for part in parts):
+        raise click.BadParameter(f"expected whole numbers of at least 1, such as 2,2,1,1, found {text!r}")
     return tuple(map(int, parts))
 
 
@@ -71,6 +82,7 @@ def read_memory(_context: click.Context, _option: click.Parameter, text: str | N
 _SEARCH_OPTIONS = (
     click.option("--workers", type=click.IntRange(1), help=WORKERS_HELP),
     click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP),
+    click.option("--shares", metavar="S1,S2,...", callback=read_shares, help=SHARES_HELP),
     click.option("--search", "searcher", default=DEFAULTS.searcher, help=f"One of {', '.join(SEARCHERS)}."),
     click.option("--placements", default=DEFAULTS.placements, help=f"What may be chosen: {'; '.join(PLACEMENTS)}."),
     click.option("--ties", metavar="RULE,...", callback=read_rules, help=TIES_HELP),
@@ -129,6 +141,7 @@ def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bou
     asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
+    asked |= {"shares": options["shares"] or ()}
     graph = load_model(source, **given)
     plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:

@@ -37,7 +37,7 @@ def plan(
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
     must fit in, on a `machine` with its workspace and what the device reserves. Other options are fields of
-    `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
+    `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
@@ -48,7 +48,7 @@ def plan(
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     if "ties" in options:
         options["ties"] = _ties(options["ties"])
-    for name in ("ways", "untie"):
+    for name in ("ways", "untie", "shares"):
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
     machine = load_topology(machine) if isinstance(machine, str) else machine
@@ -60,7 +60,7 @@ def plan(
         **options,
     )
     placements_of(asked)
-    return best_plan(graph, _workers(workers, asked.ways), asked)
+    return best_plan(graph, _workers(workers or len(asked.shares) or None, asked.ways), asked)
 
 
 def _needed_bytes(machine: Machine, plan: Plan) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ class UnevenWays(tuple[int, ...]):
     shares: tuple[int, ...]
 
     def __new__(cls, ways: Iterable[int], shares: Iterable[int]) -> UnevenWays:
+        """Return ways, of which no function of a tuple but these may be asked for: a slice knows no shares."""
         found = super().__new__(cls, ways)
         found.shares = tuple(shares)
         return found
@@ -66,9 +67,9 @@ def shares_of(ways: Sequence[int]) -> tuple[int, ...]:
 
 def first_steps(ways: tuple[int, ...], steps: int | None) -> tuple[int, ...]:
     """Return the ways of the first steps (None: all), in which a group of workers is one with the shares of all."""
-    if not isinstance(ways, UnevenWays) or steps is None:
+    if not isinstance(ways, UnevenWays):
         return ways[:steps]
-    size = math.prod(ways[steps:])
+    size = math.prod(ways[len(ways) if steps is None else steps :])
     return divided(ways[:steps], [sum(ways.shares[at : at + size]) for at in range(0, len(ways.shares), size)])
 
 

@@ -49,13 +49,14 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     training: TrainingRecord | None = None
 
 
-class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The whole file."""
+class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The whole file; `shares` are those of all workers, where they differ."""
 
     format: str
     graph: dict[str, Any]
     seed: Annotated[int, msgspec.Meta(ge=0)]
     ways: list[int]
+    shares: list[int] | msgspec.UnsetType = msgspec.UNSET
     search: dict[str, Any]
     steps: list[StepRecord]
     reported: ReportedRecord | None = None

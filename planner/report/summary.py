@@ -13,6 +13,7 @@ import display
 from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
 from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
 from planner.graph.ir import Graph
+from planner.layout import shares_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
 from planner.program.tasks import Program
@@ -31,7 +32,8 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan.search, plan.ways)]
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_shares(plan), *_moved(plan)]
+    rows += _found(plan.search, plan.ways)
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -65,7 +67,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "tensors": len(plan.graph.tensors),
         "weight_bytes": _weight_bytes(plan.graph),
         "workers": plan.workers,
-        "ways": plan.ways,
+        "ways": tuple(plan.ways),
+        **({"shares": shares} if (shares := shares_of(plan.ways)) else {}),
         "search": msgspec.to_builtins(plan.search),
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
@@ -90,6 +93,11 @@ def _batch(graph: Graph) -> str:
     if not size:
         return "none"
     return f"{size} in {count} micro-batches" if count > 1 else str(size)
+
+
+def _shares(plan: Plan) -> Rows:
+    if shares := shares_of(plan.ways):
+        yield "shares", ", ".join(map(str, shares))
 
 
 def _moved(plan: Plan) -> Rows:

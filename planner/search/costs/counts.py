@@ -21,13 +21,13 @@ from planner.layout.region import intersect_runs
 from planner.layout.split import (
     REMEMBERED,
     Runs,
-    UnevenWays,
     chosen_runs,
     cuts,
     deciding,
     digits,
     iteration_runs,
     normalise,
+    shares_of,
 )
 
 Counts = NDArray[np.int64]
@@ -63,7 +63,7 @@ def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
 
     Leaf i has all digits of worker i. All workers cut alike, and there is one row, unless their shares differ.
     """
-    cutting = range(prod(ways)) if isinstance(ways, UnevenWays) else range(1)
+    cutting = range(prod(ways)) if shares_of(ways) else range(1)
     runs = [
         [chosen_runs(extent, digits(ways, leaf), cuts(ways, worker)) for leaf in range(prod(ways))]
         for worker in cutting
@@ -74,14 +74,14 @@ def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
 @lru_cache(maxsize=REMEMBERED)
 def counts_held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    if isinstance(ways, UnevenWays):
-        return counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways))
+    if shares_of(ways):
+        return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
     bounds = leaf_ranges(extent, ways)[0]
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
         counts = np.concatenate([anywhere, counts])
-    return counts.reshape(1 << len(ways), -1)
+    return np.asarray(counts.reshape(1 << len(ways), -1))
 
 
 @lru_cache(maxsize=REMEMBERED)
