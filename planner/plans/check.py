@@ -232,5 +232,5 @@ def _sums(signature: Signature, choice: str) -> bool:
 
 def _check_extent(extent: int, ways: tuple[int, ...], step: int, what: str) -> None:
     if not eligible(extent, ways, step):
-        least = f"at least {math.prod(ways[: step + 1])} to split" if not shares_of(ways) else "which no part is empty"
+        least = "which no part is empty" if shares_of(ways) else f"at least {math.prod(ways[: step + 1])} to split"
         raise PlanError(f"{what} is not eligible: expected an extent of {least} at this step, found {extent}")

@@ -93,14 +93,16 @@ def planned(case):
 
 
 def cases(trainings=TRAININGS):
-    even = [
+    return [
         Case(model, ways, searcher, placements, dtype, optimizer)
         for model in MODELS
         for ways in WAYS
         for searcher, placements in SEARCHES
         for dtype, optimizer in trainings
     ]
-    return even + [Case(model, ways, "recursive", "S,R") for model in MODELS for ways in SHARED_WAYS]
+
+
+SHARED = [Case(model, ways, "recursive", "S,R") for model in MODELS for ways in SHARED_WAYS]
 
 
 def distinct(chosen):
