@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, eligible, shares_of, signatures
+from planner.layout import (
+    EVERYWHERE,
+    PARTIAL,
+    TERMS,
+    Layout,
+    Shard,
+    Signature,
+    can_split,
+    eligible,
+    shares_of,
+    signatures,
+)
 from planner.layout.split import first_eligible
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
@@ -193,7 +204,8 @@ def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
             why = description.refusals.get(choice, "no such index variable")
             known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
             raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
-        _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+        if not can_split(signature, choice, plan.ways, step):
+            _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
 
 
 def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:

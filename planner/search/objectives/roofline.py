@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+import tdl
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature, shares_of
 from planner.layout.products import contraction
@@ -208,11 +209,11 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
 
 
 def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
-    """Return [state, worker]: one call per contiguous run of the variables that need them."""
-    total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
+    """Return [state, worker]: one call per contiguous run of the variables that need them, none where another runs."""
+    total = counts_held(1, strategies.ways)[strategies.steps_choosing(tdl.ON_ONE)]
     for name in node.signature.description.contiguous:
         counts = _counts_of_contiguous_runs(node.signature.extents[name], strategies.ways)
-        total *= counts[strategies.steps_choosing(name)]
+        total = total * counts[strategies.steps_choosing(name)]
     return total
 
 
