@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import GraphError, PlanError
+from planner.files import format_of
 from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import divided, parse_placement
 from planner.plans.check import check_names, check_plan, check_search, check_shares
@@ -21,12 +22,6 @@ from planner.plans.search_record import SearchRecord
 
 NO_LONGER_STORED = ("gap", "space")
 """What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
-
-
-class _Format(msgspec.Struct, frozen=True):
-    """The first that is asked of a file."""
-
-    format: str = ""
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -55,10 +50,7 @@ def plan_of(given: Plan | str | Path) -> Plan:
 
 def is_plan(path: str | Path) -> bool:
     """Whether a file says that it is a plan; a file that is no JSON does not."""
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=_Format).format.startswith("plan/")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
+    return format_of(Path(path).read_bytes()).startswith("plan/")
 
 
 def plan_from_json(text: bytes) -> Plan:
@@ -89,9 +81,8 @@ def _plan(record: PlanRecord) -> Plan:
             raise PlanError(f"$.ways[{step}]: expected at least 2, found {way}")
     if [step.ways for step in record.steps] != record.ways:
         raise PlanError(f"$.steps: expected ways {record.ways}, found {[step.ways for step in record.steps]}")
-    shares = () if record.shares is msgspec.UNSET else tuple(record.shares)
-    if shares:
-        check_shares(shares, prod(ways), "$.shares")
+    if record.shares:
+        check_shares(record.shares, prod(ways), "$.shares")
     graph = from_data(record.graph, "$.graph")
     placements = [
         {name: _placement(text, f"$.steps[{i}].tensors.{name}") for name, text in step.tensors.items()}
@@ -100,10 +91,11 @@ def _plan(record: PlanRecord) -> Plan:
     return Plan(
         graph,
         record.seed,
-        divided(ways, shares),
+        divided(ways, record.shares),
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),
+        record.keep_fetches,
     )
 
 
