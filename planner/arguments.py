@@ -35,6 +35,7 @@ WORKERS_HELP = (
 )
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
+OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
 SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
 KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
@@ -91,6 +92,7 @@ _SEARCH_OPTIONS = (
     click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little."),
     click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP),
     click.option("--keep-fetches", is_flag=True, help=KEEP_HELP),
+    click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
     click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data."),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
 )
@@ -148,7 +150,7 @@ def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bou
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
     asked |= {"shares": options["shares"] or ()}
-    graph = load_model(source, **given_options(options))
+    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
     plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])

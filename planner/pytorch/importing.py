@@ -17,6 +17,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.called import called
 from planner.pytorch.entries import entries
 from planner.pytorch.forms import view
 from planner.pytorch.operations import unary
@@ -49,26 +50,28 @@ MOST_PASSES = 5
 """How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
 
 
-def from_torch(
+def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to take it
     module: nn.Module,
     inputs: Sequence[Any],
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
     optimizer: Optimizer | None = None,
+    opaque_unknown: bool = False,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
     `inputs` are example inputs; their shapes count, not their values. The module returns its loss, a scalar; or `loss`
     is a function of its result and the `targets`. Dimensions of parameters that the model takes apart, as queries, keys
-    and values of several heads, are dimensions of their own in the graph. Raises a GraphError that names the operator
-    and the line for what the graph has no operator for.
+    and values of several heads, are dimensions of their own in the graph. With `opaque_unknown` operators that the
+    graph has none for run whole, by calling PyTorch. Raises a GraphError that names the operator and the line for what
+    cannot be taken.
     """
     step = Step(module, loss, len(inputs))
     trace = traced(step, [*inputs, *targets], names_of(module, len(inputs), len(targets)))
     cuts: Cuts = {}
     for _ in range(MOST_PASSES):
-        found, metrics = translated(trace, cuts)
+        found, metrics = translated(trace, cuts, opaque_unknown=opaque_unknown)
         wanted = found.axes.cuts(cuts, found.extents)
         if wanted == cuts:
             break
@@ -78,9 +81,9 @@ def from_torch(
     return replace(graph, entries=entries(module, trace, graph))
 
 
-def translated(trace: Trace, cuts: Cuts) -> tuple[Translation, Mapping[str, str]]:
+def translated(trace: Trace, cuts: Cuts, *, opaque_unknown: bool = False) -> tuple[Translation, Mapping[str, str]]:
     """Translate every operator, with the sources' dimensions cut; return the forward graph and its metrics."""
-    t = Translation(_dtype_of(trace), cuts)
+    t = Translation(_dtype_of(trace), cuts, opaque_unknown=opaque_unknown)
     values: dict[torch.fx.Node, Any] = {}
     tied: dict[int, Value] = {}
     refused: dict[str, list[str]] = {}
@@ -198,12 +201,14 @@ def _converted(t: Translation, node: torch.fx.Node, values: Mapping[torch.fx.Nod
     schema = node.target._schema
     name = schema.name.removeprefix("aten::")
     name = name if name in CONVERTERS else name.removesuffix("_")
-    if name not in CONVERTERS:
+    if name not in CONVERTERS and not t.opaque_unknown:
         raise UnsupportedError(f"{schema.name} has no operator here")
     arguments = {}
     for place, argument in enumerate(schema.arguments):
         given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
         arguments[argument.name] = value(given)
+    if name not in CONVERTERS:
+        return called(t, node, arguments, DTYPES)
     made = node.meta.get("val")
     made = made if isinstance(made, list | tuple) else (made,)
     shapes = tuple(tuple(int(n) for n in one.shape) for one in made if isinstance(one, torch.Tensor))

@@ -20,7 +20,7 @@ SMALL_BYTES = 1 << 30
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any]) -> Any:
+def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     """Return the graph of the module that a function makes, or what it returns where that is no module.
 
     The function runs first without memory for its tensors, so that a module of any size can be imported, and for a
@@ -32,13 +32,20 @@ def graph_of(make: Callable[[], Any]) -> Any:
         return made
     if _size(parts(made).module) < SMALL_BYTES:
         made = make()
-    return imported(parts(made))
+    return imported(parts(made), opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made) -> Graph:
+def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
     optimizer = optimizer_of(made.optimizer)
-    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
+    return from_torch(
+        made.module,
+        made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=optimizer,
+        opaque_unknown=opaque_unknown,
+    )
 
 
 def _is_module(made: Any) -> bool:
