@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, no_data_parallelism, phases, weight_dtype
+from planner.layout import shares_of
 from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -87,7 +88,7 @@ def data_parallelism(plan: Plan, machine: Machine, settings: Settings) -> DataPa
         return None
     if refused := no_data_parallelism(plan.graph, plan.workers):
         return DataParallelism(refused=refused)
-    beside = planned(plan.graph, ways=(plan.workers,), searcher="data-parallel")
+    beside = planned(plan.graph, ways=(plan.workers,), shares=shares_of(plan.ways), searcher="data-parallel")
     found = simulation_of(beside, machine, settings)
     batch = batch_size(plan.graph)
     return DataParallelism(
@@ -120,7 +121,7 @@ def report(  # noqa: PLR0913 -- a plan, what was found, and what to tell of it
         searcher=plan.search.searcher or "unknown",
         placements=plan.search.placements or "unknown",
         workers=plan.workers,
-        ways=plan.ways,
+        ways=tuple(plan.ways),
         planned_bytes=matrix(plan.bytes),
         bytes=matrix(simulation.timeline.bytes),
         arena_bytes=tuple(worker.arena_bytes for worker in program.workers),

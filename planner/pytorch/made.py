@@ -21,7 +21,7 @@ from planner.pytorch.tracing import Inputs
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any]) -> Any:
+def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     """Return the graph of the module that a function makes, or what it returns where that is no module.
 
     The parameters get no memory, so that a module of any size can be imported. Where that does not suit the function it
@@ -34,13 +34,20 @@ def graph_of(make: Callable[[], Any]) -> Any:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    return imported(parts(made))
+    return imported(parts(made), opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made) -> Graph:
+def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
     optimizer = optimizer_of(made.optimizer)
-    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
+    return from_torch(
+        made.module,
+        made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=optimizer,
+        opaque_unknown=opaque_unknown,
+    )
 
 
 @contextmanager
