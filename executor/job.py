@@ -21,6 +21,7 @@ from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.intervals import Interval
+from executor.kernels import KERNEL_SET
 from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
 from executor.training import Part, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
@@ -269,7 +270,7 @@ class Job:
         if xp is not np:
             # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
             temporaries = xp.get_default_memory_pool().total_bytes()
-        elif self._request.measure_memory:
+        elif self._request.measure_memory and trainer.worker.kernels is KERNEL_SET:  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         found[KERNEL_TEMPORARIES] = temporaries
         return found

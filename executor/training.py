@@ -16,7 +16,7 @@ from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
 from executor.launch import agreed
 from executor.schedules import CONSTANT, Rate, Schedule
-from executor.transport import TRANSPORTS, Transport
+from executor.transport import Transport
 from executor.values import Tile, fill, first_stream
 from executor.weights import Weights
 from executor.worker import Worker
@@ -94,7 +94,7 @@ class Trainer:
         self.graph = part.plan.graph
         self.cluster = cluster
         self.xp = xp
-        self._medium = TRANSPORTS[transport]
+        self._medium = cluster.medium(transport)
         self.arena = self._medium.arena(xp, part.arena_bytes, cluster.comm)
         self.worker = self._worker(part.training)
         self.reset()
@@ -119,7 +119,7 @@ class Trainer:
         def transport(memory: Memory) -> Transport:
             return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.own, self.arena, transport, self._rate)
+        return Worker(program.own, self.arena, transport, self._rate, self._medium.kernels)
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:

@@ -52,11 +52,36 @@ def mesh_axes(layout: Layout, ways: Sequence[int]) -> tuple[Axis, ...]:
 
     DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at adjacent steps.
     """
+    return _merged(step_placements(layout, ways), ways)
+
+
+def _merged(placements: Sequence[AxisPlacement], ways: Sequence[int]) -> tuple[Axis, ...]:
     found = []
-    for placement, entries in groupby(enumerate(step_placements(layout, ways)), key=lambda entry: entry[1]):
+    for placement, entries in groupby(enumerate(placements), key=lambda entry: entry[1]):
         steps = tuple(step for step, _ in entries)
         found.append(Axis(math.prod(ways[step] for step in steps), placement, steps))
     return tuple(found)
+
+
+def mesh_axes_of_view(
+    layout: Layout, ways: Sequence[int], fine: Sequence[int], groups: Sequence[Sequence[int]]
+) -> tuple[Axis, ...]:
+    """Return the axes that spell a layout of a tensor of shape `fine` for a view of it with coarser dimensions.
+
+    Dimension i of the view runs over the dimensions groups[i] of the tensor. A shard of one of them is a part of every
+    chunk that those before it make, as far as they are not split themselves.
+    """
+    local, found = list(fine), list[AxisPlacement]()
+    for step, placement in enumerate(step_placements(layout, ways)):
+        if isinstance(placement, Shard | StridedShard):
+            dim, own = next((dim, group) for dim, group in enumerate(groups) if placement.dim in group)
+            outer = math.prod(local[axis] for axis in own if axis < placement.dim)
+            chunks = outer * (placement.split_factor if isinstance(placement, StridedShard) else 1)
+            local[placement.dim] //= ways[step]
+            found.append(Shard(dim) if chunks == 1 else StridedShard(dim, chunks))
+        else:
+            found.append(placement)
+    return _merged(found, ways)
 
 
 def uneven(shape: Sequence[int], layout: Layout, ways: Sequence[int]) -> str | None:

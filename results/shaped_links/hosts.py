@@ -10,6 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+BURST_BYTES = 250
+"""What an idle link may catch up on, per Mbit/s: 2 ms of its rate."""
+
 LAUNCHER = """#!/bin/bash
 # Launchers call this as they would ssh: options, a host, a command. Hosts are addresses here.
 while [[ "$1" == -* ]]; do shift; done
@@ -71,8 +74,8 @@ def namespace(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def hosts(folder: Path, count: int, rate: str) -> Iterator[Hosts]:
-    """Make hosts that are linked at a rate (as `tc` writes it); a `HostsError` where that is not permitted."""
+def hosts(folder: Path, count: int, megabits: int) -> Iterator[Hosts]:
+    """Make hosts that are linked at so many Mbit/s; a `HostsError` where that is not permitted."""
     prefix = f"tp{os.getpid()}"
     if shutil.which("tc") is None or _fails("ip", "netns", "add", prefix):
         raise HostsError("hosts of network namespaces need root, and iproute2's ip and tc")
@@ -94,6 +97,6 @@ def hosts(folder: Path, count: int, rate: str) -> Iterator[Hosts]:
             run("ip", "-n", host, "link", "set", "eth0", "up")
             run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
             for where, link in ((host, "eth0"), (switch, port)):
-                shape = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+                shape = ("tbf", "rate", f"{megabits}mbit", "burst", f"{megabits * BURST_BYTES}b", "latency", "50ms")
                 run("tc", "-n", where, "qdisc", "add", "dev", link, "root", *shape)
         yield made

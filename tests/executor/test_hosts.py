@@ -83,7 +83,7 @@ def test_what_goes_over_links(plan, tmp_path, name, count):
     """As many bytes as the simulator has on every link of such a machine; and the losses are those of one host."""
     mpi, written = IMPLEMENTATIONS[name](), tmp_path / "report.json"
     try:
-        with hosts(tmp_path, count, "1gbit") as there:
+        with hosts(tmp_path, count, 1000) as there:
             report = executed(mpi, plan, written, there.around, words(mpi, there))
             sent = there.sent_bytes()
     except HostsError as error:

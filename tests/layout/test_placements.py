@@ -6,8 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from planner.graph.entries import groups
 from planner.layout import PARTIAL, REPLICATE, Shard, owned
-from planner.placements import Axis, StridedShard, mesh_axes, step_placements, uneven
+from planner.layout.grouping import coarser
+from planner.placements import Axis, StridedShard, mesh_axes, mesh_axes_of_view, step_placements, uneven
 
 WAYS = ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)
@@ -82,3 +84,16 @@ def test_an_uneven_extent_is_named():
     assert uneven((7, 4), (Shard(0), Shard(1)), (2, 2)) == (
         "dimension 0: expected an extent that 2 parts divide, found 7"
     )
+
+
+@pytest.mark.parametrize("ways", [(2, 2), (4, 2), (2, 2, 2), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize(("fine", "coarse"), [((3, 24, 2), (144,)), ((3, 24, 2, 12), (72, 24)), ((24, 12), (24, 12))])
+def test_a_view_with_coarser_dimensions_holds_the_same(ways, fine, coarse):
+    for layout in product((REPLICATE, *map(Shard, range(len(fine)))), repeat=len(ways)):
+        if uneven(fine, layout, ways) is not None:
+            continue
+        axes = mesh_axes_of_view(layout, ways, fine, groups(coarse, fine))
+        for worker in range(math.prod(ways)):
+            region = coarser(owned(fine, layout, ways, worker), fine, coarse)
+            expected = [[i for start, stop in runs for i in range(start, stop)] for runs in region]
+            assert held(coarse, axes, worker) == expected
