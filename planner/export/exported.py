@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
+from typing import Any
 
 from rich.table import Table
 
@@ -19,7 +20,7 @@ from planner.export.moves import Engine
 from planner.export.targets import TARGETS, Target
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, signatures
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
 from planner.plans.plan import Plan
 
 RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
@@ -68,6 +69,13 @@ class Exported(Shown):
         """What the target moves in an iteration, over all workers, as far as its rules are known."""
         return sum(kind.target_bytes for kind in self.kinds.values())
 
+    def to_data(self) -> dict[str, Any]:
+        """Return what the tables show, for a file."""
+        kinds = {op: asdict(kind) for op, kind in self.kinds.items()}
+        sums = {"plan_bytes": self.plan.total_bytes, "target_bytes": self.target_bytes}
+        mesh = dict(zip(self.mesh.axes, self.mesh.ways, strict=True))
+        return {"target": self.target.name, "mesh": mesh, **sums, "operators": kinds, "notes": dict(self.notes)}
+
     def source(self, module: str) -> str:
         """Return the Python file, which is to be imported by the name `module`."""
         template = files("planner.export").joinpath(self.target.template).read_text()
@@ -79,7 +87,7 @@ class Exported(Shown):
             "TARGET_BYTES": f"{self.target_bytes:,}",
             "WAYS": repr(dict(zip(self.mesh.axes, self.mesh.ways, strict=True))),
             "PARAMETERS": _written(self.parameters, shapes=False),
-            "DATA": _written(self.data, shapes=False),
+            "DATA": _written(self.data, shapes=True),
             "OUTPUTS": _written(self.outputs, shapes=True),
         }
         return re.sub(r"@(\w+)@", lambda match: values[match[1]], template)
@@ -122,7 +130,9 @@ def export(plan: Plan, name: str) -> Exported:
             check_even(entry, one.shape, placements, mesh)
             parameters[entry] = Placed(one.shape, placements)
     wanted = {name: mesh.placements(plan.layouts[name]) for name in outputs.values()}
-    known = {name for one in entries_of(graph).values() if (name := one.tensor)}
+    for path, one in outputs.items():
+        check_even(path, graph.tensors[one].shape, wanted[one], mesh)
+    known = {entry.tensor for entry in entries_of(graph).values()}
     return Exported(
         plan,
         target,

@@ -57,8 +57,8 @@ def check_even(name: str, shape: Sequence[int], placements: Layout, mesh: Mesh) 
         parts = math.prod(way for way, one in zip(mesh.ways, placements, strict=True) if one == Shard(dim))
         if extent % parts:
             raise PlanError(
-                f"{name}: expected a dimension {dim} that {parts} parts divide, found {extent}: plan with other --ways, "
-                "or change the extent"
+                f"{name}: expected a dimension {dim} that {parts} parts divide, found {extent}: "
+                "plan with other --ways, or change the extent"
             )
 
 

@@ -62,7 +62,7 @@ class Engine:
         return self.moved
 
     def _update(self, node: Node, updated: Mapping[str, str]) -> None:
-        """A weight's update brings the gradient to where the weight lies."""
+        """Bring the gradient to where the weight lies."""
         place = next(self.lies[updated[name]] for name in node.outputs if name in updated)
         for name in node.inputs:
             if self.graph.tensors[name].role == "gradient":
@@ -72,7 +72,9 @@ class Engine:
     def _compute(self, node: Node, signature: Signature) -> None:
         chosen = tuple(self._choice(node, signature, axis) for axis in range(len(self.mesh.ways)))
         for operand, name in enumerate(node.inputs):
-            self._bring(node, name, tuple(self._needed(signature, operand, name, one, a) for a, one in enumerate(chosen)))
+            self._bring(
+                node, name, tuple(self._needed(signature, operand, name, one, a) for a, one in enumerate(chosen))
+            )
         for number, name in enumerate(node.outputs):
             self.lies[name] = tuple(_produced(signature, number, one) for one in chosen)
             if name in self.wanted:

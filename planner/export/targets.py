@@ -28,7 +28,8 @@ def leading(index: tdl.Index) -> str | None:
 def _contiguous(signature: Signature) -> tuple[str, ...]:
     """Return the variables whose parts are contiguous parts of a dimension, of all that they index."""
     description = signature.description
-    indices = [index for one in (*description.accesses, *description.outputs) for index in one.index]
+    indices = [index for access in description.accesses for index in access.index]
+    indices += [index for output in description.outputs for index in output.index]
     return tuple(
         name
         for name in description.strategies
