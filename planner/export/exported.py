@@ -113,13 +113,13 @@ def export(plan: Plan, name: str) -> Exported:
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if name == "dtensor" else _activations(graph)
     outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
-    data = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
-    weights = {tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None}
+    given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
+    weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
     mesh = mesh_of(plan, (*weights, *data, *outputs.values()))
     lies, notes = _held(plan, mesh, (*weights, *data), name)
     parameters = {}
     for entry, one in entries_of(graph).items():
-        if one.tensor is not None and one.tensor in weights | data:
+        if one.tensor is not None and one.tensor in lies:
             fine = graph.tensors[one.tensor].shape
             joins = groups(one.shape, fine)
             if joins is None:
@@ -138,7 +138,11 @@ def export(plan: Plan, name: str) -> Exported:
         target,
         mesh,
         parameters,
-        {name: Placed(graph.tensors[name].shape, lies[name]) for name in sorted(data - known) if _is_fed(graph, name)},
+        {
+            name: Placed(graph.tensors[name].shape, lies[name])
+            for name in data
+            if name not in known and _is_fed(graph, name)
+        },
         {path: Placed(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),

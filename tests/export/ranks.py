@@ -119,7 +119,9 @@ def layouts_put_together(ways):
         file.PARAMETERS["weight"] = layout
         file.distribute(module)
         held = prod(way for way, one in zip(ways, layout.split(","), strict=True) if one != "R")
-        if module.weight.to_local().numel() * held != whole.numel() or not torch.equal(module.weight.full_tensor(), whole):
+        if module.weight.to_local().numel() * held != whole.numel() or not torch.equal(
+            module.weight.full_tensor(), whole
+        ):
             wrong.append(layout)
     return {"layouts": len(layouts), "wrong": wrong}
 
@@ -127,7 +129,9 @@ def layouts_put_together(ways):
 def rank_main(rank, workers, store, work, queue):
     """Do the work of one rank; rank 0 says what was found, and bytes are added up."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(100))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(100)
+    )
     result = {}
     for name, found, file in work["cases"]:
         result[name] = on_rank(name, found, file)
