@@ -122,16 +122,20 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of models that a command was given."""
+    return {name: options[name] for name in model_options() if options.get(name) is not None}
+
+
 def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
     """Search a plan of the graph that `source` names, as a command's options say, and save it where they say.
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    given = {name: options[name] for name in model_options() if options.get(name) is not None}
     asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "keep_fetches", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
-    graph = load_model(source, **given)
+    graph = load_model(source, **given_options(options))
     plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])
