@@ -7,12 +7,12 @@ makes a new version of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
 
-from planner.program.tasks import Fetch, Program, Reduce, Send, Wait, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
 from simulator.lifetimes import holders, uses
 from topologies import Machine
@@ -41,9 +41,14 @@ class Flow:
     rewritten: Mapping[int, int]  # by block, the task that writes it last
 
 
-def flow_of(worker: WorkerProgram) -> Flow:
-    """Follow the blocks of a program that has no messages through its tasks."""
+def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
+    """Follow the blocks of a program that has no messages through its tasks; `layers` are its nodes'.
+
+    Where results are added up in one buffer, those of later layers come first, so that no layer waits for one before it
+    to begin a sum (`_later_layers_first`).
+    """
     held = tuple(holders(worker))
+    worker = _later_layers_first(worker, held, layers)
     nbytes: dict[int, int] = {}
     for number, buffer in enumerate(worker.buffers):
         nbytes[held[number]] = max(nbytes.get(held[number], 0), buffer.nbytes)
@@ -71,6 +76,45 @@ def flow_of(worker: WorkerProgram) -> Flow:
     )
 
 
+def _later_layers_first(worker: WorkerProgram, held: Sequence[int], layers: Mapping[str, int]) -> WorkerProgram:
+    """Return the program in which, of tasks that add to one buffer, those of later layers go before the others.
+
+    A task moves behind the last of its sum; it stays where what it reads is overwritten before that.
+    """
+    tasks, used = list(worker.tasks), list(uses(worker))
+    sums: dict[int, list[int]] = {}  # by its first task
+    begun: dict[int, int] = {}
+    for position, (task, (_, written)) in enumerate(zip(tasks, used, strict=True)):
+        if isinstance(task, Compute) and len(written) == 1:
+            if _combines(task):
+                sums.setdefault(begun[written[0]], []).append(position)
+            else:
+                begun[written[0]] = position
+    places = [float(position) for position in range(len(tasks))]
+    for first, rest in sums.items():
+        one, last = tasks[first], tasks[rest[-1]]
+        early, late = (layers[task.nodes[-1]] for task in (one, last) if isinstance(task, Compute))
+        read = {held[n] for n in used[first][0]}
+        kept = all(read.isdisjoint(held[n] for n in used[at][1]) for at in range(first + 1, rest[-1] + 1))
+        if len(rest) == 1 and early < late and kept:
+            tasks[first], tasks[rest[0]] = _combined(tasks[first], "Sum"), _combined(tasks[rest[0]], None)
+            places[first] = rest[0] + 0.5
+    return replace(worker, tasks=tuple(tasks[at] for at in sorted(range(len(tasks)), key=places.__getitem__)))
+
+
+def _combines(task: Compute) -> bool:
+    return all(call.combine is not None for kernel in task.kernels[-1:] for call in kernel.calls)
+
+
+def _combined(task: Task, reducer: str | None) -> Task:
+    """Return a task of one call whose result is combined so with what is there."""
+    if not isinstance(task, Compute):
+        return task
+    kernel = task.kernels[-1]
+    calls = tuple(replace(call, combine=reducer) for call in kernel.calls)
+    return replace(task, kernels=(*task.kernels[:-1], replace(kernel, calls=calls)))
+
+
 def in_order_of_start(
     after: Sequence[frozenset[int]], device_of: Sequence[int], seconds: Sequence[float]
 ) -> list[int]:
@@ -78,11 +122,7 @@ def in_order_of_start(
 
     Of those that can start on a device, that comes first which could the earliest. Messages take no time here.
     """
-    followers: list[list[int]] = [[] for _ in after]
-    missing = [len(before) for before in after]
-    for position, before in enumerate(after):
-        for earlier in before:
-            followers[earlier].append(position)
+    followers, missing = _followers(after)
     devices = max(device_of, default=0) + 1
     free_s = [0.0] * devices
     waiting: list[list[tuple[float, int]]] = [[] for _ in range(devices)]
@@ -102,6 +142,50 @@ def in_order_of_start(
             if not missing[follower]:
                 heappush(waiting[device_of[follower]], (ready_s[follower], follower))
     return order
+
+
+def layer_by_layer(after: Sequence[frozenset[int]], layer_of: Sequence[int]) -> list[int]:
+    """Return tasks in an order that stays with a layer for as long as it has any that can be done."""
+    followers, missing = _followers(after)
+    waiting: dict[int, list[int]] = {layer: [] for layer in layer_of}
+    for position, count in enumerate(missing):
+        if not count:
+            heappush(waiting[layer_of[position]], position)
+    order: list[int] = []
+    queue: list[int] = []
+    while len(order) < len(after):
+        queue = queue or min((some for some in waiting.values() if some), key=lambda some: some[0])
+        order.append(heappop(queue))
+        for follower in followers[order[-1]]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(waiting[layer_of[follower]], follower)
+    return order
+
+
+def reordered(flow: Flow, order: Sequence[int]) -> Flow:
+    """Return the same tasks in another order that dependencies allow; `after` and `made_by` have their new positions."""
+    new = {old: position for position, old in enumerate(order)}
+    return replace(
+        flow,
+        worker=replace(flow.worker, tasks=tuple(flow.worker.tasks[old] for old in order)),
+        reads=tuple(flow.reads[old] for old in order),
+        writes=tuple(flow.writes[old] for old in order),
+        made_by=tuple(
+            {block: None if made is None else new[made] for block, made in flow.made_by[old].items()} for old in order
+        ),
+        after=tuple(frozenset(new[one] for one in flow.after[old]) for old in order),
+        rewritten={block: new[old] for block, old in flow.rewritten.items()},
+    )
+
+
+def _followers(after: Sequence[frozenset[int]]) -> tuple[list[list[int]], list[int]]:
+    """Return, per task, those that follow it, and how many it must follow."""
+    followers: list[list[int]] = [[] for _ in after]
+    for position, before in enumerate(after):
+        for earlier in before:
+            followers[earlier].append(position)
+    return followers, [len(before) for before in after]
 
 
 def transfer_at(worker: WorkerProgram, position: int) -> int | None:

@@ -31,9 +31,10 @@ ROUNDING = 1e-12
 
 def pipeline(asked: Asked) -> Deployment:
     """Place stages on devices."""
-    flow = flow_of(one_worker(asked.graph))
+    layers = layers_of(asked.graph)
+    flow = flow_of(one_worker(asked.graph), layers)
     seconds = seconds_alone(flow.worker, asked.machine)
-    stage_of = _stages(asked.graph, flow, seconds, asked.devices)
+    stage_of = _stages(layers, flow, seconds, asked.devices)
     device_of = devices_of_tasks(flow, stage_of.__getitem__)
     after = list(flow.after)
     for one, following in _neighbours(asked.graph, flow, device_of):
@@ -92,9 +93,8 @@ def _micro_batch_of_inputs(graph: Graph) -> dict[str, frozenset[int]]:
     }
 
 
-def _stages(graph: Graph, flow: Flow, seconds: Sequence[float], devices: int) -> dict[str, int]:
+def _stages(layers: Mapping[str, int], flow: Flow, seconds: Sequence[float], devices: int) -> dict[str, int]:
     """Return every node's stage."""
-    layers = layers_of(graph)
     spent_s = [0.0] * (1 + max(layers.values(), default=0))
     for task, took_s in zip(flow.worker.tasks, seconds, strict=True):
         if isinstance(task, Compute):

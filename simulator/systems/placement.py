@@ -20,7 +20,8 @@ PARTS_OF_COPY = 3  # a Send, a Fetch and a Wait
 
 def op_placement(asked: Asked) -> Deployment:
     """Place layer i on device i modulo the devices."""
-    flow, layers = flow_of(one_worker(asked.graph)), layers_of(asked.graph)
+    layers = layers_of(asked.graph)
+    flow = flow_of(one_worker(asked.graph), layers)
     device_of = devices_of_tasks(flow, lambda node: layers[node] % asked.devices)
     order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, asked.machine))
     return Deployment(spread(flow, device_of, order, asked.devices), asked.machine, batch_size(asked.graph))

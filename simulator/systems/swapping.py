@@ -17,7 +17,9 @@ import numpy as np
 
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
-from simulator.systems.flow import Flow, flow_of, transfer_at
+from simulator.systems.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
+from simulator.systems.layers import layers_of
+from simulator.systems.placement import devices_of_tasks
 from simulator.systems.system import Asked, Deployment, NoRoomError, on_device, one_worker, samples_of_replicas
 from topologies import Device, Machine
 from topologies.host import with_host_memory
@@ -128,7 +130,7 @@ class _Schedule:
         self.tasks: list[Task] = []
         self.host: list[Task] = []
         self.spans: list[tuple[int, int, int]] = []  # block, first and last task
-        self.bytes_out = self.bytes_in = 0
+        self.bytes_out = self.bytes_in = self.most_used = 0
 
     def run(self) -> None:
         """Lay out the iteration."""
@@ -191,20 +193,33 @@ class _Schedule:
 
 
 def swapping(asked: Asked) -> Deployment:
-    """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit."""
-    flow = flow_of(one_worker(asked.graph))
+    """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
+
+    Of two orders of the tasks, the graph's and layer by layer, that one is taken in which fewer bytes move: unrolled
+    layers are read at every timestep.
+    """
+    layers = layers_of(asked.graph)
+    flow = flow_of(one_worker(asked.graph), layers)
+    layer_of = devices_of_tasks(flow, layers.__getitem__)
+    orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
-    pool, resident, moves = _pooled(flow, capacity)
-    schedule = _Schedule(flow, moves, resident, pool.ahead, asked.devices)
-    schedule.run()
-    worker = WorkerProgram(0, tuple(schedule.tasks), tuple(schedule.buffers()), pool.most_used)
-    host = WorkerProgram(asked.devices, tuple(schedule.host), (replace(worker.buffers[0], name="swapped"),), 0)
+    found = min((_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in)
+    worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), found.most_used)
+    host = WorkerProgram(asked.devices, tuple(found.host), (replace(worker.buffers[0], name="swapped"),), 0)
     moved = np.zeros((asked.devices + 1,) * 2, dtype=np.int64)
-    moved[:-1, -1], moved[-1, :-1] = schedule.bytes_out, schedule.bytes_in
+    moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
     replicas = tuple(on_device(worker, number) for number in range(asked.devices))
     program = Program((asked.devices + 1,), (*replicas, host), {}, {}, moved)
     machine = with_host_memory(asked.machine, asked.devices)
     return Deployment(program, machine, samples_of_replicas(asked), helpers=1)
+
+
+def _scheduled(flow: Flow, capacity_bytes: float, devices: int) -> _Schedule:
+    pool, resident, moves = pooled(flow, capacity_bytes)
+    found = _Schedule(flow, moves, resident, pool.ahead, devices)
+    found.most_used = pool.most_used
+    found.run()
+    return found
 
 
 def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:
@@ -213,7 +228,7 @@ def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float
     return machine.memories[device.memory].nbytes - math.ceil(device.reserved_bytes) - workspace
 
 
-def _pooled(flow: Flow, capacity_bytes: float) -> tuple[Pool, list[int], list[Moves]]:
+def pooled(flow: Flow, capacity_bytes: float) -> tuple[Pool, list[int], list[Moves]]:
     """Return a pool that looks as far ahead as it can, what it holds after one iteration, and the moves of the next."""
     for ahead in AHEAD:
         pool = Pool(flow, capacity_bytes, ahead)
