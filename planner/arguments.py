@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from planner.errors import PlanError
+from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import FAMILIES, model_options
 from planner.planning import plan as searched
@@ -68,6 +69,9 @@ def read_memory(_context: click.Context, _option: click.Parameter, text: str | N
         raise click.BadParameter(str(error)) from error
 
 
+SEARCHING = ("ways", "searcher", "placements", "ties", "untie", "objective", "memory", "seed")
+"""The arguments that say how a plan is sought."""
+
 _SEARCH_OPTIONS = (
     click.option("--workers", type=click.IntRange(1), help=WORKERS_HELP),
     click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP),
@@ -120,17 +124,21 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
+def asked_model(source: str, options: Mapping[str, Any]) -> Graph:
+    """Return the graph that `source` names, with the model's options among a command's."""
+    given = {name: options[name] for name in model_options() if options.get(name) is not None}
+    return load_model(source, **given)
+
+
 def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
     """Search a plan of the graph that `source` names, as a command's options say, and save it where they say.
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    given = {name: options[name] for name in model_options() if options.get(name) is not None}
     asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
-    graph = load_model(source, **given)
-    plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
+    plan = searched(asked_model(source, options), options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])
     return plan

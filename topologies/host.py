@@ -26,7 +26,7 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
     kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
     resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
     host = _host_device(len(kept))
-    memories = (*kept, Memory(HOST, float("inf"), len(resources) - 1, (devices,)))
+    memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices,)))
     links = [*machine.links]
     for name in processors:
         links.append(Link(f"{HOST}-{name}", (HOST, name), UNLIMITED, 0.0, len(resources), len(resources)))

@@ -9,12 +9,12 @@ forward and a backward pass alternate, and backward passes are last. The graph's
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from planner.graph.facts import batch_size, micro_batches
 from planner.graph.ir import Graph
-from planner.program.tasks import Compute
+from planner.program.tasks import Compute, Program
 from simulator.systems.flow import Flow, flow_of, in_order_of_start, seconds_alone
 from simulator.systems.layers import is_forward, layers_of
 from simulator.systems.placement import devices_of_tasks
@@ -35,24 +35,26 @@ def pipeline(asked: Asked) -> Deployment:
     flow = flow_of(one_worker(asked.graph), layers)
     seconds = seconds_alone(flow.worker, asked.machine)
     stage_of = _stages(layers, flow, seconds, asked.devices)
+    program = staged(flow, stage_of, _passes(asked.graph), seconds, asked.devices)
+    return Deployment(asked.graph, program, asked.machine, batch_size(asked.graph))
+
+
+def staged(
+    flow: Flow, stage_of: Mapping[str, int], passes: Mapping[str, Pass], seconds: Sequence[float], devices: int
+) -> Program:
+    """Return the program in which every node is done on its stage's device, in the pass that it belongs to."""
     device_of = devices_of_tasks(flow, stage_of.__getitem__)
-    after = list(flow.after)
-    for one, following in _neighbours(asked.graph, flow, device_of):
-        after[following] |= {one}
-    order = in_order_of_start(after, device_of, seconds)
-    return Deployment(spread(flow, device_of, order, asked.devices), asked.machine, batch_size(asked.graph))
-
-
-def _neighbours(graph: Graph, flow: Flow, device_of: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the tasks that follow each other on some device."""
-    passes, count, stages = _passes(graph), micro_batches(graph), 1 + max(device_of)
+    count, stages = 1 + max(number for _, number in passes.values()), 1 + max(device_of)
     ranks = [{one: n for n, one in enumerate(passes_of_stage(stage, stages, count))} for stage in range(stages)]
     queues: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for position, (task, stage) in enumerate(zip(flow.worker.tasks, device_of, strict=True)):
         mine = passes[task.nodes[-1]] if isinstance(task, Compute) else (AFTER, 0)
         queues[stage].append((ranks[stage][mine], position))
+    after = list(flow.after)
     for queue in queues.values():
-        yield from pairwise(position for _, position in sorted(queue))
+        for (_, one), (_, following) in pairwise(sorted(queue)):
+            after[following] |= {one}
+    return spread(flow, device_of, in_order_of_start(after, device_of, seconds), devices)
 
 
 def passes_of_stage(stage: int, stages: int, count: int) -> list[Pass]:

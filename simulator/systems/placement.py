@@ -24,7 +24,8 @@ def op_placement(asked: Asked) -> Deployment:
     flow = flow_of(one_worker(asked.graph), layers)
     device_of = devices_of_tasks(flow, lambda node: layers[node] % asked.devices)
     order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, asked.machine))
-    return Deployment(spread(flow, device_of, order, asked.devices), asked.machine, batch_size(asked.graph))
+    program = spread(flow, device_of, order, asked.devices)
+    return Deployment(asked.graph, program, asked.machine, batch_size(asked.graph))
 
 
 def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[int]:

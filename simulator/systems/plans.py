@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.errors import PlanError
-from planner.graph.facts import batch_size, no_data_parallelism
+from planner.graph.facts import no_data_parallelism
 from planner.planning import plan
 from planner.plans.plan import Plan
 from planner.plans.sharded import shard_data_parallel
-from planner.program.lower import lower
-from simulator.systems.system import Asked, Deployment, NoRoomError, System
+from simulator.systems.system import Asked, NoRoomError, System, planned_deployment
 
 
 def data_parallel(asked: Asked) -> Plan:
     """Split the batch, and nothing else."""
     if refused := no_data_parallelism(asked.graph, asked.devices):
         raise NoRoomError(f"data parallelism: {refused}")
-    return plan(asked.graph, ways=(asked.devices,) if asked.devices > 1 else (), workers=asked.devices, searcher="data-parallel")
+    ways = (asked.devices,) if asked.devices > 1 else ()
+    return plan(asked.graph, asked.devices, ways=ways, searcher="data-parallel")
 
 
 def zero(stage: int) -> Callable[[Asked], Plan]:
@@ -36,8 +35,4 @@ def recursive(placements: str) -> Callable[[Asked], Plan]:
 def of_plan(make: Callable[[Asked], Plan]) -> System:
     """Return the system that runs a plan."""
 
-    def deploy(asked: Asked) -> Deployment:
-        found = make(asked)
-        return Deployment(lower(found, asked.prefetch), asked.machine, batch_size(asked.graph), plan=found)
-
-    return deploy
+    return lambda asked: planned_deployment(make(asked), asked.machine, asked.prefetch)

@@ -19,7 +19,7 @@ def small_batch(asked: Asked) -> Deployment:
     replicas = tuple(on_device(worker, number) for number in range(asked.devices))
     silent = np.zeros((asked.devices,) * 2, dtype=np.int64)
     program = Program((asked.devices,), replicas, {}, {}, silent)
-    return Deployment(program, asked.machine, samples_of_replicas(asked))
+    return Deployment(asked.graph, program, asked.machine, samples_of_replicas(asked))
 
 
 def ideal(asked: Asked) -> Deployment:

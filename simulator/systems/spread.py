@@ -42,6 +42,9 @@ class _Spreading:
         self.bytes = np.zeros((devices, devices), dtype=np.int64)
         self._sent: defaultdict[int | None, list[tuple[int, int, int, int]]] = defaultdict(list)
         self._needs: list[list[tuple[int, int]]] = [[] for _ in device_of]  # per task: transfer and block
+        self._absent = tuple(
+            replace(one, nbytes=0, offset=0, first=0, last=0, kind="tensor") for one in flow.worker.buffers
+        )
         self._number_transfers()
 
     def _home(self, version: Version) -> int | None:
@@ -96,22 +99,19 @@ class _Spreading:
     def _placed(self, number: int, device: _Device) -> tuple[tuple[Buffer, ...], int]:
         flow, end = self._flow, len(device.tasks) - 1
         kept = [block for block in device.first if block in flow.persistent and self._home((block, None)) in (None, number)]
-        others = [block for block in device.first if block not in set(kept)]
+        here = set(kept)
+        others = [block for block in device.first if block not in here]
         fixed, free, size = plan_arena(
             [Storage(flow.nbytes[block], 0, end) for block in kept],
             [Storage(flow.nbytes[block], device.first[block], device.last[block]) for block in others],
         )
         spans = {block: (0, end, at, PERSISTENT) for block, at in zip(kept, fixed, strict=True)}
         spans |= {b: (device.first[b], device.last[b], at, "tensor") for b, at in zip(others, free, strict=True)}
-        return tuple(self._buffer(n, spans.get(n)) for n in range(len(flow.worker.buffers))), size
-
-    def _buffer(self, number: int, span: tuple[int, int, int, str] | None) -> Buffer:
-        """Return a buffer; one that is not here, or lies in another's block, keeps its shape and takes no bytes."""
-        buffer = self._flow.worker.buffers[number]
-        if span is None:
-            return replace(buffer, nbytes=0, offset=0, first=0, last=0, kind="tensor")
-        first, last, offset, kind = span
-        return replace(buffer, nbytes=self._flow.nbytes[number], offset=offset, first=first, last=last, kind=kind)
+        buffers = list(self._absent)  # what is not here, or lies in another's block, keeps its shape and takes no bytes
+        for block, (first, last, offset, kind) in spans.items():
+            nbytes = flow.nbytes[block]
+            buffers[block] = replace(buffers[block], nbytes=nbytes, offset=offset, first=first, last=last, kind=kind)
+        return tuple(buffers), size
 
 
 def spread(flow: Flow, device_of: Sequence[int], order: Sequence[int], devices: int) -> Program:

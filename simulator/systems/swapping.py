@@ -205,13 +205,14 @@ def swapping(asked: Asked) -> Deployment:
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
     found = min((_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in)
     worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), found.most_used)
-    host = WorkerProgram(asked.devices, tuple(found.host), (replace(worker.buffers[0], name="swapped"),), 0)
+    swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
+    host = WorkerProgram(asked.devices, tuple(found.host), swapped, 0)
     moved = np.zeros((asked.devices + 1,) * 2, dtype=np.int64)
     moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
     replicas = tuple(on_device(worker, number) for number in range(asked.devices))
     program = Program((asked.devices + 1,), (*replicas, host), {}, {}, moved)
     machine = with_host_memory(asked.machine, asked.devices)
-    return Deployment(program, machine, samples_of_replicas(asked), helpers=1)
+    return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=1)
 
 
 def _scheduled(flow: Flow, capacity_bytes: float, devices: int) -> _Schedule:

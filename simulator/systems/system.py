@@ -35,18 +35,24 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a system makes of a graph: a program on a machine that takes in so many samples in a step.
+    """What a system, or a plan, makes of a graph: a program on a machine that takes in so many samples in a step.
 
     `plan` is there where the system is a plan. `helpers` are workers behind those on devices, which stand for other
     parts of the machine. `limited` says whether memory is.
     """
 
+    graph: Graph
     program: Program
     machine: Machine
     samples: int | None
     plan: Plan | None = None
     helpers: int = 0
     limited: bool = True
+
+    @property
+    def devices(self) -> int:
+        """How many of the machine's devices compute."""
+        return len(self.program.workers) - self.helpers
 
     @property
     def too_large(self) -> tuple[str, ...]:
@@ -60,6 +66,12 @@ class Deployment:
 
 
 System = Callable[[Asked], Deployment]
+
+
+def planned_deployment(plan: Plan, machine: Machine, prefetch: int) -> Deployment:
+    """Return what a plan makes of its graph."""
+    machine.require_devices(plan.workers)
+    return Deployment(plan.graph, lower(plan, prefetch), machine, batch_size(plan.graph), plan=plan)
 
 
 def one_worker(graph: Graph) -> WorkerProgram:

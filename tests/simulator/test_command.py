@@ -160,7 +160,9 @@ def test_pictures_are_drawn(saved, tmp_path):
 def test_pictures_show_what_was_simulated(saved):
     pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     plots = pytest.importorskip("simulator.plots")
-    simulation = simulation_of(load_plan(saved), "uniform-8", Settings(), record_messages=True)
+    simulation = simulation_of(
+        planned_deployment(load_plan(saved), load_topology("uniform-8"), 1), Settings(), record_messages=True
+    )
     for draw in plots.PLOTS.values():
         axes = draw(simulation).axes[0]
         assert axes.get_title()
