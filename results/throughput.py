@@ -17,7 +17,7 @@ from simulator import SYSTEMS
 from simulator.interpreter import interpret
 from simulator.systems.largest_batch import largest_batch
 from simulator.systems.registry import REPLICAS
-from simulator.systems.system import Asked, Deployment, NoRoomError
+from simulator.systems.system import Asked, Deployment, NoRoomError, TooFewSamplesError
 from topologies import Machine, load_topology
 from topologies.host import with_host_memory
 
@@ -40,7 +40,7 @@ def deployer(system: str, model: str) -> Callable[[int], Deployment]:
 
     def deploy(batch: int) -> Deployment:
         if batch < micro_batches:
-            raise NoRoomError(f"expected a sample for every micro-batch, found {batch}")
+            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
         return SYSTEMS[system](Asked(graph_of(model, batch, micro_batches), machine, DEVICES))
 
     return deploy
@@ -99,13 +99,15 @@ def best(
         return None, None, {}
 
 
-def measured(models: Sequence[str], ideal_batch: int, systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Row]:
+def measured(
+    models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str] = tuple(SYSTEMS)
+) -> Iterator[Row]:
     """Yield a row for every system and model; of models, each needs about as much memory as the one before, or more.
 
-    The search for a batch begins where that for the model before ended.
+    The search for a batch begins with `first`, of a replica with its share, and later where that before ended.
     """
     for system in systems:
-        start = DEVICES if system in REPLICAS else ideal_batch
+        start = first // DEVICES if system in REPLICAS else first
         for model in models:
             deploy = deployer(system, model)
             if system == "ideal":

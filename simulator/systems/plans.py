@@ -11,13 +11,13 @@ from planner.graph.facts import no_data_parallelism
 from planner.planning import plan
 from planner.plans.plan import Plan
 from planner.plans.sharded import shard_data_parallel
-from simulator.systems.system import Asked, NoRoomError, System, planned_deployment
+from simulator.systems.system import Asked, System, TooFewSamplesError, planned_deployment
 
 
 def data_parallel(asked: Asked) -> Plan:
     """Split the batch, and nothing else."""
     if refused := no_data_parallelism(asked.graph, asked.devices):
-        raise NoRoomError(f"data parallelism: {refused}")
+        raise TooFewSamplesError(f"data parallelism: {refused}")
     ways = (asked.devices,) if asked.devices > 1 else ()
     return plan(asked.graph, asked.devices, ways=ways, searcher="data-parallel")
 

@@ -16,7 +16,11 @@ from topologies import Machine
 
 
 class NoRoomError(InputError):
-    """A system cannot run a graph at all: a device's memory is too small, whatever is done; or a batch is."""
+    """A system cannot run a graph: a device's memory is too small."""
+
+
+class TooFewSamplesError(InputError):
+    """A system cannot run a graph: it divides the batch among devices, or micro-batches, that are more than samples."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from planner.report.schema import read_reports
 from simulator import simulate
 from simulator.cli import main
 from simulator.report import Settings, simulation_of
+from simulator.systems.system import planned_deployment
+from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
 

@@ -10,7 +10,9 @@ from planner.search import SearchOptions, search
 from simulator import interpret, simulated
 from simulator.memory import ALLOCATORS, Accounting, device_memories, usage
 from simulator.report import Settings, simulation_of
+from simulator.systems.system import planned_deployment
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
+from topologies import load_topology
 
 
 def peak(one, machine):
