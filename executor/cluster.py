@@ -1,17 +1,19 @@
-"""The ranks of a job: who they are, how they wait, and the diagnostics they exchange beside the program's transfers."""
+"""The ranks of a job: who they are, and what they tell each other beside the program's transfers."""
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
-from executor.values import indices
-from executor.waiting import doze, host_place
+from executor.transport import Medium, TransportError, plain_arena
+from executor.transport.messages import Messages
+from executor.values import ArrayModule, indices
 from planner.graph.ir import Tensor
 from planner.layout import Region, local_shape
 from planner.layout.region import holders
@@ -21,51 +23,69 @@ HostArray = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """A communicator for the program's transfers and one of its own for diagnostics, so that they never mix.
+class Cluster(ABC):
+    """The ranks of a job as one of them sees it, whoever started them.
 
-    `host_rank` counts this host's ranks, of which there are `ranks_on_host`, on `cores` cores in all.
+    `comm` is what this kind of cluster's media are given. `host_rank` counts this host's ranks, of which there are
+    `ranks_on_host`, on `cores` cores in all.
     """
 
-    comm: MPI.Intracomm
-    diagnostics: MPI.Intracomm
+    comm: Any
+    rank: int
+    size: int
     host_rank: int
     ranks_on_host: int
     cores: int
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.comm.Get_rank()
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return self.comm.Get_size()
 
     @property
     def crowded(self) -> bool:
         """Whether this host has more ranks than cores."""
         return self.ranks_on_host > self.cores
 
+    @abstractmethod
+    def medium(self, name: str) -> Medium:
+        """Return what a transport of this name needs."""
+
+    @abstractmethod
+    def chosen(self, asked: str, xp: ArrayModule) -> str:
+        """Return the name of the transport that a job uses; a TransportError where the one asked for cannot be."""
+
+    @abstractmethod
+    def started(self, count: int) -> str:
+        """Say how a job of so many ranks is started."""
+
+    @abstractmethod
     def meet(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""
-        doze([self.diagnostics.Ibarrier()])
 
-    def gather(self, value: T) -> list[T]:
-        """Return every rank's value on rank 0, an empty list elsewhere."""
-        self.meet()
-        return self.diagnostics.gather(value) or []
-
+    @abstractmethod
     def share(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
-        self.meet()
-        return self.diagnostics.allgather(value)
 
+    @abstractmethod
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value on rank 0, an empty list elsewhere."""
+
+    @abstractmethod
     def tell(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
-        self.meet()
-        return cast(T, self.diagnostics.bcast(value))
+
+    @abstractmethod
+    def give(self, data: NDArray[np.uint8]) -> None:
+        """Send bytes to rank 0."""
+
+    @abstractmethod
+    def take(self, data: NDArray[np.uint8], rank: int) -> None:
+        """Receive, on rank 0, what a rank gives."""
+
+    @abstractmethod
+    def abort(self, status: int) -> None:
+        """End every rank, and this process, at once."""
+
+    def use_device(self, xp: ArrayModule) -> None:
+        """Compute on this rank's device from now on."""
+        if xp is not np:
+            xp.cuda.Device(self.host_rank % xp.cuda.runtime.getDeviceCount()).use()
 
     def assemble(self, tensor: Tensor, regions: Sequence[Region], tile: HostArray) -> HostArray | None:
         """Put a tensor together on rank 0 from every rank's tile (host memory); None elsewhere.
@@ -75,28 +95,67 @@ class Cluster:
         firsts = {region: workers[0] for region, workers in holders(regions).items()}
         if self.rank != 0:
             if firsts.get(regions[self.rank]) == self.rank:
-                doze([self.diagnostics.Isend([raw_bytes(np.ascontiguousarray(tile)), MPI.BYTE], 0)])
+                self.give(raw_bytes(np.ascontiguousarray(tile)))
             return None
         whole = np.empty(tensor.shape, tensor.dtype)
         for region, worker in firsts.items():
             received = tile
             if worker != 0:
                 received = np.empty(local_shape(region), tensor.dtype)
-                doze([self.diagnostics.Irecv([raw_bytes(received), MPI.BYTE], worker)])
+                self.take(raw_bytes(received), worker)
             whole[np.ix_(*map(indices, region))] = received
         return whole
 
 
 def raw_bytes(array: HostArray) -> NDArray[np.uint8]:
-    """View a contiguous array's bytes; MPI does not know every dtype."""
+    """View a contiguous array's bytes; media do not know every dtype."""
     return array.reshape(-1).view(np.uint8)
 
 
-def cluster(comm: MPI.Intracomm) -> Cluster:
-    """Describe a communicator's ranks (collective)."""
-    return Cluster(comm, comm.Dup(), *host_place(comm))
+class Alone(Cluster):
+    """This process as a job of its own."""
+
+    __slots__ = ()
+
+    def medium(self, _name: str) -> Medium:
+        """Return the only one: nobody else is there."""
+        return Medium(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
+
+    def chosen(self, asked: str, _xp: ArrayModule) -> str:
+        """Return what is asked for, unless it needs others."""
+        if asked not in ("auto", "p2p"):
+            raise TransportError(f"transport {asked!r}: expected several ranks, found one process")
+        return "p2p"
+
+    def started(self, count: int) -> str:
+        """Say how a job of several ranks is started."""
+        return f"mpirun -n {count}"
+
+    def meet(self) -> None:
+        """Do nothing."""
+
+    def share(self, value: T) -> list[T]:
+        """Return the only value."""
+        return [value]
+
+    gather = share
+
+    def tell(self, value: T | None) -> T:
+        """Return the value."""
+        return cast(T, value)
+
+    def give(self, data: NDArray[np.uint8]) -> None:
+        """Do nothing: rank 0 has it."""
+
+    def take(self, data: NDArray[np.uint8], rank: int) -> None:
+        """Raise ValueError: there is no other rank."""
+        raise ValueError(f"expected one rank, found rank {rank}")
+
+    def abort(self, status: int) -> None:
+        """End this process."""
+        os._exit(status)
 
 
 def alone(cores: int) -> Cluster:
     """Describe this process as a job of its own."""
-    return Cluster(MPI.COMM_SELF, MPI.COMM_SELF, 0, 1, cores)
+    return Alone(None, 0, 1, 0, 1, cores)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -22,11 +22,11 @@ from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster
 from executor.environment import blas
 from executor.job import Findings, Job, Request
-from executor.launch import agreed, command_main, digest, require_alike, require_size
+from executor.launch import agreed, digest, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Part, part_of
 from executor.training_options import Course, check_one_plan, course_of, training_options
-from executor.transport.choice import CHOICES, TransportError, chosen, described
+from executor.transport import CHOICES, TransportError, described
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
@@ -93,6 +93,7 @@ class Execution:
                 if self.ranks.rank == 0:
                     reports.append(report(plan, path, findings, self._settings(xp, threads, course, transport)))
                     said = failure(reports[-1], findings)
+                    self._tell_what_is_left_out(findings)
                 self._on_first_rank(partial(self._write, reports, findings))
                 self._print(reports, said)
                 failed = failed or bool(said)
@@ -114,20 +115,21 @@ class Execution:
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
-        check_written((self.options["json_path"], self.options["trace_path"]), self.paths)
+        written = ("json_path", "trace_path", "save_weights")
+        read = (self.options["weights"],) if self.options["weights"] else ()
+        check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
         try:
             xp = array_module(self.options["backend"])
+            self.ranks.use_device(xp)
         except BackendError as error:
             raise click.UsageError(str(error)) from error
-        if xp is not np:
-            xp.cuda.Device(self.ranks.host_rank % xp.cuda.runtime.getDeviceCount()).use()
         load_operators(self.options["operator_files"])
         return xp
 
     def _plan(self, path: Path, content: bytes) -> Plan:
         plan = plan_from_file(path, content)
-        require_size(str(path), plan.workers, self.ranks.size, os.environ)
+        require_size(str(path), plan.workers, self.ranks)
         if self.options["check"] and not plan.graph.updates:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
@@ -143,7 +145,7 @@ class Execution:
 
     def _transport(self, xp: ModuleType) -> str:
         try:
-            return chosen(self.options["transport"], xp, self.ranks.comm)
+            return self.ranks.chosen(self.options["transport"], xp)
         except TransportError as error:
             raise click.UsageError(str(error)) from error
 
@@ -163,6 +165,8 @@ class Execution:
             checkpoint=self.options["checkpoint"],
             checkpoint_every=self.options["checkpoint_every"],
             resume=course.resume,
+            weights=course.weights,
+            save_weights=self.options["save_weights"],
             stop_on_nan=self.options["stop_on_nan"],
             check=self.options["check"],
             trace=self.options["trace_path"] is not None,
@@ -181,9 +185,11 @@ class Execution:
         return {
             "backend": xp.__name__,
             **on_host,
+            "kernels": self.ranks.medium(transport).kernels.library,
             "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
             "data": course.data.identity,
+            **({} if course.weights is None else {"weights": course.weights.where}),
             "schedule": course.schedule.text,
             "threads": threads,
             "hardware": hardware(xp, self.ranks),
@@ -196,6 +202,15 @@ class Execution:
         if self.options["trace_path"] is not None:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
             trace(findings, one_clock).write(self.options["trace_path"])
+
+    def _tell_what_is_left_out(self, findings: Findings) -> None:
+        if findings.left_out:
+            names = ", ".join(findings.left_out)
+            print(
+                f"{self.options['save_weights']}: without {names}, of which no content is known: load it with "
+                "strict=False, or train with --weights",
+                flush=True,
+            )
 
     def _print(self, reports: Sequence[Report], said: str) -> None:
         """Print the last report, once it is written: who reads the tables may leave."""
@@ -224,8 +239,3 @@ def failed_check(found: Report) -> str:
         f"{found.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
         f"value, where rounding explains {found.check.tolerance:.3g}"
     )
-
-
-def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command on every rank of the job."""
-    command_main(execute, args)

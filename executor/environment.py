@@ -18,7 +18,7 @@ AVX512_FLAGS = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512
 AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 """Which of OpenBLAS's kernels use AVX-512."""
 
-LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
 """Where launchers say how many ranks they started on this host."""
 
 LAUNCHERS = (
@@ -74,6 +74,11 @@ def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
     if "HYDI_CONTROL_FD" in environ and of_open_mpi:
         return f"mpirun is MPICH's, and the MPI library that mpi4py loads is {name}"
     return None
+
+
+def by_torchrun(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun, or what sets the same variables, started this process."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys()
 
 
 def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:

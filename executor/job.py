@@ -21,8 +21,11 @@ from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.intervals import Interval
+from executor.kernels import KERNEL_SET
 from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
 from executor.training import Part, Score, Trainer, right_answers, whole_input
+from executor.weights import Weights
+from executor.weights.saving import save_weights
 from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult, TaskSeconds
@@ -37,7 +40,7 @@ class Request:
     """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
 
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
-    folder `checkpoint`.
+    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with.
     """
 
     steps: int
@@ -50,6 +53,8 @@ class Request:
     checkpoint: Path | None = None
     checkpoint_every: Interval | None = None
     resume: Checkpoint | None = None
+    weights: Weights | None = None
+    save_weights: Path | None = None
     stop_on_nan: bool = False
     check: bool = False
     trace: bool = False
@@ -103,6 +108,7 @@ class Findings:
     """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
 
     `evaluations` are by the number of steps done. `diverged` is the loss that ended training, where it was to.
+    `left_out` are entries of the state dict whose content is not known.
     """
 
     first_step: int = 0
@@ -111,6 +117,7 @@ class Findings:
     answers: tuple[int, int] = (0, 0)
     evaluations: dict[int, Score] = field(default_factory=dict)
     diverged: float | None = None
+    left_out: list[str] = field(default_factory=list)
     check: CheckResult | None = None
 
     @property
@@ -140,6 +147,8 @@ class Job:
 
     def run(self, progress: Callable[[], None]) -> Findings:
         """Train, then evaluate and check where asked to; `progress` is called after every step."""
+        if self._request.weights is not None:
+            self._trainer.begin_with(self._request.weights)
         if self._request.resume is not None:
             self._request.resume.restore(self._trainer)
         if self._request.measure_memory:
@@ -198,6 +207,8 @@ class Job:
 
         if is_due(request.evaluate_every) or (last and request.evaluate):
             self._evaluate(done)
+        if last and request.save_weights is not None:
+            self._findings.left_out = save_weights(request.save_weights, self._trainer, done)
         if self._saver is not None and (last or is_due(request.checkpoint_every)):
             self._saver.save(done)
         if is_due(request.log_every) and self._cluster.rank == 0:
@@ -259,7 +270,7 @@ class Job:
         if xp is not np:
             # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
             temporaries = xp.get_default_memory_pool().total_bytes()
-        elif self._request.measure_memory:
+        elif self._request.measure_memory and trainer.worker.kernels is KERNEL_SET:  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         found[KERNEL_TEMPORARIES] = temporaries
         return found

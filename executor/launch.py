@@ -7,15 +7,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
 import click
-from mpi4py import MPI
 
-from executor.cluster import Cluster, cluster
+from executor.cluster import Cluster
 from executor.environment import launched
-from executor.guard import end_job, is_guarded
+from executor.guard import is_guarded
 from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def digest(content: bytes) -> str:
 
 def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
     """Run a job on all ranks and exit: with its status, or a SharedError's, or by aborting every rank."""
-    sys.excepthook = abort_job
+    sys.excepthook = partial(abort_job, ranks)
     if ranks.rank != 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the process ends
     try:
@@ -78,10 +78,11 @@ def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
         status = error.status
         if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
+        ranks.meet()  # a launcher may end all with the first that ends
     sys.exit(status)
 
 
-def command_main(command: click.Command, args: Sequence[str] | None = None) -> NoReturn:
+def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:
     """Run a command on every rank of the job, which all must have been given alike.
 
     Its context's object is the cluster, and what it returns the exit status.
@@ -97,7 +98,7 @@ def command_main(command: click.Command, args: Sequence[str] | None = None) -> N
         with context:
             return int(command.invoke(context))
 
-    job_main(run, cluster(MPI.COMM_WORLD))
+    job_main(run, ranks)
 
 
 def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None:
@@ -108,23 +109,19 @@ def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None
         return None
 
 
-def abort_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error that other ranks know nothing of, and end the whole job at once; silent where a reader left."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(kind, error, trace)
     message, status = describe_failure(error)
-    rank = MPI.COMM_WORLD.Get_rank()
-    where = f"rank {rank}: " if MPI.COMM_WORLD.Get_size() > 1 else ""
+    where = f"rank {ranks.rank}: " if ranks.size > 1 else ""
     if isinstance(error, BrokenPipeError):
         status = READER_LEFT
     elif is_guarded() and isinstance(error, KeyboardInterrupt):
         os._exit(status)  # the guard was interrupted too, and speaks
     else:
         print(f"error: {where}{message}", file=sys.stderr, flush=True)
-    if MPI.COMM_WORLD.Get_size() > 1:
-        end_job(status, os.environ)
-        MPI.COMM_WORLD.Abort(status)
-    os._exit(status or JOB_FAILED)
+    ranks.abort(status or JOB_FAILED)
 
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
@@ -133,17 +130,10 @@ def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
     return size > 1 or found is None or found[1] == 0
 
 
-def require_size(path: str, workers: int, size: int, environ: Mapping[str, str]) -> None:
+def require_size(path: str, workers: int, ranks: Cluster) -> None:
     """Raise a usage error where the job's ranks are not as many as the plan's workers."""
-    if size == workers:
-        return
-    message = f"{path}: expected {workers} ranks, one per worker, found {size}: start it with mpirun -n {workers}"
-    found = launched(environ)
-    if size == 1 and found is not None and found[0] > 1:
-        message += (
-            f"; the launcher started {found[0]} processes, but {MPI.Get_library_version().split(chr(10))[0].strip()} "
-            "sees jobs of size 1: this mpirun belongs to another MPI than the library that mpi4py loads"
+    if ranks.size != workers:
+        raise click.UsageError(
+            f"{path}: expected {workers} ranks, one per worker, found {ranks.size}: start it with "
+            f"{ranks.started(workers)}"
         )
-    elif size == 1:
-        message += " (an mpirun of one MPI with the libraries of another also makes jobs of size 1)"
-    raise click.UsageError(message)

@@ -14,9 +14,11 @@ from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
+from executor.launch import agreed
 from executor.schedules import CONSTANT, Rate, Schedule
-from executor.transport import TRANSPORTS, Transport
+from executor.transport import Transport
 from executor.values import Tile, fill, first_stream
+from executor.weights import Weights
 from executor.worker import Worker
 from planner.graph.averages import inference_graph
 from planner.graph.ir import Graph, Tensor
@@ -81,33 +83,43 @@ class Trainer:
     """One rank training a plan.
 
     `xp` is the array module. Weights and states are made from the plan's seed, so any number of workers starts from
-    the same values. The `schedule` is of learning rates.
+    the same values, unless it is to `begin_with` others. The `schedule` is of learning rates.
     """
 
     def __init__(self, part: Part, cluster: Cluster, xp: Any, transport: str, schedule: Schedule = CONSTANT) -> None:
         self.part = part
+        self.weights: Weights | None = None
         self.schedule = schedule
         self._rate = Rate()
         self.graph = part.plan.graph
         self.cluster = cluster
         self.xp = xp
-        self._medium = TRANSPORTS[transport]
+        self._medium = cluster.medium(transport)
         self.arena = self._medium.arena(xp, part.arena_bytes, cluster.comm)
         self.worker = self._worker(part.training)
         self.reset()
 
+    def begin_with(self, weights: Weights) -> None:
+        """Let training begin with given weights (collective); SharedError where they cannot be read."""
+        self.weights = weights
+        agreed(self.cluster, self.reset)
+
     def reset(self) -> None:
         """Give weights, states and constant inputs their first values."""
         for name, tensor in self.graph.tensors.items():
-            if tensor.init is not None and tensor.init.kind != "data":
-                number = first_stream(tensor, self.part.plan.seed)
-                fill(self.xp, self.view(name), self._tile(self.part.training, name), number)
+            if tensor.init is None or tensor.init.kind == "data":
+                continue
+            tile = self._tile(self.part.training, name)
+            if self.weights is not None and name in self.weights:
+                self.view(name)[...] = self.xp.asarray(self.weights.tile(tensor, tile.region))
+            else:
+                fill(self.xp, self.view(name), tile, first_stream(tensor, self.part.plan.seed))
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
             return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.own, self.arena, transport, self._rate)
+        return Worker(program.own, self.arena, transport, self._rate, self._medium.kernels)
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:

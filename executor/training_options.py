@@ -14,6 +14,7 @@ from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
 from executor.data import ARRAYS, DATA_SETS, DataError, DataSet, data_set
 from executor.intervals import read_interval
 from executor.schedules import CONSTANT, FORM, Schedule, read_schedule
+from executor.weights import Weights
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
 
@@ -21,10 +22,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FILES = " or ".join(f"FILE{suffix}" for suffix in ARRAYS)
+WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
 
 _OPTIONS = (
-    click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or FILE{ARRAYS}.  [default: random, or as resumed]"),
+    click.option("--weights", type=FILE, metavar="FILE", help=WEIGHTS),
+    click.option("--save-weights", type=FILE, metavar="FILE", help="Write it, trained, as safetensors."),
+    click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or {FILES}.  [default: random, or as resumed]"),
+    click.option(
+        "--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed anew in every epoch."
+    ),
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
     click.option("--eval-every", metavar=INTERVAL, callback=read_interval, help="Score them so often, too."),
@@ -51,24 +60,25 @@ def training_options(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How the training of one plan goes on: what it reads, its schedule, what it goes on from."""
+    """How the training of one plan goes on: what it reads, its schedule, what it begins with or goes on from."""
 
     data: DataSet
     schedule: Schedule
+    weights: Weights | None
     resume: Checkpoint | None
 
 
 def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
     """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
 
-    Raises click.UsageError, CheckpointError, ScheduleError or OSError for what does not fit the plan.
+    Raises click.UsageError, CheckpointError, WeightsError, ScheduleError or OSError for what does not fit the plan.
     """
     resume = None if resumed is None else Checkpoint.of(resumed, plan)
     if options["checkpoint"] is not None:
         _check_folder(options["checkpoint"], resume)
     try:
         require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-        data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed)
+        data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed, not options["in_order"])
     except (BackendError, DataError) as error:
         raise click.UsageError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
@@ -77,17 +87,18 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
         _check_held_out(path, plan, data)
     if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
         raise click.UsageError(f"{path}: --stop-on-nan watches the metric loss, and the graph has none")
+    weights = None if options["weights"] is None else Weights.of(options["weights"], plan.graph)
     text = options["schedule"]
     if text is None:
-        return Course(data, CONSTANT if resume is None else read_schedule(resume.manifest.schedule), resume)
-    return Course(data, read_schedule(text), resume)
+        text = CONSTANT.text if resume is None else resume.manifest.schedule
+    return Course(data, read_schedule(text), weights, resume)
 
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
     """Raise click.UsageError where options are for one plan and there are several, or lack what they belong to."""
-    named = [name for name in ("checkpoint", "resume") if options[name] is not None]
+    named = [name for name in ("weights", "save_weights", "checkpoint", "resume") if options[name] is not None]
     if plans > 1 and named:
-        raise click.UsageError(f"--{named[0]} is of one training: expected one plan, found {plans}")
+        raise click.UsageError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
 
@@ -98,7 +109,7 @@ def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
         return asked
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
-        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data FILE{ARRAYS}")
+        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data {FILES}")
     return known
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import Action, combiner, in_order
-from executor.kernels import ADDING, KERNELS, NARROW, KernelCall, run
+from executor.kernels import KERNEL_SET, NARROW, KernelCall, KernelSet
 from executor.schedules import Rate
 from executor.transport import Transport
 from executor.values import Array
@@ -24,8 +24,8 @@ class Worker:
     """One worker's side of a program, over an arena that other programs of the same plan may share.
 
     `transport` is given the worker's memory and returns the transport; `rate` is what learning rates are multiplied
-    by, if anything. Raises ValueError where the program contradicts itself (a buffer outside the arena, a message that
-    its pieces do not fill) or names an operator without a kernel.
+    by, if anything; `kernels` are what computes. Raises ValueError where the program contradicts itself (a buffer
+    outside the arena, a message that its pieces do not fill) or names an operator without a kernel.
     """
 
     def __init__(
@@ -34,8 +34,10 @@ class Worker:
         arena: Arena,
         transport: Callable[[Memory], Transport],
         rate: Rate | None = None,
+        kernels: KernelSet = KERNEL_SET,
     ) -> None:
         self.program = program
+        self.kernels = kernels
         self._rate = rate or Rate()
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
@@ -102,12 +104,11 @@ class Worker:
 
     def _call(self, kernel: Kernel, call: Call) -> Action:
         """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
-        if kernel.op not in KERNELS:
+        if kernel.op not in self.kernels.kernels:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
         part = self.memory.part
         targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
-        adds = call.combine == "Sum" and kernel.op in ADDING and self._adds_up(targets)
-        compute = ADDING[kernel.op] if adds else KERNELS[kernel.op]
+        adds = call.combine == "Sum" and kernel.op in self.kernels.adding and self._adds_up(targets)
         results = targets if adds or call.combine is None else self._scratch_like(targets)
         prepared = KernelCall(
             xp=self.memory.xp,
@@ -117,12 +118,13 @@ class Worker:
             ranges=call.ranges,
             origins=call.origins,
         )
+        compute = self.kernels.bound(kernel.op, prepared, adds)
         if adds or call.combine is None:
-            return lambda: run(compute, prepared)
+            return compute
         combine = combiner(self.memory.xp, call.combine)
 
         def action() -> None:
-            run(compute, prepared)
+            compute()
             for target, result in zip(targets, results, strict=True):
                 combine(target, result, out=target)
 

@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 from planner.errors import PlanError
-from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import FAMILIES, model_options
 from planner.planning import plan as searched
@@ -37,6 +36,7 @@ WORKERS_HELP = (
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
+KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
 MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
@@ -81,6 +81,7 @@ _SEARCH_OPTIONS = (
     click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP),
     click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little."),
     click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP),
+    click.option("--keep-fetches", is_flag=True, help=KEEP_HELP),
     click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data."),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
 )
@@ -124,10 +125,9 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
-def asked_model(source: str, options: Mapping[str, Any]) -> Graph:
-    """Return the graph that `source` names, with the model's options among a command's."""
-    given = {name: options[name] for name in model_options() if options.get(name) is not None}
-    return load_model(source, **given)
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of models that a command was given."""
+    return {name: options[name] for name in model_options() if options.get(name) is not None}
 
 
 def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
@@ -135,10 +135,11 @@ def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bou
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "seed")}
+    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "keep_fetches", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
-    plan = searched(asked_model(source, options), options["workers"], machine=machine, bound=bound, **asked)
+    graph = load_model(source, **given_options(options))
+    plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])
     return plan

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from planner.arguments import asked_model, is_saved_plan, planned
+from planner.arguments import given_options, is_saved_plan, planned
 from planner.errors import PlanError
 from planner.graph.ir import Graph
+from planner.model_source import model as load_model
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report
@@ -65,14 +66,14 @@ class Request:
         graph, workers = self._graph(options)
         devices = len(machine.devices) if workers is None else workers
         machine.require_devices(devices)
-        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"]))
+        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"], options["keep_fetches"]))
 
     def _graph(self, options: Mapping[str, Any]) -> tuple[Graph, int | None]:
         """Return the graph, and over how many workers it goes; None for all devices."""
         if is_saved_plan(self.source):
             plan = load_plan(self.source)
             return plan.graph, plan.workers
-        return asked_model(self.source, options), options["workers"]
+        return load_model(self.source, **given_options(options)), options["workers"]
 
     def run(self) -> tuple[Simulation, Report]:
         """Plan, or deploy, and simulate."""

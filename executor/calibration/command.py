@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import numpy as np
@@ -20,11 +18,11 @@ from executor.calibration.hardware import Hardware, hardware_of
 from executor.calibration.machine import Findings, topology_text
 from executor.calibration.probes import PROBES
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
-from executor.cluster import Cluster
-from executor.launch import agreed, command_main, require_size
+from executor.launch import agreed, require_size
+from executor.mpi import MpiCluster
 from executor.reporting import hardware
 from executor.training import part_of
-from executor.transport.choice import CHOICES, TransportError, chosen
+from executor.transport import CHOICES, TransportError
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
@@ -45,7 +43,7 @@ DEFAULT_SECONDS = 60.0
 @click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
 @operators_option
 @click.pass_obj
-def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
+def calibrate(ranks: MpiCluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Measure this machine with the ranks that it will run with: mpirun -n 8 calibrate plan.json -o here.yaml.
 
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
@@ -58,7 +56,7 @@ def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int
 class Calibration:
     """One run of the command on one rank."""
 
-    ranks: Cluster
+    ranks: MpiCluster
     paths: tuple[Path, ...]
     options: dict[str, Any]
 
@@ -82,7 +80,7 @@ class Calibration:
 
     def _transport(self) -> str:
         try:
-            return chosen(self.options["transport"], np, self.ranks.comm)
+            return self.ranks.chosen(self.options["transport"], np)
         except TransportError as error:
             raise click.UsageError(str(error)) from error
 
@@ -96,7 +94,7 @@ class Calibration:
             return None
         given = [load_plan(path) for path in self.paths]
         for path, plan in zip(self.paths, given, strict=True):
-            require_size(str(path), plan.workers, self.ranks.size, os.environ)
+            require_size(str(path), plan.workers, self.ranks)
         probes = () if self.options["only_plans"] else PROBES
         return [*(probe.plan(self.ranks.size) for probe in probes), *given]
 
@@ -130,8 +128,3 @@ class Calibration:
                 flush=True,
             )
         return 0
-
-
-def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command on every rank of the job."""
-    command_main(calibrate, args)

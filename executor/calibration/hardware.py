@@ -13,8 +13,8 @@ from mpi4py import MPI
 from scipy.optimize import nnls
 
 from executor.calibration.timing import Clock, clock_of
-from executor.cluster import Cluster
 from executor.kernels import KERNELS, KernelCall, run
+from executor.mpi import MpiCluster
 from executor.waiting import wait_for
 
 COPIED_BYTES = 64 << 20
@@ -44,7 +44,7 @@ class Hardware:
     waiting_share: float
 
 
-def hardware_of(cluster: Cluster, threads: int) -> Hardware:
+def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
     waits = cluster.share(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([one for of_rank in waits for one in of_rank])
@@ -63,11 +63,11 @@ def hardware_of(cluster: Cluster, threads: int) -> Hardware:
     )
 
 
-def _shared(cluster: Cluster, value: float, by: Callable[[list[float]], float]) -> float:
+def _shared(cluster: MpiCluster, value: float, by: Callable[[list[float]], float]) -> float:
     return by(cluster.share(value))
 
 
-def _streamed(cluster: Cluster) -> float:
+def _streamed(cluster: MpiCluster) -> float:
     """Return the bytes per second of a copy larger than caches, read and written."""
     source = np.ones(COPIED_BYTES // 8)
     target = np.zeros_like(source)
@@ -103,7 +103,7 @@ def _call_s() -> float:
     return (clock() - start) / CALLS
 
 
-def _message_s(cluster: Cluster, nbytes: int) -> float:
+def _message_s(cluster: MpiCluster, nbytes: int) -> float:
     """Return the seconds of one message to a neighbour and back, halved, all pairs at once."""
     peer = cluster.rank ^ 1
     if peer >= cluster.size:
@@ -126,7 +126,7 @@ def _message_s(cluster: Cluster, nbytes: int) -> float:
     return sorted(found)[len(found) // TENTH]  # of a time between two ranks the usual, without what others add
 
 
-def _waits(cluster: Cluster) -> list[tuple[float, float]]:
+def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
     """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
     peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
     found = []
@@ -162,14 +162,14 @@ def _work(clock: Clock, seconds: float) -> float:
     return clock() - start
 
 
-def _cores(cluster: Cluster, threads: int) -> float:
+def _cores(cluster: MpiCluster, threads: int) -> float:
     """Return how many cores' work all ranks get done together, the most of some tries and at most all cores."""
     if cluster.ranks_on_host * threads <= cluster.cores:
         return float(cluster.cores)
     return min(float(cluster.cores), max(1.0, *(_worked(cluster) for _ in range(TRIES))))
 
 
-def _worked(cluster: Cluster) -> float:
+def _worked(cluster: MpiCluster) -> float:
     """Return how many cores' work all ranks did at once."""
     cluster.meet()
     start = time.perf_counter()

@@ -102,8 +102,9 @@ def file_name(rank: int) -> str:
 
 
 def saved_tensors(graph: Graph) -> tuple[Tensor, ...]:
-    """Return what a checkpoint holds: what training changes. All else follows from the seed."""
-    return tuple(graph.tensors[name] for name in graph.updates)
+    """Return what a checkpoint holds: what training changes, or began with. All else follows from the seed."""
+    begun = (entry.tensor for entry in graph.entries.values() if entry.tensor is not None)
+    return tuple(graph.tensors[name] for name in dict.fromkeys((*graph.updates, *begun)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,21 @@ DATA_SETS: Mapping[str, Callable[[Graph, int], DataSet]] = MappingProxyType(
 )
 """Data sets by name; each is made for a graph and a seed."""
 
-ARRAYS = ".npz"
+ARRAYS = (".npz", ".safetensors")
 """What the name of a file of a user's own arrays ends in."""
 
 
-def data_set(name: str, graph: Graph, seed: int) -> DataSet:
-    """Return a data set by its name, or that of a user's file of arrays; raises DataError, OSError."""
+def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
+    """Return a data set by its name, or that of a user's file of arrays; raises DataError, OSError.
+
+    Only a file's samples can be left in their order (`mixed` is false).
+    """
+    if name in DATA_SETS and not mixed:
+        raise DataError(f"data set {name}: expected a file, whose samples have an order to be left in, with --in-order")
     if name in DATA_SETS:
         return DATA_SETS[name](graph, seed)
     if name.endswith(ARRAYS):
-        return user_arrays(Path(name), graph, seed)
-    raise DataError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{ARRAYS}")
+        return user_arrays(Path(name), graph, seed, mixed)
+    raise DataError(
+        f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{' or NAME'.join(ARRAYS)}"
+    )

@@ -1,4 +1,4 @@
-"""A user's own arrays: a .npz file with an array for every input of the graph, by name.
+"""A user's own arrays: a file of NumPy's or safetensors with an array for every input of the graph, by name.
 
 Samples lie along the first dimension. Arrays called held_out_NAME hold samples that training never sees.
 """
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_name, whole_inputs
 from executor.values import Array, ArrayModule, Tile, indices, rows
@@ -44,15 +46,15 @@ class Arrays:
         out[...] = xp.asarray(found.astype(tile.tensor.dtype))
 
 
-def user_arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
+def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuffled:
     """Return a file's samples; raises DataError, which names the file, where they do not fit the graph, and OSError."""
     try:
-        return _arrays(path, graph, seed)
+        return _arrays(path, graph, seed, mixed)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
-def _arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
+def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
     held = _read(path)
     inputs = whole_inputs(graph)
     cut, batch = micro_batches(graph), batch_size(graph) or 0
@@ -65,16 +67,21 @@ def _arrays(path: Path, graph: Graph, seed: int) -> Shuffled:
         by_answers = classification(graph) is not None
         held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
     with path.open("rb") as file:
-        return Shuffled("arrays", training, batch, seed, held_out, file_digest(file, "sha256").hexdigest())
+        digest = file_digest(file, "sha256").hexdigest()
+    return Shuffled("arrays" if mixed else "rows", training, batch, seed, held_out, digest, mixed)
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:
     """Read all arrays of a file; nothing in it is executed."""
     try:
+        if path.suffix == ".safetensors":
+            with path.open("rb"):  # an OSError names the file
+                return dict(load_file(path))
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except (ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        raise DataError(f"expected arrays as numpy.savez writes them: {error}") from error
+    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+        writer = "safetensors' save_file" if path.suffix == ".safetensors" else "numpy.savez"
+        raise DataError(f"expected arrays as {writer} writes them: {error}") from error
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:

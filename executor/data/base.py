@@ -91,7 +91,8 @@ class HeldOut:
 class Shuffled:
     """Samples in batches, in an order that is new in every epoch and follows from name, seed and epoch alone.
 
-    `digest` is of the samples, where not every copy of the project has the same.
+    Where they are not `mixed`, it is their own in every epoch. `digest` is of the samples, where not every copy of the
+    project has the same.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Shuffled:
     seed: int
     held_out: HeldOut | None
     digest: str = ""
+    mixed: bool = True
 
     @property
     def identity(self) -> str:
@@ -118,6 +120,8 @@ class Shuffled:
     def _chosen(self, places: Numbers) -> Numbers:
         """Return the samples at places in the endless sequence of epochs."""
         epochs, within = np.divmod(places, self.samples.count)
+        if not self.mixed:
+            return within
         found = np.empty_like(within)
         for epoch in np.unique(epochs).tolist():
             now = epochs == epoch

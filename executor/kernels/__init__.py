@@ -16,7 +16,7 @@ from executor.kernels import (
     shape,
     softmax,
 )
-from executor.kernels.call import NARROW, Array, Kernel, KernelCall, run
+from executor.kernels.call import NARROW, Array, Kernel, KernelCall, KernelSet, run
 from executor.kernels.matrix import ADDING
 
 KERNELS: dict[str, Kernel] = {
@@ -37,4 +37,7 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name."""
 
-__all__ = ["ADDING", "KERNELS", "NARROW", "Array", "Kernel", "KernelCall", "run"]
+KERNEL_SET = KernelSet("array module", KERNELS, ADDING)
+"""The kernels on NumPy's and CuPy's arrays."""
+
+__all__ = ["ADDING", "KERNELS", "KERNEL_SET", "NARROW", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

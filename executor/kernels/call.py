@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
 
@@ -99,6 +100,25 @@ def run(kernel: Kernel, call: KernelCall) -> None:
     for out, result in zip(call.outputs, outputs, strict=True):
         if result is not out:
             out[...] = result.astype(out.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """Kernels by operator; `adding` are those that can add to what the output holds.
+
+    Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
+    whose the kernels are.
+    """
+
+    library: str
+    kernels: Mapping[str, Kernel]
+    adding: Mapping[str, Kernel]
+    native: Collection[str] = ()
+
+    def bound(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
+        """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
+        kernel = self.adding[op] if adds else self.kernels[op]
+        return partial(kernel, call) if op in self.native else partial(run, kernel, call)
 
 
 def _is_narrow(array: Array) -> bool:

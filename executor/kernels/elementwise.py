@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from executor.kernels.blocks import in_blocks
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 
@@ -42,14 +44,13 @@ def relu(call: KernelCall) -> None:
 
 
 def sigmoid(call: KernelCall) -> None:
-    """Compute 1 / (1 + exp(-x)) as exp(min(x, 0)) / (1 + exp(-|x|)), in which nothing overflows."""
+    """Compute 1 / (1 + exp(-x)): 0 where exp(-x) is more than the dtype holds."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
-    denominator = -xp.abs(x)
-    xp.exp(denominator, out=denominator)
-    denominator += 1
-    xp.minimum(x, 0, out=out)
-    xp.exp(out, out=out)
-    xp.divide(out, denominator, out=out)
+    xp.negative(x, out=out)
+    with np.errstate(over="ignore"):
+        xp.exp(out, out=out)
+    out += 1
+    xp.reciprocal(out, out=out)
 
 
 def threshold_backward(call: KernelCall) -> None:

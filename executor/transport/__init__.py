@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from executor.arena import Arena, Memory
 from executor.exchange import Action
-from executor.transport.ipc import ipc, ipc_arena
-from executor.transport.nccl import Nccl
-from executor.transport.point_to_point import PointToPoint
-from executor.transport.shared import Shared, shared_arena
+from executor.kernels import KERNEL_SET, KernelSet
 from executor.values import ArrayModule
 from planner.program.tasks import Fetch, Reduce, Send, Wait
 
@@ -59,19 +54,29 @@ class Transport(Protocol):
 class Medium:
     """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
 
-    Transports are told whether ranks outnumber cores.
+    Both are given the communicator of the cluster whose medium it is, and transports whether ranks outnumber cores.
+    `kernels` are those that run on such an arena.
     """
 
-    arena: Callable[[ArrayModule, int, MPI.Intracomm], Arena]
-    transport: Callable[[Memory, MPI.Intracomm, bool], Transport]
+    arena: Callable[[ArrayModule, int, Any], Arena]
+    transport: Callable[[Memory, Any, bool], Transport]
+    kernels: KernelSet = KERNEL_SET
 
 
-TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
-    {
-        "shared": Medium(shared_arena, Shared),
-        "ipc": Medium(ipc_arena, ipc),
-        "nccl": Medium(lambda xp, nbytes, _: Arena(xp, nbytes), Nccl),
-        "p2p": Medium(lambda xp, nbytes, _: Arena(xp, nbytes), PointToPoint),
-    }
-)
-"""Transports by name."""
+def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
+    """Make an arena that other ranks cannot read."""
+    return Arena(xp, nbytes)
+
+
+class TransportError(ValueError):
+    """The transport asked for cannot be used here; the message says why."""
+
+
+CHOICES = ("auto", "shared", "ipc", "nccl", "p2p", "gloo")
+"""What `--transport` takes; "auto" is the fastest that there is."""
+
+
+def described(name: str, ranks: int, ranks_on_host: int) -> str:
+    """Say which transports carry a job's messages."""
+    far = {"shared": ", p2p between hosts", "ipc": ", nccl or p2p between hosts"}
+    return name + far.get(name, "") if ranks_on_host < ranks else name

@@ -1,25 +1,34 @@
-"""Which transport runs: the one asked for, or the fastest that there is."""
+"""The transports of MPI's ranks, and which one runs: the one asked for, or the fastest that there is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 from mpi4py import MPI
 
 from executor.progress import ORDERED
 from executor.shared_memory import neighbours, obstacle
-from executor.transport import TRANSPORTS
+from executor.transport import Medium, TransportError, plain_arena
+from executor.transport.ipc import ipc, ipc_arena
 from executor.transport.ipc import obstacle as ipc_obstacle
-from executor.transport.nccl import nccl_of
+from executor.transport.nccl import Nccl, nccl_of
+from executor.transport.point_to_point import PointToPoint
+from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule
 
 UNORDERED = "expected an x86-64 processor, which keeps the order of stores"
-CHOICES = ("auto", *TRANSPORTS)
 
-
-class TransportError(ValueError):
-    """The transport asked for cannot be used here; the message says why."""
+TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
+    {
+        "shared": Medium(shared_arena, Shared),
+        "ipc": Medium(ipc_arena, ipc),
+        "nccl": Medium(plain_arena, Nccl),
+        "p2p": Medium(plain_arena, PointToPoint),
+    }
+)
+"""Transports by name."""
 
 
 def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
@@ -30,6 +39,8 @@ def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     """
     if asked == "p2p":
         return asked
+    if asked not in ("auto", *TRANSPORTS):
+        raise TransportError(f"transport {asked!r} is of ranks that torchrun starts: use --transport auto")
     here = neighbours(comm)
     reason = _why_not_device(asked, xp, comm) if asked in ("ipc", "nccl") else _why_not_shared(xp, comm, here)
     if asked == "auto":
@@ -38,12 +49,6 @@ def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     if reason is not None:
         raise TransportError(f"transport {asked!r}: {reason}: use --transport p2p")
     return asked
-
-
-def described(name: str, ranks: int, ranks_on_host: int) -> str:
-    """Say which transports carry a job's messages."""
-    far = {"shared": ", p2p between hosts", "ipc": ", nccl or p2p between hosts"}
-    return name + far.get(name, "") if ranks_on_host < ranks else name
 
 
 def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...]) -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Memory
-from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
+from executor.exchange import Action, copying, in_order, nothing, packing
 from executor.shared_memory import neighbours
+from executor.transport.messages import Messages
 from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, wait_for
 from planner.program.tasks import Compute, Fetch, Message, Reduce, Send, Wait
@@ -23,7 +23,7 @@ SMALLEST_TAG_LIMIT = 32767
 """What MPI guarantees where an implementation does not tell its largest tag."""
 
 
-class PointToPoint:
+class PointToPoint(Messages):
     """Nonblocking MPI messages, packed contiguously; works across machines. Made by all ranks together (collective).
 
     Large messages move only while both ends are within MPI, which is why it is looked in on between kernels.
@@ -33,9 +33,7 @@ class PointToPoint:
     """
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
-        self.sent_bytes = np.zeros(comm.Get_size(), np.int64)
-        self.waits: list[tuple[float, float]] = []
-        self._memory = memory
+        super().__init__(memory, comm.Get_size())
         self._comm = comm
         self._wait_for = wait_for(crowded)
         self._tags = 1 + int(comm.Get_attr(MPI.TAG_UB) or SMALLEST_TAG_LIMIT)
@@ -43,7 +41,6 @@ class PointToPoint:
         self._here = frozenset(neighbours(comm))
         self._moving = 0  # requests that are not complete, or not known to be
         self._requests: dict[int, Requests] = {}
-        self._arrivals: dict[int, Action] = {}
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
@@ -81,14 +78,6 @@ class PointToPoint:
 
         return action
 
-    def receive(self, task: Fetch | Reduce) -> Action:
-        """Return the action that posts the receives; unpacking or combining is left to `wait`."""
-        return self.post(task, arrival(self._memory, task, self.received(task)))
-
-    def received(self, task: Fetch | Reduce) -> list[Contribution]:
-        """Return what each peer contributes to a transfer, where it lies once it was received."""
-        return staged_contributions(self._memory, task)
-
     def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
         """Return the action that posts the receives; `arrived` is done by `wait` once all is there."""
         requests = self._requests.setdefault(task.transfer, [])
@@ -110,7 +99,7 @@ class PointToPoint:
     def wait(self, task: Wait) -> Action:
         """Return the action that completes a transfer's messages, in and out, and unpacks or combines what came."""
         requests = self._requests.pop(task.transfer, [])
-        arrived = self._arrivals.pop(task.transfer, nothing)
+        arrived = super().wait(task)
         wait_for = self._wait_for
 
         def action() -> None:
@@ -135,7 +124,3 @@ class PointToPoint:
             action()
 
         return looking
-
-    def finish(self) -> Action:
-        """Do nothing: every message's transfer was waited for."""
-        return nothing

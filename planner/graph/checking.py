@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn
 
 from planner.errors import GraphError
+from planner.graph.entries import groups
 from planner.graph.infer import infer
 from planner.graph.ir import ITEM_BYTES, ROLES, Graph, Init, Node, Tensor
 
@@ -31,6 +32,7 @@ def check(graph: Graph) -> None:
     _check_inits(graph, producers)
     _check_updates(graph, producers)
     _check_metrics(graph)
+    _check_entries(graph)
 
 
 def _check_tensor(key: str, tensor: Tensor) -> None:
@@ -195,3 +197,17 @@ def _check_metrics(graph: Graph) -> None:
 
 def _at(node: Node) -> str:
     return f"node {node.name!r} ({node.op})"
+
+
+def _check_entries(graph: Graph) -> None:
+    for name, entry in graph.entries.items():
+        if entry.tensor is None:
+            continue
+        tensor = graph.tensors.get(entry.tensor)
+        if tensor is None or tensor.init is None:
+            raise GraphError(f"entry {name!r}: expected a tensor that no node produces, found {entry.tensor!r}")
+        if groups(entry.shape, tensor.shape) is None:
+            raise GraphError(
+                f"entry {name!r}: expected tensor {tensor.name!r} to have the dimensions of {entry.shape}, or finer "
+                f"ones, found {tensor.shape}"
+            )

@@ -4,7 +4,8 @@
  "nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
  "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
 
-Keys that hold their default (no init, no attributes, no hints) are left out. An attribute's tuples are JSON arrays.
+A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}}. Keys
+that hold their default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from planner.errors import GraphError
+from planner.files import format_of
 from planner.graph.checking import check
-from planner.graph.ir import Graph, Init, Node, Tensor, Value
+from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
 
 T = TypeVar("T")
 
@@ -53,11 +56,20 @@ class _Node(_Record):
     unroll: tuple[str, int] | None = None
 
 
+class _Entry(_Record):
+    tensor: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str = ""
+    counts: bool = False
+
+
 class _Graph(_Record):
     tensors: dict[str, Any]
     nodes: list[Any]
     updates: dict[str, Any]
     metrics: dict[str, Any]
+    entries: dict[str, Any] = {}
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
@@ -67,6 +79,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
         [_Node(n.name, n.op, n.inputs, n.outputs, dict(n.attrs), n.forward, n.unroll) for n in graph.nodes],
         dict(graph.updates),
         dict(graph.metrics),
+        {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
     )
     data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return data
@@ -87,8 +100,12 @@ def from_data(data: object, path: str = "$") -> Graph:
     for number, record in enumerate(outer.nodes):
         where = f"{path}.nodes[{number}]"
         nodes.append(_node(_convert(record, _Node, where), where))
-    updates = _names(outer.updates, f"{path}.updates")
-    graph = Graph(tensors, tuple(nodes), updates, _names(outer.metrics, f"{path}.metrics"))
+    updates, metrics = _names(outer.updates, f"{path}.updates"), _names(outer.metrics, f"{path}.metrics")
+    entries = {
+        name: Entry(**msgspec.structs.asdict(_convert(entry, _Entry, f"{path}.entries.{name}")))
+        for name, entry in outer.entries.items()
+    }
+    graph = Graph(tensors, tuple(nodes), updates, metrics, entries)
     try:
         check(graph)
     except GraphError as error:
@@ -98,8 +115,11 @@ def from_data(data: object, path: str = "$") -> Graph:
 
 def load_graph(file: Path) -> Graph:
     """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
+    content = file.read_bytes()
+    if found := format_of(content):
+        raise GraphError(f"{file}: expected a plan or a graph, found a file of format {found!r}")
     try:
-        return from_data(json.loads(file.read_bytes(), object_pairs_hook=distinct_keys))
+        return from_data(json.loads(content, object_pairs_hook=distinct_keys))
     except RecursionError as error:
         raise GraphError(f"{file}: nested too deeply") from error
     except json.JSONDecodeError as error:

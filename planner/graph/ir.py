@@ -73,17 +73,36 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the state dict of the module that a graph was imported from: a parameter or a buffer.
+
+    `tensor` is the graph's that has its elements, in the same order, perhaps with finer dimensions (see
+    `planner/layout/grouping.py`); several names of one weight name one tensor. None: the graph has no use for it, or
+    holds its content in nodes; `digest` is then that of the content, where it is known (see `content_digest`), and
+    `counts` says that it counts training iterations. `dtype` is the module's: its whole numbers may have 64 bits.
+    """
+
+    tensor: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str = ""
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Graph(Shown):
     """A training iteration: nodes in an order in which they can run.
 
     `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
-    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `name` is what people call it.
+    `metrics` names the tensors reported while training ("loss", "logits", "labels"). `entries` are those of the state
+    dict of the module that the graph was imported from, by name. `name` is what people call it.
     """
 
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
+    entries: Mapping[str, Entry] = field(default_factory=dict)
     name: str = field(default="", compare=False)
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -16,6 +17,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.entries import entries
 from planner.pytorch.forms import view
 from planner.pytorch.operations import unary
 from planner.pytorch.operators import CONVERTERS
@@ -72,7 +74,8 @@ def from_torch(
             break
         cuts = wanted
     refuse_functions_of_ones_own(step, [*inputs, *targets])
-    return training_graph(found.builder, metrics, optimizer or Optimizer("sgd"))
+    graph = training_graph(found.builder, metrics, optimizer or Optimizer("sgd"))
+    return replace(graph, entries=entries(module, trace, graph))
 
 
 def translated(trace: Trace, cuts: Cuts) -> tuple[Translation, Mapping[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,20 +30,36 @@ def graph_of(make: Callable[[], Any]) -> Any:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    if _size(_parts(made)[0]) < SMALL_BYTES:
+    if _size(parts(made).module) < SMALL_BYTES:
         made = make()
-    module, inputs, loss, targets, optimizer = _parts(made)
-    return from_torch(module, inputs, loss=loss, targets=targets, optimizer=_optimizer(optimizer))
+    return imported(parts(made))
+
+
+def imported(made: Made) -> Graph:
+    """Return the graph of a module that was made."""
+    optimizer = optimizer_of(made.optimizer)
+    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
 
 
 def _is_module(made: Any) -> bool:
     return isinstance(made, nn.Module) or (isinstance(made, tuple) and bool(made) and isinstance(made[0], nn.Module))
 
 
-def _parts(made: Any) -> tuple[nn.Module, Sequence[Any], Any, Sequence[Any], Any]:
+class Made(NamedTuple):
+    """What a user's function made."""
+
+    module: nn.Module
+    inputs: Sequence[torch.Tensor]
+    loss: Callable[..., torch.Tensor] | None
+    targets: Sequence[torch.Tensor]
+    optimizer: Any
+
+
+def parts(made: Any) -> Made:
     """Return module, inputs, loss, targets and optimizer; a GraphError for anything else."""
-    if isinstance(made, nn.Module):
-        raise GraphError(f"expected {EXPECTED}, found a module alone")
+    if isinstance(made, nn.Module) or not _is_module(made):
+        found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
+        raise GraphError(f"expected {EXPECTED}, found {found}")
     module, inputs, loss, targets, optimizer = (*made, None, (), None)[:5] if len(made) < 4 else (*made, None)[:5]
     given = []
     for name, values in (("inputs", inputs), ("targets", targets)):
@@ -51,14 +67,14 @@ def _parts(made: Any) -> tuple[nn.Module, Sequence[Any], Any, Sequence[Any], Any
         if not isinstance(one, tuple | list) or not all(isinstance(value, torch.Tensor) for value in one):
             raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {values!r}")
         given.append(tuple(one))
-    return module, given[0], loss, given[1], optimizer
+    return Made(module, given[0], loss, given[1], optimizer)
 
 
 def _size(module: nn.Module) -> int:
     return sum(one.nbytes for one in (*module.parameters(), *module.buffers()))
 
 
-def _optimizer(given: Any) -> Optimizer | None:
+def optimizer_of(given: Any) -> Optimizer | None:
     """Return the optimizer of ours that does what PyTorch's does; a GraphError where none does."""
     if given is None or isinstance(given, Optimizer):
         return given

@@ -65,6 +65,13 @@ class Trace:
             found.setdefault(id(parameter), name.removeprefix("module."))
         return found
 
+    def changed_buffers(self) -> frozenset[str]:
+        """Return the names, in the module, of buffers that an operator changes in place."""
+        sources = self.sources
+        changed = (node.args[0] for node in self.nodes if node.args and _changes_first(node))
+        placeholders = (node.name for node in changed if isinstance(node, torch.fx.Node) and node.name in sources)
+        return frozenset(str(sources[name].target).removeprefix("module.") for name in placeholders)
+
     def first_result(self) -> torch.fx.Node:
         """Return the node whose value is the loss."""
         output = next(node for node in self.nodes if node.op == "output")
@@ -141,7 +148,7 @@ def out_of_place(graph: torch.fx.Graph) -> None:
     """Let what reads a tensor after it was changed in place read the result; a GraphError where views are read too."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        if not _schema(node).name.endswith("_") or _schema(node).name.endswith("__"):
+        if not _changes_first(node):
             continue
         changed = node.args[0]
         for alias in _aliases(changed) - {changed}:
@@ -149,6 +156,12 @@ def out_of_place(graph: torch.fx.Graph) -> None:
                 raise GraphError(f"{line_of(node)}: {node.target} changes what a view is read of later: copy it first")
         for user in [user for user in changed.users if order[user] > order[node]]:
             user.replace_input_with(changed, node)
+
+
+def _changes_first(node: torch.fx.Node) -> bool:
+    """Whether a node's operator changes its first operand in place."""
+    name = _schema(node).name
+    return name.endswith("_") and not name.endswith("__")
 
 
 NO_OPERATOR = torch._C.parse_schema("none() -> ()")

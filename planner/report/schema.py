@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from display import Shown
 from planner.errors import InputError
-from planner.files import write_file
+from planner.files import format_of, write_file
 
 FORMAT = "report/1"
 
@@ -283,8 +283,11 @@ def write_reports(path: Path | str, *reports: Report) -> None:
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:
     """Read a file of one report or several; `ReportError` names the file and the place of what is wrong."""
+    text = Path(path).read_bytes()
+    if not (found := format_of(text) or FORMAT).startswith("report/"):
+        raise ReportError(f"{path}: expected a report, found a file of format {found!r}")
     try:
-        return from_json(Path(path).read_bytes())
+        return from_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path}: {error}") from error
     except RecursionError as error:

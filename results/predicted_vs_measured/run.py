@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from executor.transport import TRANSPORTS
+from executor.transport.choice import TRANSPORTS
 from results.experiment import Pages, filled, machine, publish, table
 from results.predicted_vs_measured import picture
 from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job

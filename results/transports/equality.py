@@ -21,10 +21,11 @@ import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
-from executor.cluster import Cluster, cluster
+from executor.cluster import Cluster
 from executor.data import Random
 from executor.exchange import Action
 from executor.launch import job_main
+from executor.mpi import cluster
 from executor.training import Part, Trainer, part_of
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan

@@ -32,9 +32,10 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
     parallelize_module,
 )
 
-from executor.cluster import Cluster, cluster  # noqa: E402
+from executor.cluster import Cluster  # noqa: E402
 from executor.data import Random  # noqa: E402
 from executor.launch import job_main  # noqa: E402
+from executor.mpi import cluster  # noqa: E402
 from executor.training import Trainer, part_of  # noqa: E402
 from planner.plans.plan_json import load_plan  # noqa: E402
 from results.transports.by_hand import ByHand  # noqa: E402

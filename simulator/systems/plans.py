@@ -6,12 +6,13 @@ They are lowered like any plan, can be saved, and executed. Tofu (EuroSys 2019) 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from planner.graph.facts import no_data_parallelism
 from planner.planning import plan
 from planner.plans.plan import Plan
 from planner.plans.sharded import shard_data_parallel
-from simulator.systems.system import Asked, System, TooFewSamplesError, planned_deployment
+from simulator.systems.system import Asked, Deployment, System, TooFewSamplesError, planned_deployment
 
 
 def data_parallel(asked: Asked) -> Plan:
@@ -35,4 +36,8 @@ def recursive(placements: str) -> Callable[[Asked], Plan]:
 def of_plan(make: Callable[[Asked], Plan]) -> System:
     """Return the system that runs a plan."""
 
-    return lambda asked: planned_deployment(make(asked), asked.machine, asked.prefetch)
+    def deploy(asked: Asked) -> Deployment:
+        found = replace(make(asked), keep_fetches=asked.keep_fetches)
+        return planned_deployment(found, asked.machine, asked.prefetch)
+
+    return deploy

@@ -25,7 +25,7 @@ class TooFewSamplesError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A graph, the machine, how many of its devices are used, and how early plans' fetches start.
+    """A graph, the machine, how many of its devices are used, and how plans fetch: how early, and whether once.
 
     The graph's batch is that of all devices together or, for systems that run replicas which know nothing of each
     other, of one device.
@@ -35,6 +35,7 @@ class Asked:
     machine: Machine
     devices: int
     prefetch: int = 1
+    keep_fetches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ from mpi4py import MPI
 
 from executor.check import relative_difference
 from executor.checkpoint import Checkpoint, Saver
-from executor.cluster import Cluster, alone, cluster
+from executor.cluster import alone
 from executor.data import Random
 from executor.launch import job_main
+from executor.mpi import cluster
 from executor.schedules import read_schedule
 from executor.training import Trainer, part_of
-from executor.transport import TRANSPORTS, order, point_to_point, shared
-from executor.waiting import host_place, wait_for
+from executor.transport import order, point_to_point, shared
+from executor.transport.choice import TRANSPORTS
+from executor.waiting import wait_for
 from executor.worker import Worker
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
@@ -131,7 +133,7 @@ def run_plans(ranks, *paths):
     for path in paths:
         plan = load_plan(path)
         comm = watched()
-        here = Cluster(comm, ranks.diagnostics, *host_place(MPI.COMM_WORLD))
+        here = cluster(MPI.COMM_WORLD, comm)
         trainer = Trainer(part_of(plan, ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()

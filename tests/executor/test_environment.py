@@ -1,12 +1,15 @@
 import os
+import re
 import subprocess
 import sys
 
 import click
 import pytest
 
-from executor.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags
-from executor.launch import launched, require_size, speaks_for_launcher
+from executor.cluster import alone
+from executor.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launched
+from executor.launch import require_size, speaks_for_launcher
+from executor.mpi import start_advice
 from executor.waiting import doze, spin, wait_for
 
 
@@ -81,13 +84,16 @@ def test_who_started_us():
 
 
 def test_ranks_must_be_as_many_as_workers():
-    require_size("p.json", 4, 4, {})
-    with pytest.raises(click.UsageError, match=r"p\.json: expected 4 ranks.*found 3: start it with mpirun -n 4$"):
-        require_size("p.json", 4, 3, {})
-    with pytest.raises(click.UsageError, match="one MPI with the libraries of another"):
-        require_size("p.json", 4, 1, {})
-    with pytest.raises(click.UsageError, match=r"the launcher started 4 processes, but .* belongs to another MPI"):
-        require_size("p.json", 4, 1, {"PMI_SIZE": "4", "PMI_RANK": "1"})
+    require_size("p.json", 1, alone(1))
+    with pytest.raises(click.UsageError, match=r"p\.json: expected 4 ranks.*found 1: start it with mpirun -n 4$"):
+        require_size("p.json", 4, alone(1))
+
+
+def test_what_else_makes_jobs_of_one_rank():
+    assert start_advice(4, 3, {}) == "mpirun -n 4"
+    assert "one MPI with the libraries of another" in start_advice(4, 1, {})
+    expected = r"the launcher started 4 processes, but .* belongs to another MPI"
+    assert re.search(expected, start_advice(4, 1, {"PMI_SIZE": "4", "PMI_RANK": "1"}))
 
 
 def test_without_an_mpi_library_one_line_says_so(tmp_path):

@@ -277,6 +277,7 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
         target = view(t, target, (prod(target.shape),))
     rows, classes = logits.shape
     t.holds_below(target, classes)
+    logits, target = _rows_by_sample(t, logits, target)
     logits, labels = densely(t, logits), dense(t, target)
     t.logits = logits.tensor
     t.labels = labels
@@ -284,6 +285,22 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
     count = rows if call["reduction"] == 1 else 1
     return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
+
+
+def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value, Value]:
+    """Order the rows of a loss, which may be added up in any order, so that the timesteps of a sample lie together.
+
+    Then halves of all rows are halves of the batch, as they are everywhere else.
+    """
+    if not any(t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]):
+        return logits, target
+    logits, target = aligned(t, logits, 0, target, 0)
+    order = sorted(range(len(logits.dims[0])), key=lambda at: t.axes.is_stacked((logits.tensor, logits.dims[0][at])))
+
+    def ordered(value: Value) -> Value:
+        return Value(value.tensor, (tuple(value.dims[0][at] for at in order), *value.dims[1:]), value.shape)
+
+    return ordered(logits), ordered(target)
 
 
 def _elementwise_loss(op: str) -> Converter:

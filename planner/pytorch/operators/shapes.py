@@ -198,6 +198,7 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
     for tensor in tensors:
         for axis in range(len(t.builder.shape(tensor))):
             t.axes.unite((found, axis + (axis >= dim)), (tensor, axis))
+    t.axes.note_stacked((found, dim))
     return t.plain(found)
 
 

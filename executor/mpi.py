@@ -1,0 +1,102 @@
+"""The ranks that an MPI's mpirun starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar, cast
+
+import click
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from executor.cluster import Cluster
+from executor.environment import launched
+from executor.guard import end_job
+from executor.launch import command_main
+from executor.transport import Medium
+from executor.transport.choice import TRANSPORTS, chosen
+from executor.values import ArrayModule
+from executor.waiting import doze, host_place
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MpiCluster(Cluster):
+    """A communicator for the program's transfers and one of its own for diagnostics, so that they never mix."""
+
+    comm: MPI.Intracomm
+    diagnostics: MPI.Intracomm
+
+    def medium(self, name: str) -> Medium:
+        """Return what a transport of this name needs."""
+        return TRANSPORTS[name]
+
+    def chosen(self, asked: str, xp: ArrayModule) -> str:
+        """Return the name of the transport that a job uses (collective)."""
+        return chosen(asked, xp, self.comm)
+
+    def started(self, count: int) -> str:
+        """Say how a job of so many ranks is started, and why there may be one alone."""
+        return start_advice(count, self.size, os.environ)
+
+    def meet(self) -> None:
+        """Wait until every rank is here, leaving the cores to those that are not yet."""
+        doze([self.diagnostics.Ibarrier()])
+
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value on rank 0, an empty list elsewhere."""
+        self.meet()
+        return self.diagnostics.gather(value) or []
+
+    def share(self, value: T) -> list[T]:
+        """Return every rank's value, on every rank."""
+        self.meet()
+        return self.diagnostics.allgather(value)
+
+    def tell(self, value: T | None) -> T:
+        """Return rank 0's value, on every rank."""
+        self.meet()
+        return cast(T, self.diagnostics.bcast(value))
+
+    def give(self, data: NDArray[np.uint8]) -> None:
+        """Send bytes to rank 0."""
+        doze([self.diagnostics.Isend([data, MPI.BYTE], 0)])
+
+    def take(self, data: NDArray[np.uint8], rank: int) -> None:
+        """Receive, on rank 0, what a rank gives."""
+        doze([self.diagnostics.Irecv([data, MPI.BYTE], rank)])
+
+    def abort(self, status: int) -> None:
+        """End every rank, and this process, at once."""
+        if self.size > 1:
+            end_job(status, os.environ)
+            MPI.COMM_WORLD.Abort(status)
+        os._exit(status)
+
+
+def cluster(comm: MPI.Intracomm, watched: MPI.Intracomm | None = None) -> MpiCluster:
+    """Describe a communicator's ranks (collective); the program's transfers go by `watched`, where that is given."""
+    return MpiCluster(watched or comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
+
+
+def run_command(command: click.Command, args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command on every rank that mpirun started."""
+    command_main(command, cluster(MPI.COMM_WORLD), args)
+
+
+def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:
+    """Say how a job of so many ranks is started, and what else makes jobs of size 1."""
+    advice, found = f"mpirun -n {workers}", launched(environ)
+    if size == 1 and found is not None and found[0] > 1:
+        return (
+            f"{advice}; the launcher started {found[0]} processes, but "
+            f"{MPI.Get_library_version().split(chr(10))[0].strip()} "
+            "sees jobs of size 1: this mpirun belongs to another MPI than the library that mpi4py loads"
+        )
+    if size == 1:
+        return f"{advice} (an mpirun of one MPI with the libraries of another also makes jobs of size 1)"
+    return advice

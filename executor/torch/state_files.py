@@ -1,0 +1,37 @@
+"""State dicts in files of `torch.save`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from executor.cluster import HostArray
+from executor.weights.files import WeightsError
+
+
+def read(path: Path) -> dict[str, HostArray]:
+    """Return a file's tensors by name, mapped into memory; WeightsError where it holds anything else.
+
+    Nothing in the file is executed.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise WeightsError(f"{path}: expected a state dict, as torch.save writes it, found another: {first}") from error
+    if not isinstance(found, Mapping) or not all(isinstance(one, torch.Tensor) for one in found.values()):
+        raise WeightsError(f"{path}: expected a state dict, tensors by name, found {type(found).__name__} of others")
+    return {name: array_of(one) for name, one in found.items()}
+
+
+def array_of(tensor: torch.Tensor) -> HostArray:
+    """View a tensor in host memory as an array; NumPy has no bfloat16 of its own."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())

@@ -1,0 +1,26 @@
+"""Arrays and tensors over the same memory: NumPy's of the host, CuPy's of a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from executor.arena import Arena
+from executor.values import Array, ArrayModule
+
+
+def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
+    """Make an arena that is one tensor of PyTorch, on this rank's device."""
+    if xp is np:
+        return Arena(xp, nbytes, torch.empty(nbytes, dtype=torch.uint8).numpy())
+    return Arena(xp, nbytes, xp.from_dlpack(torch.empty(nbytes, dtype=torch.uint8, device="cuda")))
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return the tensor over an array's memory; NumPy's bfloat16, which PyTorch does not know, by its bits."""
+    if not isinstance(array, np.ndarray):
+        return from_dlpack(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,53 @@
+"""The transport of `torch.distributed`: packed messages by gloo between hosts' memories, by NCCL between GPUs.
+
+A transfer is one batch of sends and receives. As transfers start in one common order on all ranks, and two workers
+exchange at most one message each way in one of them, messages cannot be confused. Gloo's threads carry them while this
+rank computes; with NCCL, what is queued behind a transfer's end waits for it, not the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from executor.arena import Memory
+from executor.exchange import Action
+from executor.torch.lost import others_may_be_lost
+from executor.torch.tensors import tensor_of
+from executor.transport.messages import GroupedMessages, Staged
+from planner.program.tasks import Message
+
+
+class ProcessGroupMessages(GroupedMessages):
+    """Messages of a process group of PyTorch's, whose ranks are the workers."""
+
+    def __init__(self, memory: Memory, group: dist.ProcessGroup, _crowded: bool) -> None:
+        super().__init__(memory, group.size())
+        self._group = group
+
+    def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
+        """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
+        operations = [*self._operations(dist.isend, *outgoing), *self._operations(dist.irecv, *incoming)]
+        works: list[dist.Work] = []
+
+        def start() -> None:
+            with others_may_be_lost():
+                works.extend(dist.batch_isend_irecv(operations))
+
+        def end() -> None:
+            begun = time.perf_counter()
+            with others_may_be_lost():
+                for work in works:
+                    work.wait()
+            works.clear()
+            self.waits.append((begun, time.perf_counter()))
+
+        return start, end
+
+    def _operations(self, kind: Callable[..., Any], staging: int, messages: list[Message]) -> list[dist.P2POp]:
+        raw = self._memory.raw(self._memory.buffers[staging])
+        parts = ((m.peer, raw[m.staging_offset : m.staging_offset + m.nbytes]) for m in messages)
+        return [dist.P2POp(kind, tensor_of(part), peer, self._group) for peer, part in parts]

@@ -1,0 +1,102 @@
+"""What transports of packed messages share; by itself the transport of a worker that has nobody to send to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from executor.arena import Memory
+from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
+from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
+
+
+class Messages:
+    """Each worker's part of a transfer is packed into its staging buffer, sent, received there, and then unpacked."""
+
+    def __init__(self, memory: Memory, size: int) -> None:
+        self.sent_bytes = np.zeros(size, np.int64)
+        self.waits: list[tuple[float, float]] = []
+        self._memory = memory
+        self._arrivals: dict[int, Action] = {}
+
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
+        return MappingProxyType({})
+
+    def send(self, task: Send) -> Action:
+        """Return the action that starts the outgoing half of a transfer."""
+        if any(message.nbytes for message in task.messages):
+            raise ValueError(f"transfer {task.transfer}: expected no messages, as nobody else is there")
+        return nothing
+
+    def receive(self, task: Fetch | Reduce) -> Action:
+        """Return the action that starts the incoming half; unpacking or combining is left to `wait`."""
+        return self.post(task, arrival(self._memory, task, self.received(task)))
+
+    def received(self, task: Fetch | Reduce) -> list[Contribution]:
+        """Return what each peer contributes to a transfer, where it lies once it was received."""
+        return staged_contributions(self._memory, task)
+
+    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+        """Return the action that starts receiving; `arrived` is done by `wait` once all is there."""
+        self._arrivals[task.transfer] = arrived
+        return nothing
+
+    def wait(self, task: Wait) -> Action:
+        """Return the action that ends a transfer, asked for after its halves."""
+        return self._arrivals.pop(task.transfer, nothing)
+
+    def ordered(self, _position: int, action: Action) -> Action:
+        """Return the action as it is: messages bring their own order."""
+        return action
+
+    def finish(self) -> Action:
+        """Do nothing: every transfer's end is waited for."""
+        return nothing
+
+
+Staged = tuple[int, list[Message]]
+"""The number of a staging buffer, and messages that lie packed in it."""
+
+
+class GroupedMessages(Messages):
+    """Messages that leave and come by one call for each transfer, as its second half starts."""
+
+    def __init__(self, memory: Memory, size: int) -> None:
+        super().__init__(memory, size)
+        self._outgoing: dict[int, Staged] = {}
+
+    def send(self, task: Send) -> Action:
+        """Return the action that packs every outgoing message; they leave as the transfer's other half starts."""
+        messages = [message for message in task.messages if message.nbytes]
+        if task.staging is None or not messages:
+            return nothing
+        self._outgoing[task.transfer] = task.staging, messages
+        pairs = [pair for m in messages for pair in packing(self._memory, task.staging, task.buffer, m)]
+        return copying(self._memory.xp, pairs)
+
+    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+        """Return the action that starts a transfer, asked for after `send`; `arrived` is done by `wait`."""
+        self._arrivals[task.transfer] = arrived
+        packed, outgoing = self._outgoing.pop(task.transfer, (0, []))
+        incoming = [message for message in task.messages if message.nbytes and task.staging is not None]
+        if not outgoing and not incoming:
+            return nothing
+        start, end = self.exchange((packed, outgoing), (task.staging or 0, incoming))
+        self._arrivals[task.transfer] = in_order([end, arrived])
+        counts = np.zeros_like(self.sent_bytes)
+        for message in outgoing:
+            counts[message.peer] += message.nbytes
+
+        def action() -> None:
+            start()
+            np.add(self.sent_bytes, counts, out=self.sent_bytes)
+
+        return action
+
+    def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
+        """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
+        raise NotImplementedError

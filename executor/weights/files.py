@@ -1,0 +1,117 @@
+"""Files of named arrays: which there are, and regions of them, read without the rest where the format allows it."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from executor.cluster import HostArray
+from executor.values import indices
+from planner.errors import InputError
+from planner.layout import Region, local_shape
+from planner.layout.region import boxes, whole
+
+CODES: Mapping[str, str] = MappingProxyType(
+    {
+        "float64": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "int64": "I64",
+        "int32": "I32",
+        "int16": "I16",
+        "int8": "I8",
+        "uint8": "U8",
+        "bool": "BOOL",
+    }
+)
+"""What safetensors calls NumPy's dtypes."""
+
+Kind = tuple[tuple[int, ...], str]
+"""An array's shape, and its dtype by NumPy's name."""
+
+
+class WeightsError(InputError):
+    """A file of weights does not fit a graph: says what was expected and found, and what to do."""
+
+
+class Arrays(Protocol):
+    """Named arrays, in a file or in memory."""
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Shape and dtype of every array, by its name."""
+
+    def read(self, name: str, region: Region) -> HostArray:
+        """Return a region of an array as a local array."""
+
+
+class InMemory:
+    """Arrays of a mapping; one that reads them when it is asked, as a .npz file's does, holds one at a time."""
+
+    def __init__(self, arrays: Mapping[str, HostArray]) -> None:
+        self._arrays = arrays
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Shape and dtype of every array, by its name."""
+        return {name: (array.shape, array.dtype.name) for name, array in self._arrays.items()}
+
+    def read(self, name: str, region: Region) -> HostArray:
+        """Return a region of an array as a local array."""
+        array = self._arrays[name]
+        return np.asarray(array[np.ix_(*map(indices, region))] if region else array)
+
+
+class Safetensors:
+    """A file of safetensors, of which nothing is read but what is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safe_open(path, framework="np")
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Shape and dtype of every array, by its name."""
+        names = {code: dtype for dtype, code in CODES.items()}
+        parts = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118  # no mapping
+        return {
+            name: (tuple(part.get_shape()), names.get(part.get_dtype(), part.get_dtype()))
+            for name, part in parts.items()
+        }
+
+    def read(self, name: str, region: Region) -> HostArray:
+        """Return a region of an array as a local array."""
+        shape, dtype = self.kinds[name]
+        part, out = self._file.get_slice(name), np.empty(local_shape(region), dtype)
+        for box in boxes(whole(shape), region, region):
+            source: Any = tuple(slice(here, here + size) for here, _, size in box)
+            target: Any = tuple(slice(there, there + size) for _, there, size in box)
+            out[(*target, ...)] = part[(*source, ...)]
+        return out
+
+
+def opened(path: Path) -> Arrays:
+    """Open a file of arrays by its suffix: .safetensors, .npz, else one of `torch.save`; WeightsError, OSError."""
+    with path.open("rb"):  # an OSError names the file
+        pass
+    try:
+        match path.suffix:
+            case ".safetensors":
+                return Safetensors(path)
+            case ".npz":
+                return InMemory(np.load(path, allow_pickle=False))
+    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"{path}: expected a file of {path.suffix[1:]}, found another: {error}") from error
+    if find_spec("torch") is None:
+        raise WeightsError(f"{path}: expected .safetensors or .npz; PyTorch, which is not installed, reads others")
+    arrays: Mapping[str, HostArray] = import_module("executor.torch.state_files").read(path)
+    return InMemory(arrays)

@@ -1,0 +1,114 @@
+"""Weights that training begins with: checked against the entries of a graph, read region by region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from executor.cluster import HostArray
+from executor.weights.files import Arrays, InMemory, WeightsError, opened
+from planner.graph.entries import content_digest, entries_of
+from planner.graph.ir import Entry, Graph, Tensor
+from planner.layout import Region
+from planner.layout.grouping import coarser
+from planner.layout.region import whole
+
+SHOWN = 3
+"""How many names an error lists."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The entries of a state dict that fit a graph. `where` is what errors name."""
+
+    where: str
+    arrays: Arrays
+    graph: Graph
+
+    @classmethod
+    def of(cls, source: Path | Mapping[str, HostArray], graph: Graph) -> Weights:
+        """Open a file, or take arrays by name; raises WeightsError where they are not what the graph has, OSError."""
+        where, arrays = (str(source), opened(source)) if isinstance(source, Path) else ("weights", InMemory(source))
+        found = cls(where, arrays, graph)
+        found._check()
+        return found
+
+    @cached_property
+    def _names(self) -> Mapping[str, list[str]]:
+        """By tensor, the names under which its elements are there; several where modules share a weight."""
+        names: dict[str, list[str]] = {}
+        for name, entry in entries_of(self.graph).items():
+            if entry.tensor is not None:
+                names.setdefault(entry.tensor, []).extend([name] if name in self.arrays.kinds else [])
+        return names
+
+    def __contains__(self, tensor: str) -> bool:
+        """Whether a tensor gets its first value here."""
+        return tensor in self._names
+
+    def tile(self, tensor: Tensor, region: Region) -> HostArray:
+        """Return a region of a tensor; WeightsError where names that share it have different values."""
+        first, *others = (self._read(name, tensor, region) for name in self._names[tensor.name])
+        for other in others:
+            if first.tobytes() != other.tobytes():
+                names = " and ".join(self._names[tensor.name])
+                raise WeightsError(f"{self.where}: {names}: expected one value, as the module shares it, found others")
+        return first
+
+    def content(self, name: str) -> HostArray | None:
+        """Return an entry that no tensor holds; None where it is not there."""
+        known = self.arrays.kinds.get(name)
+        return None if known is None else self.arrays.read(name, whole(known[0]))
+
+    def _read(self, name: str, tensor: Tensor, region: Region) -> HostArray:
+        shape, dtype = self.arrays.kinds[name]
+        found = self.arrays.read(name, coarser(region, tensor.shape, shape))
+        converted = found.astype(tensor.dtype)
+        if dtype != tensor.dtype and (converted != found).any():
+            raise WeightsError(f"{self.where}: {name}: expected numbers that {tensor.dtype} holds, found larger ones")
+        return converted.reshape([sum(stop - start for start, stop in runs) for runs in region])
+
+    def _check(self) -> None:
+        entries, kinds = entries_of(self.graph), self.arrays.kinds
+        missing = [
+            next(name for name, entry in entries.items() if entry.tensor == tensor)
+            for tensor, names in self._names.items()
+            if not names
+        ]
+        if missing:
+            raise WeightsError(
+                f"{self.where}: expected an entry {_listed(missing)}, as the module's state dict has, found none among "
+                f"{_listed(kinds)}: save it whole, as safetensors.torch.save_model(module, FILE) does"
+            )
+        if extra := [name for name in kinds if name not in entries]:
+            raise WeightsError(
+                f"{self.where}: expected the entries of the planned module's state dict alone, found {_listed(extra)}: "
+                "leave them out, or plan the module that has them"
+            )
+        for name, kind in kinds.items():
+            self._check_entry(name, entries[name], *kind)
+
+    def _check_entry(self, name: str, entry: Entry, shape: tuple[int, ...], dtype: str) -> None:
+        where = f"{self.where}: {name}"
+        if shape != entry.shape:
+            raise WeightsError(
+                f"{where}: expected shape {list(entry.shape)}, found {list(shape)}: another model was planned"
+            )
+        if dtype != entry.dtype:
+            raise WeightsError(
+                f"{where}: expected {entry.dtype}, found {dtype}: convert the file, or plan the module in {dtype}"
+            )
+        if entry.digest and content_digest(self.arrays.read(name, whole(shape))) != entry.digest:
+            raise WeightsError(
+                f"{where}: expected the content that the module had when it was planned, found another: plan it anew "
+                "with these weights loaded"
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Name some, and how many more there are."""
+    every = list(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return f"{', '.join(every[:SHOWN]) or 'none'}{more}"

@@ -1,0 +1,115 @@
+"""Layouts in the words of meshes: axes of a mesh of workers, each with a placement, as DTensor and its like have them.
+
+A layout's step becomes an axis of the mesh; adjacent steps with the same placement are one axis. A dimension that is
+sharded behind steps at which its digits are free is held interleaved: the extent is first cut into as many chunks as
+those steps have ways together, and each chunk is shared out. DTensor calls this `_StridedShard`, with the number of
+chunks as its `split_factor`. Workers are numbered alike: the first axis is the most significant digit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from planner.layout.placement import Layout, Partial, Placement, Replicate, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class StridedShard:
+    """Dimension `dim` is cut into `split_factor` chunks, and a worker holds its part of each, one after the other."""
+
+    dim: int
+    split_factor: int
+
+    def __str__(self) -> str:
+        return f"S{self.dim}/{self.split_factor}"
+
+
+AxisPlacement = Shard | StridedShard | Replicate | Partial
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of the mesh: how many workers lie along it, how they hold the tensor, and of which steps it is made.
+
+    `steps` are adjacent, counted from 0.
+    """
+
+    ways: int
+    placement: AxisPlacement
+    steps: tuple[int, ...]
+
+
+def step_placements(layout: Layout, ways: Sequence[int]) -> tuple[AxisPlacement, ...]:
+    """Return the placement of every step, as an axis of a mesh that has one axis per step."""
+    return tuple(_placement(layout, ways, step) for step in range(len(layout)))
+
+
+def mesh_axes(layout: Layout, ways: Sequence[int]) -> tuple[Axis, ...]:
+    """Return the fewest axes that spell a layout: adjacent steps with the same placement are one.
+
+    DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at adjacent steps.
+    """
+    return _merged(step_placements(layout, ways), ways)
+
+
+def _merged(placements: Sequence[AxisPlacement], ways: Sequence[int]) -> tuple[Axis, ...]:
+    found = []
+    for placement, entries in groupby(enumerate(placements), key=lambda entry: entry[1]):
+        steps = tuple(step for step, _ in entries)
+        found.append(Axis(math.prod(ways[step] for step in steps), placement, steps))
+    return tuple(found)
+
+
+def mesh_axes_of_view(
+    layout: Layout, ways: Sequence[int], fine: Sequence[int], groups: Sequence[Sequence[int]]
+) -> tuple[Axis, ...]:
+    """Return the axes that spell a layout of a tensor of shape `fine` for a view of it with coarser dimensions.
+
+    Dimension i of the view runs over the dimensions groups[i] of the tensor. A shard of one of them is a part of every
+    chunk that those before it make, as far as they are not split themselves.
+    """
+    local, found = list(fine), list[AxisPlacement]()
+    for step, placement in enumerate(step_placements(layout, ways)):
+        if isinstance(placement, Shard | StridedShard):
+            dim, own = next((dim, group) for dim, group in enumerate(groups) if placement.dim in group)
+            outer = math.prod(local[axis] for axis in own if axis < placement.dim)
+            chunks = outer * (placement.split_factor if isinstance(placement, StridedShard) else 1)
+            local[placement.dim] //= ways[step]
+            found.append(Shard(dim) if chunks == 1 else StridedShard(dim, chunks))
+        else:
+            found.append(placement)
+    return _merged(found, ways)
+
+
+def uneven(shape: Sequence[int], layout: Layout, ways: Sequence[int]) -> str | None:
+    """Say which dimension's extent its splits do not divide, so that no mesh of others spells the layout; else None.
+
+    Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
+    """
+    for dim, steps in _sharded(layout):
+        parts = math.prod(ways[: steps[-1] + 1]) if _is_interleaved(steps) else math.prod(ways[s] for s in steps)
+        if shape[dim] % parts:
+            return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"
+    return None
+
+
+def _placement(layout: Layout, ways: Sequence[int], step: int) -> AxisPlacement:
+    placement: Placement = layout[step]
+    if not isinstance(placement, Shard):
+        return placement
+    free = math.prod(way for way, earlier in zip(ways, layout[:step], strict=False) if earlier != placement)
+    return placement if free == 1 else StridedShard(placement.dim, free)
+
+
+def _sharded(layout: Layout) -> Iterator[tuple[int, list[int]]]:
+    """Yield every sharded dimension with the steps at which it is."""
+    for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
+        yield dim, [step for step, placement in enumerate(layout) if placement == Shard(dim)]
+
+
+def _is_interleaved(steps: Sequence[int]) -> bool:
+    """Whether a dimension is sharded at these steps and its digits are free at one before."""
+    return list(steps) != list(range(len(steps)))
