@@ -49,7 +49,9 @@ class Request:
     def deployment(self, machine: Machine) -> Deployment:
         """Return what is to be simulated; with the largest batch that fits in memory, if that is asked for."""
         if self.options["largest_batch"]:
-            found = largest_batch(lambda batch: self._deployed(machine, {**self.options, "batch": batch, "output": None}))
+            found = largest_batch(
+                lambda batch: self._deployed(machine, {**self.options, "batch": batch, "output": None})
+            )
             deployment = found[1]
         else:
             deployment = self._deployed(machine, {**self.options, "output": None})

@@ -22,7 +22,9 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
     machine.require_devices(devices)
     processors = [name for name in machine.switches if name.rpartition("/")[2].startswith("cpu")]
     if not processors:
-        raise TopologyError(f"{machine.name}: expected a switch called cpu, behind which is the host's memory, found none")
+        raise TopologyError(
+            f"{machine.name}: expected a switch called cpu, behind which is the host's memory, found none"
+        )
     kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
     resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
     host = _host_device(len(kept))

@@ -25,14 +25,18 @@ OPTIMIZER_STATE, GRADIENT, WEIGHT = STAGES
 def shard_data_parallel(plan: Plan, stage: int) -> Plan:
     """Return the plan with what the stage says shared out; a PlanError if it has several steps."""
     if stage not in STAGES or len(plan.ways) > 1:
-        raise PlanError(f"expected a stage of {STAGES} and a plan of one step, found {stage} and {len(plan.ways)} steps")
+        raise PlanError(
+            f"expected a stage of {STAGES} and a plan of one step, found {stage} and {len(plan.ways)} steps"
+        )
     if plan.workers == 1:
         return plan
     sharding = _Sharding(plan, stage)
     for weight in plan.graph.updates:
         if plan.graph.tensors[weight].role == "weight":
             sharding.share_out(weight)
-    record = SearchRecord(model=plan.search.model, searcher=f"zero-{stage}", placements="S,R,P" if stage == 1 else "S,R")
+    record = SearchRecord(
+        model=plan.search.model, searcher=f"zero-{stage}", placements="S,R,P" if stage == 1 else "S,R"
+    )
     return replace(plan, layouts=sharding.layouts, strategies=sharding.strategies, search=record)
 
 
@@ -95,4 +99,3 @@ def _dimension(tensor: Tensor, workers: int) -> int | None:
     """Return along which dimension a tensor is shared out: one whose parts are equal, if there is one."""
     eligible = [dim for dim, extent in enumerate(tensor.shape) if extent >= workers]
     return min(eligible, key=lambda dim: (tensor.shape[dim] % workers != 0, dim), default=None)
-

@@ -115,9 +115,7 @@ def _combined(task: Task, reducer: str | None) -> Task:
     return replace(task, kernels=(*task.kernels[:-1], replace(kernel, calls=calls)))
 
 
-def in_order_of_start(
-    after: Sequence[frozenset[int]], device_of: Sequence[int], seconds: Sequence[float]
-) -> list[int]:
+def in_order_of_start(after: Sequence[frozenset[int]], device_of: Sequence[int], seconds: Sequence[float]) -> list[int]:
     """Return tasks in the order in which they start, where each starts as soon as it can on its device.
 
     Of those that can start on a device, that comes first which could the earliest. Messages take no time here.

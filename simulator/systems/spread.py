@@ -98,7 +98,9 @@ class _Spreading:
 
     def _placed(self, number: int, device: _Device) -> tuple[tuple[Buffer, ...], int]:
         flow, end = self._flow, len(device.tasks) - 1
-        kept = [block for block in device.first if block in flow.persistent and self._home((block, None)) in (None, number)]
+        kept = [
+            block for block in device.first if block in flow.persistent and self._home((block, None)) in (None, number)
+        ]
         here = set(kept)
         others = [block for block in device.first if block not in here]
         fixed, free, size = plan_arena(

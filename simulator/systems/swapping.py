@@ -31,8 +31,6 @@ SOON = 8
 """Blocks that are used by so many tasks to come are swapped out only where nothing else can be."""
 
 
-
-
 @dataclass(slots=True)
 class Moves:
     """What one task's request makes happen: blocks swapped out, dropped or dead, and fetched or new."""
@@ -203,7 +201,9 @@ def swapping(asked: Asked) -> Deployment:
     layer_of = devices_of_tasks(flow, layers.__getitem__)
     orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
-    found = min((_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in)
+    found = min(
+        (_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in
+    )
     worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), found.most_used)
     swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
     host = WorkerProgram(asked.devices, tuple(found.host), swapped, 0)
