@@ -52,6 +52,7 @@ def draw(  # noqa: PLR0913 -- what is drawn, and how, by name
     panels: Sequence[Panel],
     colours: Mapping[str, str],
     columns: int = 2,
+    *,
     note: str = "",
     width: float = WIDTH,
 ) -> str:

@@ -1,14 +1,13 @@
 """What every system of `simulate --system` makes of a model on a p2.8xlarge: Tofu's Figures 8 and 9.
 
-A system is given the largest batch, a power of two, that fits in memory; ideal, whose memory is unlimited, the batch that
-the paper gives it, on each device; and swapping, which runs with batches far too large, the batch that it trains most
-samples per second with. The same program runs on both variants of the machine.
+A system is given the largest batch, a power of two, that fits in memory; ideal, whose memory is unlimited, the batch
+that the paper gives it, on each device; and swapping, which runs with batches far too large, the batch that it trains
+most samples per second with. The same program runs on both variants of the machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 

@@ -194,7 +194,7 @@ def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence
 
 
 def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield, per task, the buffers that it reads and those that it writes; what a call is combined with is read, too."""
+    """Yield, per task, the buffers that it reads and those that it writes; what a call adds to is read, too."""
     ended = {task.transfer: task for task in worker.tasks if isinstance(task, Fetch | Reduce)}
     for task in worker.tasks:
         match task:

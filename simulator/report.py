@@ -73,8 +73,8 @@ def simulate_system(  # noqa: PLR0913 -- what a user may choose, by name
 ) -> Report:
     """Return the report of one simulated iteration of a graph by one of `SYSTEMS`, by name, on some devices, or all.
 
-    The graph's batch is that of all devices or, of "ideal", "small-batch" and "swapping", of one; the report's is of all.
-    What else there is to choose is as for `simulate`, and so are errors.
+    The graph's batch is that of all devices or, of "ideal", "small-batch" and "swapping", of one; the report's is of
+    all. What else there is to choose is as for `simulate`, and so are errors.
     """
     if system not in SYSTEMS:
         raise PlanError(f"expected a system among {', '.join(SYSTEMS)}, found {system!r}")

@@ -162,7 +162,7 @@ def layer_by_layer(after: Sequence[frozenset[int]], layer_of: Sequence[int]) -> 
 
 
 def reordered(flow: Flow, order: Sequence[int]) -> Flow:
-    """Return the same tasks in another order that dependencies allow; `after` and `made_by` have their new positions."""
+    """Return the same tasks in another order that dependencies allow, everything by their new positions."""
     new = {old: position for position, old in enumerate(order)}
     return replace(
         flow,

@@ -1,9 +1,9 @@
 """*1f1b*: pipeline stages with micro-batches, a forward and a backward pass of a stage in turn.
 
-Narayanan and others, "Memory-efficient pipeline-parallel DNN training" (ICML 2021): PipeDream-Flush, with one update for
-all micro-batches. A device has a stage: layers that follow each other, chosen so that the longest stage takes as little
-time as possible. Stage s of p begins with p - s - 1 forward passes, or as many as there are micro-batches; from then on a
-forward and a backward pass alternate, and backward passes are last. The graph's micro-batches are those.
+Narayanan and others, "Memory-efficient pipeline-parallel DNN training" (ICML 2021): PipeDream-Flush, with one update
+for all micro-batches. A device has a stage: layers that follow each other, chosen so that the longest stage takes as
+little time as possible. Stage s of p begins with p - s - 1 forward passes, or as many as there are micro-batches; from
+then on a forward and a backward pass alternate, and backward passes are last. The graph's micro-batches are those.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _stages(layers: Mapping[str, int], flow: Flow, seconds: Sequence[float], dev
 
 
 def balanced(spent_s: Sequence[float], parts: int) -> list[int]:
-    """Cut a sequence into at most so many runs, the largest sum of a run as small as can be; return each entry's run."""
+    """Cut a sequence into at most so many runs, the largest sum the least that can be; return each entry's run."""
     low, high = max(spent_s), sum(spent_s)
     best = _cut(spent_s, high)
     for _ in range(HALVINGS):

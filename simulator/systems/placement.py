@@ -1,7 +1,7 @@
 """*Op-placement* (Tofu, Sec 7.1): whole layers on devices, round robin.
 
-A device starts what it has as soon as its operands are there, so that the timesteps of a recurrent network are pipelined,
-as in Wu and others, "Google's neural machine translation system" (2016), which Tofu names for it.
+A device starts what it has as soon as its operands are there, so that timesteps of a recurrent network are pipelined, as
+in Wu and others, "Google's neural machine translation system" (2016), which Tofu names for it.
 """
 
 from __future__ import annotations

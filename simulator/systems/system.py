@@ -81,7 +81,7 @@ def planned_deployment(plan: Plan, machine: Machine, prefetch: int) -> Deploymen
 
 def one_worker(graph: Graph) -> WorkerProgram:
     """Return what a single device does in an iteration."""
-    layouts, strategies = ({one: () for one in some} for some in (graph.tensors, (node.name for node in graph.nodes)))
+    layouts, strategies = (dict.fromkeys(some, ()) for some in (graph.tensors, (node.name for node in graph.nodes)))
     return lower(Plan(graph, 0, (), layouts, strategies)).workers[0]
 
 

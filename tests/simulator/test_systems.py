@@ -154,10 +154,8 @@ def pipeline_program(stages, count, forward_s, backward_s):
     """Forward passes of every micro-batch through all stages, and backward passes back through them."""
     tasks, names = [], []
     for micro in range(count):
-        for stage in range(stages):
-            names.append((FORWARD, micro, stage))
-        for stage in reversed(range(stages)):
-            names.append((BACKWARD, micro, stage))
+        names += [(FORWARD, micro, stage) for stage in range(stages)]
+        names += [(BACKWARD, micro, stage) for stage in reversed(range(stages))]
     number = {name: n for n, name in enumerate(names)}
     for kind, micro, stage in names:
         if kind == FORWARD:
