@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,13 +13,11 @@ from torch import nn
 
 import planner
 from planner.graph.ir import Graph
+from results.torchrun.ranks import RATE, WAYS
 from tests.cross.random_plans import random_plan
 from tests.pytorch import models
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor] | None, tuple[torch.Tensor, ...]]
-
-STEPS, RATE = 3, 0.05
-WAYS: Mapping[int, tuple[int, ...]] = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 
 
 def _doubled(make: Callable[[], Any]) -> Made:
@@ -51,9 +48,3 @@ def plans(name: str, workers: int, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}-{kind}.json")
         plan.save(paths[-1])
     return paths
-
-
-def torchrun(ranks: int, module: str, *arguments: object) -> list[str]:
-    """Return the command that runs a module on ranks of this host."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [*launcher, "-m", module, *map(str, arguments)]

@@ -23,7 +23,8 @@ from executor.torch import Distributed, distribute
 from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
-from results.torchrun.cases import CASES, RATE, STEPS, Made
+from results.torchrun.cases import CASES, Made
+from results.torchrun.ranks import RATE, STEPS
 
 
 def eager(made: Made) -> tuple[list[float], Mapping[str, torch.Tensor]]:

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-RATE = 0.01
 WIDTH, BATCH = 2048, 512
 VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH, SAMPLES = 2048, 512, 8, 4, 128, 4
 
@@ -36,12 +35,12 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm1(x)
-        q, k, v = (
-            part(y).view(*x.shape[:2], -1, FEATURES // HEADS).transpose(1, 2) for part in (self.q, self.k, self.v)
-        )
+        shape = (*x.shape[:2], -1, FEATURES // HEADS)
+        q, k, v = (part(y).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        hidden: torch.Tensor = self.down(F.gelu(self.up(self.norm2(x))))
+        return x + hidden
 
 
 class GPT(nn.Module):
@@ -54,7 +53,8 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(FEATURES), nn.Linear(FEATURES, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions))).transpose(1, 2)
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions)))
+        return logits.transpose(1, 2)
 
 
 def mlp() -> Model:

@@ -7,60 +7,28 @@ writes data.json and the tables in README.md, both beside this file.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F  # noqa: N812
-
-import planner
-from results.experiment import ROOT, Pages, filled, machine, publish, table
-from results.torchrun.cases import CASES, STEPS, WAYS, plans, torchrun
-from results.torchrun.models import MODELS, RATE
+from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.torchrun.ranks import STEPS, TIMED, WAYS, on_ranks
 
 HERE = Path(__file__).parent
 ROUNDS = 15
-RANKS = 2
-
-
-def on_ranks(ranks: int, module: str, *arguments: object) -> Any:
-    """Run a module on ranks of this host; return the JSON that its rank 0 prints."""
-    command = torchrun(ranks, module, *arguments)
-    done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def planned(name: str, folder: Path) -> Path:
-    """Write the plan that is found for a model."""
-    torch.manual_seed(0)
-    model = MODELS[name]()
-    optimizer = planner.Optimizer("sgd", lr=RATE)
-    graph = planner.from_torch(
-        model.module, (model.inputs,), loss=F.cross_entropy, targets=(model.targets,), optimizer=optimizer
-    )
-    path = folder / f"{name}.json"
-    planner.plan(graph, workers=RANKS).save(path)
-    return path
 
 
 def data(rounds: int = ROUNDS) -> dict[str, Any]:
     """Train and time everything."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        pairs = [f"{model}={planned(model, folder)}" for model in MODELS]
-        speed = on_ranks(RANKS, "results.torchrun.speed", rounds, *pairs)
-        trained = {
-            str(workers): on_ranks(
-                workers,
-                "results.torchrun.equality",
-                *(path for case in CASES for path in plans(case, workers, folder)),
-            )
-            for workers in WAYS
+    with tempfile.TemporaryDirectory() as folder:
+        plans = in_process("results.torchrun.planned", folder)
+        return {
+            "machine": machine(),
+            "torch": version("torch"),
+            "speed": on_ranks(TIMED, "results.torchrun.speed", rounds, *plans["timed"]),
+            "trained": {str(n): on_ranks(n, "results.torchrun.equality", *plans[str(n)]) for n in WAYS},
         }
-    return {"machine": machine(), "torch": torch.__version__, "speed": speed, "trained": trained}
 
 
 def speed_table(speed: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Steps of ours, of DTensor and of DDP, in turns: torchrun --nproc-per-node 2 -m results.torchrun.speed ROUNDS NAME=PLAN...
+"""Steps of ours, DTensor and DDP, in turns: torchrun --nproc-per-node 2 -m results.torchrun.speed ROUNDS PLAN...
 
 All three train the same module (`MODELS`) by SGD over gloo, ranks of one thread. DTensor splits layers by columns and
 rows in turn, as PyTorch's own examples do, DDP the batch. Rank 0 prints, as JSON, the median seconds of the slower
@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,7 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from executor.torch import distribute
 from planner.plans.plan_json import load_plan
-from results.torchrun.models import MODELS, RATE, Model
+from results.torchrun.models import MODELS, Model
+from results.torchrun.ranks import RATE
 
 WARM_UP = 3
 CLOSE = 1e-3
@@ -74,10 +76,10 @@ def slowest(seconds: float) -> float:
     return float(found)
 
 
-def measured(name: str, path: str, rounds: int) -> dict[str, Any]:
-    """Measure one model's steps; raise ValueError where the first losses are not the same."""
+def measured(path: Path, rounds: int) -> dict[str, Any]:
+    """Measure the steps of the model whose plan this is; raise ValueError where the first losses are not the same."""
     torch.manual_seed(0)
-    model, plan = MODELS[name](), load_plan(path)
+    model, plan = MODELS[path.stem](), load_plan(path)
     ours = distribute(model.module, plan)
     steps: dict[str, Step] = {
         "ours": lambda: ours.step(model.inputs, model.targets),
@@ -94,7 +96,7 @@ def measured(name: str, path: str, rounds: int) -> dict[str, Any]:
             seconds[one].append(slowest(time.perf_counter() - started))
             first.setdefault(one, mean(loss) if one == "DDP" else float(loss))
     if max(first.values()) - min(first.values()) > CLOSE:
-        raise ValueError(f"{name}: expected the same first loss of all, found {first}")
+        raise ValueError(f"{path.stem}: expected the same first loss of all, found {first}")
     sent = torch.from_numpy(ours.sent_bytes).sum()
     dist.all_reduce(sent)
     return {
@@ -115,9 +117,9 @@ def mean(loss: torch.Tensor) -> float:
 def main() -> None:
     """Measure every model."""
     dist.init_process_group("gloo")
-    rounds, pairs = int(sys.argv[1]), [one.partition("=") for one in sys.argv[2:]]
+    rounds, paths = int(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
     with threadpool_limits(1):
-        found = {name: measured(name, path, rounds) for name, _, path in pairs}
+        found = {path.stem: measured(path, rounds) for path in paths}
     if dist.get_rank() == 0:
         print(json.dumps(found))
     dist.destroy_process_group()
