@@ -1,4 +1,4 @@
-"""Plans of all modules: python -m results.torchrun.planned FOLDER; prints, as JSON, where they are, by workers or "timed"."""
+"""Plans of all modules: python -m results.torchrun.planned FOLDER; prints where they are as JSON, by workers."""
 
 from __future__ import annotations
 
