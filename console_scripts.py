@@ -6,11 +6,13 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 
-def run(module: str, *, dies_with_pipe: bool = True) -> None:
-    """Import a module and call its `main`.
+def run(module: str, *, dies_with_pipe: bool = True, **given: Any) -> None:
+    """Import a module and call its `main` with what is given.
 
     Ctrl-C during the import, and a reader that closes the pipe, end the process as they end other programs: at once
     and without a word (a shell sees 130 and 141). A rank of a job writes to sockets, too: there a closed one must not
@@ -27,7 +29,7 @@ def run(module: str, *, dies_with_pipe: bool = True) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     main = importlib.import_module(module).main
     signal.signal(signal.SIGINT, handler)
-    main()
+    main(**given)
 
 
 def _nowhere(number: int) -> int:
@@ -39,7 +41,13 @@ def _nowhere(number: int) -> int:
     return number
 
 
-plan = partial(run, "planner.cli")
+def verify(make: Callable[[], object], model: str) -> Any:
+    """Compare a step of a module's graph with the module's own: what the planner, which runs nothing, is given."""
+    importlib.import_module("executor.ready")
+    return importlib.import_module("executor.torch.verification").verify(make, model)
+
+
+plan = partial(run, "planner.cli", obj=verify)
 simulate = partial(run, "simulator.cli")
 execute = partial(run, "executor.cli", dies_with_pipe=False)
 calibrate = partial(run, "executor.calibration.cli", dies_with_pipe=False)

@@ -120,12 +120,17 @@ def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[Ho
     single = Trainer(part, alone(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
     if trainer.weights is not None:
         single.begin_with(trainer.weights)
+    return with_rounding(single, data, steps)
+
+
+def with_rounding(single: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
+    """Return what one worker finds, and what rounding changes in it: the loss, the first gradients, what is updated."""
     exact, moved = (_trained_alone(single, data, steps, nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 
 
 def _trained_alone(single: Trainer, data: DataSet, steps: int, nudge: bool) -> dict[str, HostArray]:
-    """Train from the start; return the first step's gradients and the updated tensors."""
+    """Train from the start; return the first step's gradients, the updated tensors, and the last loss."""
     generator = np.random.default_rng(single.part.plan.seed)
     kept: dict[str, HostArray] = {}
     single.reset()
@@ -134,7 +139,8 @@ def _trained_alone(single: Trainer, data: DataSet, steps: int, nudge: bool) -> d
             _nudge(single, generator)
         single.load(data, step)
         kept = kept | single.run_keeping(() if step else _gradients(single))
-    return kept | {name: single.host_copy(name) for name in single.graph.updates}
+    last = (*single.graph.updates, *(name for metric, name in single.graph.metrics.items() if metric == "loss"))
+    return kept | {name: single.host_copy(name) for name in last}
 
 
 def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:

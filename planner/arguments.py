@@ -36,6 +36,7 @@ WORKERS_HELP = (
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
+KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
 MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
@@ -77,6 +78,7 @@ _SEARCH_OPTIONS = (
     click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP),
     click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little."),
     click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP),
+    click.option("--keep-fetches", is_flag=True, help=KEEP_HELP),
     click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data."),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
 )
@@ -120,16 +122,20 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of models that a command was given."""
+    return {name: options[name] for name in model_options() if options.get(name) is not None}
+
+
 def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
     """Search a plan of the graph that `source` names, as a command's options say, and save it where they say.
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    given = {name: options[name] for name in model_options() if options.get(name) is not None}
-    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "seed")}
+    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "keep_fetches", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
-    graph = load_model(source, **given)
+    graph = load_model(source, **given_options(options))
     plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])

@@ -13,6 +13,7 @@ from display import Shown
 from planner.arguments import (
     MODEL_HELP,
     WRITTEN,
+    given_options,
     is_saved_plan,
     planned,
     planning_options,
@@ -22,11 +23,12 @@ from planner.arguments import (
 from planner.explanations import difference, explanation
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
-from planner.model_source import source_files
+from planner.model_source import function_of, source_files
+from planner.models import model_options
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report import summary
-from planner.report.console import collect_seldom, command_errors, stdout
+from planner.report.console import JobError, collect_seldom, command_errors, stdout
 from planner.search.run import FAR
 from planner.search.searchers import MOST_STEPS, NEARLY_FREE, STEP_BY_STEP
 from planner.search.space import SMALL_STATES
@@ -54,6 +56,7 @@ much, of hybrid's first or last as much);
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
+@click.option("--verify", is_flag=True, help="Run one step of PyTorch's module and of its graph instead, and compare.")
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
@@ -69,6 +72,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         record, shown = difference.to_data(found), [found]
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
+    elif options["verify"]:
+        _verify(context, model, options)
     else:
         plan = _plan(context, model, options)
         record, shown = summary.to_data(plan), [plan]
@@ -78,6 +83,18 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if options["json_file"] is not None:
         write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     stdout().print(*(table for one in shown for table in display.tables(one)), sep="\n")
+
+
+def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
+    """Run one step beside PyTorch, by what the entry point gave to run it, and end."""
+    refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
+    if context.obj is None:
+        raise click.UsageError("--verify runs a step: expected the command plan, as it is installed")
+    found = context.obj(function_of(model, **given_options(options)), model)
+    stdout().print(*display.tables(found), sep="\n")
+    if found.said:
+        raise JobError(found.said)
+    context.exit(0)
 
 
 def _compared(paths: tuple[Path, Path]) -> difference.Difference:

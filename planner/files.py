@@ -1,4 +1,4 @@
-"""Files that commands write: what could not be written is found out before the work, and named where it fails."""
+"""Files of commands: what one says that it is; what could not be written is found out before the work, and named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from planner.errors import PlanError
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: str = ""
+
+
+def format_of(text: bytes) -> str:
+    """Return what a file of JSON says that it is (`plan/2`), the first to ask of it; empty where it does not."""
+    try:
+        return msgspec.json.decode(text, type=_Format).format
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:

@@ -55,7 +55,15 @@ def _dashed(options: Iterable[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in options)
 
 
-def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Graph:
+def function_of(source: str, **options: object) -> Callable[[], object]:
+    """Return the function that path/to/file.py:function names, with parameters given; GraphError as `model`."""
+    if (match := re.fullmatch(_FUNCTION, source)) is None:
+        raise GraphError(f"expected path/to/file.py:function, found {source!r}")
+    path, function = Path(match[1]), _function(Path(match[1]), match[2], options)
+    return lambda: guarded(path, f"{match[2]}()", function)
+
+
+def _function(path: Path, name: str, options: Mapping[str, object]) -> Callable[[], object]:
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
@@ -64,7 +72,12 @@ def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Grap
             f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
             f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
         )
-    graph = guarded(path, f"{name}()", lambda: _made(partial(function, **options)))
+    return partial(function, **options)
+
+
+def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Graph:
+    function = _function(path, name, options)
+    graph = guarded(path, f"{name}()", lambda: _made(function))
     if not isinstance(graph, Graph):
         raise GraphError(
             f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "

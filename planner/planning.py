@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -30,15 +30,17 @@ def plan(
     *,
     machine: str | Machine | None = None,
     memory: int | str | None = None,
+    keep_fetches: bool = False,
     **options: Any,
 ) -> Plan:
     """Return the best plan found for a graph on `workers` workers.
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
-    must fit in, on a `machine` with its workspace and what the device reserves. Other options are fields of
-    `SearchOptions`: `searcher`, `placements`, `seed`, ... Raises a PlanError for
-    what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
+    must fit in, on a `machine` with its workspace and what the device reserves. `keep_fetches` lets workers keep what
+    they fetch (`Plan`); the search does not count on it. Other options are fields of `SearchOptions`: `searcher`,
+    `placements`, `seed`, ... Raises a PlanError for what makes no sense or where nothing fits, a TopologyError for a
+    machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
@@ -51,16 +53,19 @@ def plan(
     for name in ("ways", "untie"):
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
+    if type(keep_fetches) is not bool:
+        raise PlanError(f"keep_fetches: expected True or False, found {keep_fetches!r}")
     machine = load_topology(machine) if isinstance(machine, str) else machine
+    arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine)
     of_memory_only = memory is not None and options.get("objective", "bytes") == "bytes"
     asked = SearchOptions(
         machine=None if of_memory_only else machine,
         memory_bytes=_memory_bytes(memory),
-        arena_of=arena_sizes if machine is None else partial(_needed_bytes, machine),
+        arena_of=lambda found: arena_of(replace(found, keep_fetches=keep_fetches)),
         **options,
     )
     placements_of(asked)
-    return best_plan(graph, _workers(workers, asked.ways), asked)
+    return replace(best_plan(graph, _workers(workers, asked.ways), asked), keep_fetches=keep_fetches)
 
 
 def _needed_bytes(machine: Machine, plan: Plan) -> tuple[int, ...]:

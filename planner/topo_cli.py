@@ -66,9 +66,7 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
         if doubts:
             worst = max(worst, JOB_FAILED)
         else:
-            click.echo(
-                f"{display.printable(machine)}: {len(found.devices)} devices, {len(found.links)} links, no doubts"
-            )
+            click.echo(f"{display.printable(machine)}: {_size(found)}, no doubts")
     context.exit(worst)
 
 
@@ -86,7 +84,12 @@ def import_(path: Path, device: str | None, output: Path | None) -> None:
     output.write_text(found.text)
     for note in found.notes:
         click.echo(f"note: {display.printable(note)}", err=True)
-    click.echo(f"{output}: {len(found.machine.devices)} devices, {len(found.machine.links)} links")
+    click.echo(f"{output}: {_size(found.machine)}")
+
+
+def _size(machine: Machine) -> str:
+    devices, links = len(machine.devices), len(machine.links)
+    return f"{devices} device{'s' * (devices != 1)}, {links} link{'s' * (links != 1)}"
 
 
 def _device(machine: Machine, name: str) -> int:

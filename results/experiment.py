@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -124,7 +125,31 @@ def mpirun(ranks: int, *command: str) -> list[str]:
     """Return the command line that starts a command of the project on so many ranks: with the path's MPI, or PyPI's."""
     beside = Path(sys.executable).parent
     name, *arguments = command
-    return [shutil.which("mpirun") or str(beside / "mpirun"), "-n", str(ranks), str(beside / name), *arguments]
+    return [launcher(), "-n", str(ranks), str(beside / name), *arguments]
+
+
+MANNERS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def launcher() -> str:
+    """Return the mpirun on the path, else the one beside this Python."""
+    return shutil.which("mpirun") or str(Path(sys.executable).with_name("mpirun"))
+
+
+def run_command(command: str, *arguments: object, before: Iterable[object] = ()) -> None:
+    """Run one of the project's commands, silently; `before` is what launches it."""
+    code = f"import console_scripts; console_scripts.{command}()"
+    line = map(str, (*before, sys.executable, "-c", code, *arguments))
+    subprocess.run([*line], stdout=subprocess.DEVNULL, check=True, cwd=ROOT, env=MANNERS | os.environ)
+
+
+def now() -> str:
+    """Return this moment."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def in_process(module: str, *arguments: str) -> Any:

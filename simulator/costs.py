@@ -4,8 +4,8 @@ Kernels and copies progress in bytes at their device's memory bandwidth, message
 memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
 evenly. A kernel's cap is what it attains alone (`Device.kernel_s`).
 
-On a rank whose tasks were measured all progress in seconds of its processor's cores. A message is there when its
-latency is over; copying it is part of what its receiver does at the end of the transfer.
+On a rank whose tasks were measured all progress in seconds of its processor's cores. A message between ranks of one
+memory is there when its latency is over: copying it is part of what its receiver does at the end of the transfer.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Costs:
         key = (source, target, combined)
         if key not in self._routes:
             route, device = self._machine.route(source, target), self._machine.devices[target]
-            if device.measured is not None:
+            if device.measured is not None and device.memory == self._machine.devices[source].memory:
                 return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
             uses = dict(route.uses)
             if device.streams_messages:

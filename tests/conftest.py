@@ -28,6 +28,7 @@ SLOW = (
     "models/test_training.py",
     "project/test_packages.py",
     "project/test_readme_blocks.py",
+    "pytorch/test_examples.py",
     "search/test_certificate.py",
     "simulator/test_plans.py",
     "tdl/test_random_descriptions.py",

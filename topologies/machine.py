@@ -129,7 +129,8 @@ class Link:
 class Route:
     """How bytes go from one device to another: resources used per byte, their summed latency, and the nodes passed.
 
-    A message uses them as if it were `half_bandwidth_bytes` longer, the largest of its links'.
+    A message uses them as if it were `half_bandwidth_bytes` longer: starting it costs the time that it does on the link
+    where that is most, and the route moves as fast as its narrowest link.
     """
 
     uses: tuple[Use, ...]

@@ -131,11 +131,13 @@ class Routes(Mapping[tuple[int, int], Route]):
             use(self._memories[device.memory].resource, 1.0)
             if device.processor is not None and device.message_core_s_per_byte:
                 use(device.processor, device.message_core_s_per_byte)
+        narrowest = min(link.bandwidth_bytes_per_s for link, _ in path)
         if ends[0].copy_engines is not None:  # one message alone, at its full speed, occupies one
-            use(ends[0].copy_engines, 1.0 / min(link.bandwidth_bytes_per_s for link, _ in path))
+            use(ends[0].copy_engines, 1.0 / narrowest)
         return Route(
             uses=tuple(sorted(uses.items())),
             latency_s=sum(link.latency_s for link, _ in path),
             nodes=tuple(nodes),
-            half_bandwidth_bytes=max(link.half_bandwidth_bytes for link, _ in path),
+            half_bandwidth_bytes=narrowest
+            * max(link.half_bandwidth_bytes / link.bandwidth_bytes_per_s for link, _ in path),
         )

@@ -96,13 +96,21 @@ def _cost(traffic: Traffic, nodes: Sequence[Node], plan: Plan) -> int:
 
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
     """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches, and its sums."""
-    forwards = {node.forward for node in unit.nodes} - {None}
-    names = {node.name for node in unit.nodes}
-    names |= {node.name for node in plan.graph.nodes if node.forward in forwards}
-    for total, summands in plan.traffic().groups.items():
-        if not names.isdisjoint({total, *summands}):
-            names |= {total, *summands}
-    return tuple(node for node in plan.graph.nodes if node.name in names)
+    nodes, names = plan.graph.nodes, _with_sums(plan, {node.name for node in unit.nodes})
+    if plan.keep_fetches:
+        read = {name for node in nodes if node.name in names for name in node.inputs}
+        names |= {node.name for node in nodes if not read.isdisjoint(node.inputs)}
+    else:
+        forwards = {node.forward for node in unit.nodes} - {None}
+        names |= {node.name for node in nodes if node.forward in forwards}
+    names = _with_sums(plan, names)
+    return tuple(node for node in nodes if node.name in names)
+
+
+def _with_sums(plan: Plan, names: set[str]) -> set[str]:
+    """Add every sum of theirs, with all of its summands."""
+    sums = ({total, *summands} for total, summands in plan.traffic().groups.items())
+    return names.union(*(one for one in sums if not names.isdisjoint(one)))
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from planner.graph.infer import MOVES
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 
 CONTENTS = {
     "input": "inputs",
     "weight": "weights",
     "state": "optimizer state",
+    "buffer": "buffers",
+    "constant": "buffers",
     "activation": "activations",
     "gradient": "gradients",
     "loss": "activations",
@@ -54,6 +57,12 @@ def recomputed(graph: Graph) -> int:
 def is_recomputed(graph: Graph, node: Node) -> bool:
     """Whether a node computes again what its forward node computed."""
     return node.forward is not None and graph.tensors[node.outputs[0]].role == "activation"
+
+
+def nodes_taking_data(graph: Graph) -> frozenset[str]:
+    """Return the nodes that compute nothing: they only take elements of what the data set provides."""
+    data = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
+    return frozenset(node.name for node in graph.nodes if node.op in MOVES and data.issuperset(node.inputs))
 
 
 def weight_dtype(graph: Graph) -> str | None:

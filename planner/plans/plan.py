@@ -41,6 +41,7 @@ class Plan(Shown):
 
     `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
     variable of its operator, `*` or `+`. `search` says how the plan was found, for people; nothing depends on it.
+    With `keep_fetches` a worker keeps what it has fetched of a tensor until the last node has read it.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class Plan(Shown):
     layouts: Mapping[str, Layout]
     strategies: Mapping[str, Strategy]
     search: SearchRecord = NOT_SEARCHED
+    keep_fetches: bool = False
 
     @property
     def workers(self) -> int:
@@ -105,7 +107,18 @@ class Plan(Shown):
         found = msgspec.to_builtins(self.search)
         decisive = {key: found.pop(key) for key in DECISIVE if key in found}
         reported = ReportedRecord(self.bytes_record(), found, self.training_record())
-        return text_of(PlanRecord(FORMAT, to_data(self.graph), self.seed, list(self.ways), decisive, steps, reported))
+        return text_of(
+            PlanRecord(
+                format=FORMAT,
+                graph=to_data(self.graph),
+                seed=self.seed,
+                ways=list(self.ways),
+                search=decisive,
+                keep_fetches=self.keep_fetches,
+                steps=steps,
+                reported=reported,
+            )
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan where `planner.load` reads it; PlanError for what is no path."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import GraphError, PlanError
+from planner.files import format_of
 from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import parse_placement
 from planner.plans.check import check_names, check_plan, check_search
@@ -20,12 +21,6 @@ from planner.plans.search_record import SearchRecord
 
 NO_LONGER_STORED = ("gap", "space")
 """What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
-
-
-class _Format(msgspec.Struct, frozen=True):
-    """The first that is asked of a file."""
-
-    format: str = ""
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -54,10 +49,7 @@ def plan_of(given: Plan | str | Path) -> Plan:
 
 def is_plan(path: str | Path) -> bool:
     """Whether a file says that it is a plan; a file that is no JSON does not."""
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=_Format).format.startswith("plan/")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
+    return format_of(Path(path).read_bytes()).startswith("plan/")
 
 
 def plan_from_json(text: bytes) -> Plan:
@@ -100,6 +92,7 @@ def _plan(record: PlanRecord) -> Plan:
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),
+        record.keep_fetches,
     )
 
 

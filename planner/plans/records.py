@@ -49,7 +49,7 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     training: TrainingRecord | None = None
 
 
-class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
     """The whole file."""
 
     format: str
@@ -57,6 +57,7 @@ class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     seed: Annotated[int, msgspec.Meta(ge=0)]
     ways: list[int]
     search: dict[str, Any]
+    keep_fetches: bool = False
     steps: list[StepRecord]
     reported: ReportedRecord | None = None
 

@@ -31,6 +31,9 @@ from planner.layout import (
     store,
 )
 
+Sharing = tuple[tuple[str, bool] | None, str, frozenset[int]]
+"""Which reads share what they fetch: those of whom (None: of all nodes), of which tensor, from which peers."""
+
 
 class Decided(Protocol):
     """What traffic follows from: a plan's decisions, without anything that follows from them."""
@@ -55,12 +58,16 @@ class Decided(Protocol):
     def workers(self) -> int:
         """The number of workers."""
 
+    @property
+    def keep_fetches(self) -> bool:
+        """Whether what a worker has fetched of a tensor is kept for all of its later reads."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
     """A node's need of one tensor, through one or more operands with equal needs.
 
-    `same_as` is the earlier read of the backward group that fetched just this; `copies` are the earlier ones that
+    `same_as` is the earlier read with which it shares and that fetched just this; `copies` are the earlier ones that
     it copies from, in the order of the exchange's `already`. Without an exchange and without `same_as` the
     need is what the worker holds.
     """
@@ -112,7 +119,7 @@ class Traffic:
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
         self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)
         self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
-        self._earlier: dict[tuple[str, bool, str, frozenset[int]], list[Read]] = {}
+        self._earlier: dict[Sharing, list[Read]] = {}
         self._sums = self._active_sums()
         self._summand = {name: total for total, names in self._sums.items() for name in names}
 
@@ -183,9 +190,9 @@ class Traffic:
         return tuple(self._read(node, name, need, tuple(at)) for (name, need), at in needs.items())
 
     def _read(self, node: Node, tensor: str, need: tuple[Region, ...], operands: tuple[int, ...]) -> Read:
-        """Nodes of one backward group share one fetch of the union of what they need of a tensor.
+        """Read what is needed of a tensor, less what was fetched for a read that this one shares with.
 
-        Those that compute with their own terms of a partial one share nothing with those that need the sum.
+        Those that compute with their own terms of a partial tensor share nothing with those that need the sum.
         """
         plan, shape = self.plan, self.plan.graph.tensors[tensor].shape
         layout = plan.layouts[tensor]
@@ -193,8 +200,7 @@ class Traffic:
         exchange = fetch(shape, layout, need, plan.ways, terms)
         if need == exchange.sources and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        group = (node.forward or node.name, node.forward is not None, tensor, exchange.fixed)
-        earlier = self._earlier.setdefault(group, [])
+        earlier = self._earlier.setdefault((self._sharing(node), tensor, exchange.fixed), [])
         for read in earlier:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
@@ -204,3 +210,10 @@ class Traffic:
         read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
         earlier.append(read)
         return read
+
+    def _sharing(self, node: Node) -> tuple[str, bool] | None:
+        """Return with whom a node shares its fetches: its backward group or, where fetches are kept, everybody.
+
+        No tensor changes within an iteration: what replaces a weight is a tensor of its own.
+        """
+        return None if self.plan.keep_fetches else (node.forward or node.name, node.forward is not None)

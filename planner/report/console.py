@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import click
 from rich.console import Console
@@ -45,8 +45,8 @@ class JobError(RuntimeError):
 class Main(Protocol):
     """A console script's entry point."""
 
-    def __call__(self, args: Sequence[str] | None = None) -> NoReturn:
-        """Run the command with `args` (default: the process's) and exit."""
+    def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
+        """Run the command with `args` (default: the process's) and the context's object, and exit."""
         ...
 
 
@@ -83,12 +83,12 @@ def command_errors(command: click.Command) -> Main:
     """
 
     @functools.wraps(command.callback or command.main)
-    def main(args: Sequence[str] | None = None) -> NoReturn:
+    def main(args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_: _warn(message)
                 warnings.simplefilter("once", TopologyWarning)
-                status = command.main(args=args, prog_name=command.name, standalone_mode=False)
+                status = command.main(args=args, prog_name=command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK_VARIABLE):

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from display import Shown
 from planner.errors import InputError
-from planner.files import write_file
+from planner.files import format_of, write_file
 
 FORMAT = "report/1"
 
@@ -44,11 +44,11 @@ class BufferUse(_Record, frozen=True, kw_only=True):
 class DeviceMemory(_Record, frozen=True, kw_only=True):
     """The memory of one device: the most that it must hold, and whether that fits.
 
-    `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "activations",
-    "gradients", "fetches", "partials", "staging"); what the allocation has beside that ("unused": the arenas are
-    allocated whole, as are a caching allocator's segments); the most that a kernel needs while it runs ("workspace");
-    and what the device keeps to itself ("reserve"). `peak_at_s` is when most lives, in seconds from the start of the
-    step, `largest` the largest buffers then.
+    `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "buffers",
+    "activations", "gradients", "fetches", "partials", "staging"); what the allocation has beside that ("unused": the
+    arenas are allocated whole, as are a caching allocator's segments); the most that a kernel needs while it runs
+    ("workspace"); and what the device keeps to itself ("reserve"). `peak_at_s` is when most lives, in seconds from the
+    start of the step, `largest` the largest buffers then.
     """
 
     device: str
@@ -283,8 +283,11 @@ def write_reports(path: Path | str, *reports: Report) -> None:
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:
     """Read a file of one report or several; `ReportError` names the file and the place of what is wrong."""
+    text = Path(path).read_bytes()
+    if not (found := format_of(text) or FORMAT).startswith("report/"):
+        raise ReportError(f"{path}: expected a report, found a file of format {found!r}")
     try:
-        return from_json(Path(path).read_bytes())
+        return from_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path}: {error}") from error
     except RecursionError as error:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from planner.report.schema import Report, read_reports
-from results.experiment import ROOT
+from results.experiment import launcher, now, run_command
 
 MODELS: Mapping[str, Sequence[str]] = {
     "mlp-4-2048": ("--batch", "512"),
@@ -28,11 +23,6 @@ CALIBRATIONS: Mapping[str, Sequence[str]] = {"own": ("--only-plans", "--seconds"
 """Calibrated with the plans' own kernels, and without a sight of the plans."""
 
 STEPS = 4
-MANNERS = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +37,7 @@ class Job:
     def predictions(self) -> list[dict[str, Any]]:
         """Plan every model, calibrate, and simulate every plan on each calibrated machine."""
         for model in self.models:
-            _run("plan", model, *MODELS[model], "--workers", str(self.ranks), "-o", str(self._plan(model)))
+            run_command("plan", model, *MODELS[model], "--workers", str(self.ranks), "-o", str(self._plan(model)))
         for calibration, options in CALIBRATIONS.items():
             plans = [str(self._plan(model)) for model in self.models] if calibration == "own" else []
             machine = ("-o", str(self._machine(calibration)), "--transport", self.transport)
@@ -56,7 +46,7 @@ class Job:
         for model in self.models:
             reports = {calibration: self._predicted(model, calibration) for calibration in CALIBRATIONS}
             parts = {name: summed(report) for name, report in reports.items()}
-            cell = {"model": model, "ranks": self.ranks, "transport": self.transport, "predicted_at": _now()}
+            cell = {"model": model, "ranks": self.ranks, "transport": self.transport, "predicted_at": now()}
             cell["predicted_s"] = {name: report.seconds_per_step for name, report in reports.items()}
             cell["parts_s"] = parts
             cell["bytes"], cell["arena_bytes"] = reports["own"].bytes, reports["own"].arena_bytes
@@ -71,7 +61,7 @@ class Job:
         self._ranks("execute", *plans, *how)
         return [
             {
-                "measured_at": _now(),
+                "measured_at": now(),
                 "measured_s": report.seconds_per_step,
                 "step_s": report.step_seconds,
                 "parts_s": summed(report),
@@ -84,7 +74,7 @@ class Job:
     def _predicted(self, model: str, calibration: str) -> Report:
         path = self.folder / f"{model}.{calibration}.json"
         machine = ("--topo", str(self._machine(calibration)), "--no-data-parallel")
-        _run("simulate", str(self._plan(model)), *machine, "--tasks", "--json", str(path))
+        run_command("simulate", str(self._plan(model)), *machine, "--tasks", "--json", str(path))
         return read_reports(path)[0]
 
     def _plan(self, model: str) -> Path:
@@ -94,8 +84,7 @@ class Job:
         return self.folder / f"{calibration}.yaml"
 
     def _ranks(self, command: str, *arguments: str) -> None:
-        launcher = shutil.which("mpirun") or str(Path(sys.executable).with_name("mpirun"))
-        _command((launcher, "-n", str(self.ranks)), command, arguments)
+        run_command(command, *arguments, before=(launcher(), "-n", self.ranks))
 
 
 def summed(report: Report) -> dict[str, float]:
@@ -106,17 +95,3 @@ def summed(report: Report) -> dict[str, float]:
             if name:
                 found[name] += one.seconds / report.workers
     return dict(found)
-
-
-def _run(command: str, *arguments: str) -> None:
-    _command((), command, arguments)
-
-
-def _command(launcher: Iterable[str], command: str, arguments: Iterable[str]) -> None:
-    code = f"import console_scripts; console_scripts.{command}()"
-    line = [*launcher, sys.executable, "-c", code, *arguments]
-    subprocess.run(line, stdout=subprocess.DEVNULL, check=True, cwd=ROOT, env=MANNERS | os.environ)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

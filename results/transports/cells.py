@@ -16,7 +16,7 @@ from typing import Any
 from planner.models import build
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, search
-from results.experiment import ROOT
+from results.experiment import ROOT, launcher
 
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "mlp": ("mlp-2-12", {"batch": 8}),
@@ -65,12 +65,6 @@ class Cell:
 
 
 CELLS = tuple(Cell(*one) for one in product(MODELS, WAYS, PLACEMENTS))
-
-
-def launcher() -> str:
-    """Return the mpirun beside this Python, else the one on the path."""
-    beside = Path(sys.executable).with_name("mpirun")
-    return str(beside) if beside.exists() else "mpirun"
 
 
 def on_ranks(count: int, module: str, *arguments: object) -> Any:

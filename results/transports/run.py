@@ -1,19 +1,23 @@
 """What the transports cost, and whether they do the same to the bit.
 
-    python -m results transports
+    python -m results.transports.run [PART...]
 
-writes data.json and the tables in README.md, both beside this file.
+writes data.json and the tables in README.md, both beside this file. Parts: cpu and perceptron, which take time; equal,
+which does not mind what else runs.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.models import build
 from planner.search import SearchOptions, search
-from results.experiment import Pages, filled, machine, publish, table
+from results.experiment import Pages, filled, machine, publish, read_data, table
 from results.transports.cells import CELLS, RUNS, STEPS, compared, differences, on_ranks
 
 HERE = Path(__file__).parent
@@ -31,23 +35,33 @@ def planned(model: tuple[str, dict[str, int]], ways: tuple[int, ...], placements
     return path
 
 
-def data() -> dict[str, Any]:
-    """Measure everything."""
+def cpu(folder: Path) -> dict[str, Any]:
+    """Measure CPU seconds of every transport."""
+    plans = {ranks: planned(DEMO, ways, "S", folder) for ranks, ways in RANKS.items()}
+    return {str(ranks): on_ranks(ranks, "results.transports.cpu", plan, CPU_STEPS) for ranks, plan in plans.items()}
+
+
+def perceptron(folder: Path) -> Any:
+    """Measure the perceptron's steps."""
+    return on_ranks(2, "results.transports.mlp", planned(PERCEPTRON, (2,), "S,R", folder), ROUNDS)
+
+
+def equal(folder: Path) -> dict[str, Any]:
+    """Run every cell in every way."""
+    found = compared(CELLS, folder)
+    return {"cells": len(found), "different": {one["plan"]: differences(one) for one in found if differences(one)}}
+
+
+PARTS: dict[str, Callable[[Path], Any]] = {"cpu": cpu, "perceptron": perceptron, "equal": equal}
+
+
+def data(parts: Sequence[str]) -> dict[str, Any]:
+    """Measure these parts; what is on file stays of the others, and the machine named is that of the last timing."""
+    before: dict[str, Any] = read_data(HERE)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cpu = {
-            str(ranks): on_ranks(ranks, "results.transports.cpu", planned(DEMO, ways, "S", folder), CPU_STEPS)
-            for ranks, ways in RANKS.items()
-        }
-        perceptron = on_ranks(2, "results.transports.mlp", planned(PERCEPTRON, (2,), "S,R", folder), ROUNDS)
-        found = compared(CELLS, folder)
-    return {
-        "machine": machine(),
-        "cpu": cpu,
-        "perceptron": perceptron,
-        "cells": len(found),
-        "different": {one["plan"]: differences(one) for one in found if differences(one)},
-    }
+        measured = {part: PARTS[part](Path(name)) for part in parts}
+    timed = {"cpu", "perceptron"} & measured.keys()
+    return before | measured | ({"machine": machine()} if timed else {})
 
 
 def cpu_table(cpu: dict[str, Any]) -> str:
@@ -84,9 +98,9 @@ def perceptron_table(seconds: dict[str, float]) -> str:
 def verdict(found: dict[str, Any]) -> str:
     """Say how many cells are equal in all."""
     named = "; ".join(f"{plan}: {', '.join(what)}" for plan, what in found["different"].items())
-    equal = found["cells"] - len(found["different"])
+    alike = found["cells"] - len(found["different"])
     return (
-        f"Of {found['cells']} plans, each run {STEPS} steps in each of {len(RUNS)} ways, {equal} have equal "
+        f"Of {found['cells']} plans, each run {STEPS} steps in each of {len(RUNS)} ways, {alike} have equal "
         f"results, bytes and arenas in all of them{f'; not so {named}' if named else ''}."
     )
 
@@ -98,15 +112,17 @@ def pages(found: Any) -> Pages:
         machine=f"Measured on: {found['machine']}.",
         cpu=cpu_table(found["cpu"]),
         perceptron=perceptron_table(found["perceptron"]),
-        equal=verdict(found),
+        equal=verdict(found["equal"]),
     )
     return {"README.md": readme}
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Measure, and write the data and the README's tables."""
-    publish(HERE, data(), pages)
+    parser = argparse.ArgumentParser(prog="results.transports")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; all without it")
+    publish(HERE, data(parser.parse_args(arguments).parts or [*PARTS]), pages)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

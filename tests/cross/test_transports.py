@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -21,15 +22,23 @@ def drawn(ways):
 
 @pytest.mark.parametrize("cell", SAMPLE, ids=lambda cell: cell.name)
 def test_transports_differ_in_nothing(cell, tmp_path):
-    """One plan that was searched for and one that nobody searched for, with uneven parts and partial sums."""
-    paths = [tmp_path / "searched.json", tmp_path / "drawn.json"]
-    for path, plan in zip(paths, (cell.plan(), drawn(cell.ways)), strict=True):
+    """One plan that was searched for and one that nobody searched for, with uneven parts and partial sums.
+
+    Each with fetches kept, too: these leave the very same bits.
+    """
+    plans = [cell.plan(), drawn(cell.ways)]
+    plans += [replace(plan, keep_fetches=True) for plan in plans]
+    paths = [tmp_path / f"{number}.json" for number in range(len(plans))]
+    for path, plan in zip(paths, plans, strict=True):
         plan.save(path)
     done = Ranks()(cell.workers, "-m", "results.transports.equality", *paths)
     assert done.returncode == 0, done.stderr
-    for found in json.loads(done.stdout):
+    told = json.loads(done.stdout)
+    for found in told:
         assert len(found["runs"]) == len(RUNS)
         assert differences(found) == []
+    digests = [found["runs"][0]["digest"] for found in told]
+    assert digests[:2] == digests[2:]
 
 
 def test_a_difference_is_told():

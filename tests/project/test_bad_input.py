@@ -250,6 +250,26 @@ def test_files_that_cannot_be_read(refused, tmp_path):
     refused(plan, tmp_path / "absent.py:model", "--workers", "2", match=r"absent\.py: No such file")
 
 
+def test_files_of_another_kind(refused, tmp_path, capsys):
+    product, report, machine = (
+        ROOT / "docs" / "examples" / "product.plan.json",
+        tmp_path / "r.json",
+        tmp_path / "m.yaml",
+    )
+    with pytest.raises(SystemExit):
+        simulate([str(product), "--topo", "uniform-8", "--json", str(report)])
+    capsys.readouterr()
+    refused(simulate, report, "--topo", "uniform-8", match=r"r\.json: expected a plan or a graph, .* 'report/1'")
+    refused(plan, report, "--workers", "2", match=r"r\.json: expected a plan or a graph, .* 'report/1'")
+    refused(compare, product, report, match=r"plan\.json: expected a report, .* 'plan/2'")
+    refused(simulate, product, "--topo", report, match=r"r\.json: expected a machine, .* 'report/1'")
+    link = "{name: a, ends: [b, c], type: d, direction: both}"
+    machine.write_text(f"format: topology/2\nname: m\ndescription: of one link\nlinks:\n- {link}\n")
+    refused(
+        simulate, product, "--topo", machine, match=r"links\[0\]\.direction: expected 'each' or 'shared', found 'both'"
+    )
+
+
 CYCLE = {
     "tensors": {
         "a": {"shape": [4], "dtype": "float32", "role": "activation"},

@@ -26,6 +26,30 @@ def test_a_message_of_half_the_bandwidth(nbytes, expected):
     assert seconds(changed(star(), half_bandwidth_bytes=20), *one_message(nbytes)) == pytest.approx(expected)
 
 
+def test_starting_a_message_takes_as_long_on_a_route_as_on_its_costliest_link():
+    """500 bytes at 1000 a second are half a second: 5 bytes of the route, whose narrowest link has 10 a second."""
+    machine = parse_topology("""
+format: topology/2
+name: two links
+description: a fast link with a cost to each message, and a slow one without
+device_types:
+  - name: d
+    peak_flop_per_s: {float32: 1.0}
+    memory_bytes: 1.0e3
+    memory_bandwidth_bytes_per_s: 1.0e9
+    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
+    launch_latency_s: 0.0
+devices: [{name: d*2, type: d}]
+switches: [{name: s}]
+link_types:
+  - {name: fast, bandwidth_bytes_per_s: 1000, direction: each, latency_s: 0, half_bandwidth_bytes: 500}
+  - {name: slow, bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}
+links: [{ends: [d0, s], type: fast}, {ends: [s, d1], type: slow}]
+""")
+    assert machine.route(0, 1).half_bandwidth_bytes == 5
+    assert seconds(machine, *one_message(20)) == pytest.approx(2.5)
+
+
 def test_messages_side_by_side_each_cost_their_link():
     tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]
     timeline = interpret(program(*tasks), changed(star(3), half_bandwidth_bytes=20))

@@ -16,8 +16,8 @@ def work(name):
     return Compute((Kernel("node", name, {}, (ALONE,)),), "other", 0.0, 0)
 
 
-def host(ranks, cores, seconds, *, latency_s=0.0, sending="{}", fetching="{}", waiting="wake_s: 0"):
-    """A host of so many ranks, on which `work(name)` takes what `seconds` says."""
+def host(ranks, cores, seconds, *, latency_s=0.0, sending="{}", fetching="{}", waiting="wake_s: 0", memories=1):
+    """A host of so many ranks, on which `work(name)` takes what `seconds` says; or as if several, by its memories."""
     tasks = ", ".join(f"'{name}  -> ': {value}" for name, value in seconds.items())
     return parse_topology(f"""
 format: topology/2
@@ -32,9 +32,9 @@ device_types:
     measured:
       {{date: now, ranks: {ranks}, threads: 1, transport: p2p, rounds: 1, spread: 0, call_s: 0, {waiting},
        memory_alone_bytes_per_s: 1e9, send: {sending}, post: {{}}, fetch: {fetching}, reduce: {{}}, tasks: {{{tasks}}}}}
-devices: [{{name: rank*{ranks}, type: rank, processor: cpu, memory: ram}}]
+devices: [{{name: rank*{ranks}, type: rank, processor: cpu, memory: ram*{memories}}}]
 processors: [{{name: cpu, cores: {cores}}}]
-memories: [{{name: ram, memory_bytes: 1e9, memory_bandwidth_bytes_per_s: 1e9}}]
+memories: [{{name: ram*{memories}, memory_bytes: 1e9, memory_bandwidth_bytes_per_s: 1e9}}]
 switches: [{{name: host}}]
 link_types: [{{name: m, bandwidth_bytes_per_s: 1e9, direction: each, latency_s: {latency_s / 2}}}]
 links: [{{ends: [rank*{ranks}, host], type: m}}]
@@ -77,6 +77,14 @@ def test_what_a_message_costs_whom():
     assert found.stops_s[1] == pytest.approx([0.0, 0.0, 1.5 + 4.0])
     assert found.bytes.tolist() == [[0, 8], [0, 0]]
     assert found.blocked[1][0].end_s - found.blocked[1][0].begin_s == pytest.approx(1.5)
+
+
+def test_a_message_between_memories_crosses_links():
+    """As above, but 8 bytes at 1e9 bytes a second are on their way besides."""
+    machine = host(2, 2, {}, latency_s=0.5, sending="{task_s: 1}", fetching="{task_s: 2, byte_s: 0.25}", memories=2)
+    tasks = [send(0, {1: 8}), fetch(0), wait(0)], [send(0), fetch(0, {0: 8}), wait(0)]
+    found = interpret(program(*tasks), machine)
+    assert found.stops_s[1][-1] == pytest.approx(1.5 + 8e-9 + 4.0, abs=1e-12)
 
 
 def test_waiting_takes_its_share_of_a_core():

@@ -13,7 +13,7 @@ from itertools import chain
 import tdl
 from display import Shown
 from planner.accumulate import accumulation_groups
-from planner.graph.facts import is_recomputed
+from planner.graph.facts import is_recomputed, nodes_taking_data
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.coarse.charges import Charge, charged_fetches_and_stores
@@ -71,10 +71,14 @@ class TensorVariable:
 
 @dataclass(frozen=True, slots=True)
 class NodeVariable:
-    """Alike nodes that share one strategy."""
+    """Alike nodes that share one strategy.
+
+    `only_takes_data`: all only take elements of what the data set provides: doing that everywhere repeats no work.
+    """
 
     members: tuple[str, ...]
     signature: Signature
+    only_takes_data: bool
 
 
 Variable = TensorVariable | NodeVariable
@@ -200,14 +204,15 @@ def _variables_by_number(
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():
         members.setdefault(v, []).append(name)
-    return tuple(_variable_of_members(graph, found, members[v]) for v in range(len(members)))
+    takers = nodes_taking_data(graph)
 
+    def variable_of_members(names: list[Name]) -> Variable:
+        (kind, first), plain = names[0], tuple(name for _, name in names)
+        if kind == "tensor":
+            return TensorVariable(plain, graph.tensors[first].shape)
+        return NodeVariable(plain, found[first], takers.issuperset(plain))
 
-def _variable_of_members(graph: Graph, found: Mapping[str, Signature], names: list[Name]) -> Variable:
-    (kind, first), plain = names[0], tuple(name for _, name in names)
-    if kind == "tensor":
-        return TensorVariable(plain, graph.tensors[first].shape)
-    return NodeVariable(plain, found[first])
+    return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
 
 def _graph_without_repeats(coarse: CoarseGraph) -> CoarseGraph:
@@ -237,7 +242,7 @@ def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
 
     def kind_of_variable(variable: Variable) -> object:
         if isinstance(variable, NodeVariable):
-            return variable.signature, len(variable.members)
+            return variable.signature, len(variable.members), variable.only_takes_data
         roles = frozenset((graph.tensors[name].role, name in shown) for name in variable.members)
         return variable.shape, len(variable.members), roles
 

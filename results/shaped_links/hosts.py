@@ -1,13 +1,17 @@
 """Hosts made of network namespaces on this machine: each has an address and a name, and a shaped link to one switch."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+BURST_BYTES = 250
+"""What an idle link may catch up on, per Mbit/s: 2 ms of its rate."""
 
 LAUNCHER = """#!/bin/bash
 # Launchers call this as they would ssh: options, a host, a command. Hosts are addresses here.
@@ -18,7 +22,11 @@ exec ip netns exec "PREFIX"h$number unshare --uts sh -c "hostname host$number; $
 """
 
 
-@dataclass(frozen=True)
+class HostsError(Exception):
+    """Hosts cannot be made here: says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hosts:
     """`count` hosts; `around` runs a command on the first, `agent` is a script that runs one on any, as ssh does."""
 
@@ -27,28 +35,36 @@ class Hosts:
     agent: Path
 
     @property
-    def addresses(self):
+    def addresses(self) -> list[str]:
+        """What hosts are called by launchers."""
         return [f"10.99.0.{number + 1}" for number in range(self.count)]
 
     @property
-    def around(self):
+    def around(self) -> tuple[str, ...]:
+        """What to put before a command so that it runs on the first host."""
         return ("ip", "netns", "exec", f"{self.prefix}h0", "unshare", "--uts", "sh", "-c", 'hostname host0; "$@"', "sh")
 
-    def sent_bytes(self):
-        """What every host has sent through its link, headers included."""
+    def sent_bytes(self) -> list[int]:
+        """Return what every host has sent through its link, headers included."""
         return [int(self._read(number, "tx_bytes")) for number in range(self.count)]
 
-    def _read(self, number, counter):
+    def _read(self, number: int, counter: str) -> str:
         path = f"/sys/class/net/eth0/statistics/{counter}"
         return run("ip", "netns", "exec", f"{self.prefix}h{number}", "cat", path)
 
 
-def run(*words):
+def run(*words: str) -> str:
+    """Run a command and return what it prints."""
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
+def _fails(*words: str) -> bool:
+    return subprocess.run(words, check=False, capture_output=True).returncode != 0
+
+
 @contextmanager
-def namespace(name):
+def namespace(name: str) -> Iterator[None]:
+    """Make a network namespace, and remove it in the end."""
     run("ip", "netns", "add", name)
     try:
         run("ip", "-n", name, "link", "set", "lo", "up")
@@ -58,11 +74,11 @@ def namespace(name):
 
 
 @contextmanager
-def hosts(folder, count, rate):
-    """Make hosts that are linked at a rate (as `tc` writes it); skips the test where that is not permitted."""
+def hosts(folder: Path, count: int, megabits: int) -> Iterator[Hosts]:
+    """Make hosts that are linked at so many Mbit/s; a `HostsError` where that is not permitted."""
     prefix = f"tp{os.getpid()}"
-    if shutil.which("tc") is None or subprocess.run(["ip", "netns", "add", prefix], check=False).returncode:
-        pytest.skip("hosts of network namespaces need root, and iproute2's ip and tc")
+    if shutil.which("tc") is None or _fails("ip", "netns", "add", prefix):
+        raise HostsError("hosts of network namespaces need root, and iproute2's ip and tc")
     run("ip", "netns", "del", prefix)
     agent = folder / "agent"
     agent.write_text(LAUNCHER.replace("PREFIX", prefix))
@@ -81,6 +97,6 @@ def hosts(folder, count, rate):
             run("ip", "-n", host, "link", "set", "eth0", "up")
             run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
             for where, link in ((host, "eth0"), (switch, port)):
-                shape = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+                shape = ("tbf", "rate", f"{megabits}mbit", "burst", f"{megabits * BURST_BYTES}b", "latency", "50ms")
                 run("tc", "-n", where, "qdisc", "add", "dev", link, "root", *shape)
         yield made

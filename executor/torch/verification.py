@@ -1,0 +1,153 @@
+"""One training step of an imported graph beside the module's own: the same weights, the same inputs, one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from os import cpu_count
+
+import numpy as np
+import torch
+from rich.table import Table
+
+import display
+from executor.backend import asnumpy
+from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
+from executor.cluster import HostArray, alone
+from executor.data.base import source_name, whole_inputs
+from executor.torch.distributed import Batch
+from executor.torch.state_files import array_of
+from executor.training import Trainer, part_of
+from executor.weights import Weights
+from planner.errors import GraphError
+from planner.graph.ir import Graph
+from planner.graph.optimizers import Optimizer
+from planner.plans.plan import Plan
+from planner.pytorch.made import Made, imported, parts
+from planner.pytorch.tracing import Step, in_order, names_of
+
+LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
+"""Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How far a tensor is from PyTorch's: `what` is of it, its gradient or what the step leaves of it."""
+
+    name: str
+    what: str
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(display.Shown):
+    """One step of a graph beside the module's; `dtype` is the one that it was computed in."""
+
+    model: str
+    dtype: str
+    compared: tuple[Compared, ...]
+
+    @property
+    def said(self) -> str:
+        """What is wrong, in one line; nothing where nothing is."""
+        failed = [one for one in self.compared if not one.difference.excess <= 1]
+        worst = max(failed, key=lambda one: one.difference.excess, default=None)
+        if worst is None:
+            return ""
+        return (
+            f"{self.model}: {len(failed)} of {len(self.compared)} tensors differ from PyTorch's, most of all "
+            f"{worst.name}, {worst.what}, by {worst.difference.found:.3g} of its largest value, where rounding "
+            f"explains {worst.difference.tolerance:.3g}"
+        )
+
+
+@display.tables.register
+def verification_tables(shown: Verification) -> tuple[Table]:
+    """Show every tensor that was compared."""
+    rows = [
+        [one.name, one.what, f"{one.difference.found:.2e}", f"{one.difference.tolerance:.2e}"] for one in shown.compared
+    ]
+    title = f"{shown.model}: one step beside PyTorch, in {shown.dtype}; parts of a tensor's largest value"
+    return (display.table(title, ["tensor", "of it", "largest difference", "rounding explains"], rows),)
+
+
+def verify(make: Callable[[], object], model: str) -> Verification:
+    """Train one step of the module that a function makes, and of its graph, and compare.
+
+    In double precision, unless the module insists on its own. Raises a GraphError for what cannot be imported.
+    """
+    try:
+        return verified(_doubled(parts(make())), model)
+    except (GraphError, RuntimeError):  # a dtype may be written into the model
+        return verified(parts(make()), model)
+
+
+def _doubled(made: Made) -> Made:
+    """Return what was made in double precision."""
+
+    def doubled(one: torch.Tensor) -> torch.Tensor:
+        return one.double() if one.is_floating_point() else one
+
+    given = made.inputs
+    named = {name: doubled(one) for name, one in given.items()} if isinstance(given, Mapping) else None
+    return made._replace(
+        module=made.module.double(),
+        inputs=[doubled(one) for one in in_order(given)] if named is None else named,
+        targets=[doubled(one) for one in made.targets],
+    )
+
+
+def verified(made: Made, model: str) -> Verification:
+    """Compare one step of what was made; the module is trained by it."""
+    if not isinstance(made.optimizer, torch.optim.Optimizer):
+        made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
+    graph = imported(made)
+    ours = _ours(graph, made)
+    loss = _trained(made)
+    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made)]
+    least = LEAST[least_precise(graph)]
+    compared = []
+    for name, what, theirs in pairs:
+        value, by_rounding = ours[name]
+        gap = relative_difference(value.reshape(theirs.shape), theirs)
+        compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, least))))
+    return Verification(model, least_precise(graph), tuple(compared))
+
+
+def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
+    """Return the loss, gradients and stored tensors after a step of the graph, and what rounding changes in each."""
+    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
+    state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
+    trainer.begin_with(Weights.of(state, graph))
+    names = names_of(made.module, made.inputs, len(made.targets))
+    given = dict(zip(names, (*in_order(made.inputs), *made.targets), strict=True))
+    batch = Batch(graph, [given[source_name(tensor)] for tensor in whole_inputs(graph)])
+    found = with_rounding(trainer, batch, 1)
+    kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
+    return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
+
+
+def _trained(made: Made) -> torch.Tensor:
+    """Train the module one step; return its loss."""
+    made.optimizer.zero_grad()
+    loss: torch.Tensor = Step(made.module, made.loss, made.inputs)(*in_order(made.inputs), *made.targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    made.optimizer.step()
+    return loss
+
+
+def _theirs(graph: Graph, made: Made) -> Iterator[tuple[str, str, HostArray]]:
+    """Yield what PyTorch has of the gradients and of every entry after the step, with the names of our tensors."""
+    makers = {output: node for node in graph.nodes for output in node.outputs}
+    seen = set[str | None]()
+    for name, one in made.module.state_dict(keep_vars=True).items():
+        entry = graph.entries[name]
+        if entry.tensor is None or entry.tensor in seen:
+            continue
+        seen.add(entry.tensor)
+        if one.grad is not None and entry.tensor in graph.updates:
+            read = makers[graph.updates[entry.tensor]].inputs
+            (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
+            yield gradient, "gradient", array_of(one.grad)
+        yield entry.tensor, "after the step", array_of(one)

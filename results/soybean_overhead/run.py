@@ -1,0 +1,114 @@
+"""What communication adds to training steps of MLPs and CNNs, by number of GPUs and system (SoyBean, Figures 8 and 9).
+
+    python -m results soybean-overhead
+
+writes data.json, seconds.svg and the tables in README.md, all beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from results import bars, svg
+from results.experiment import Pages, filled, publish, table
+from results.steps import GIGABYTE, MACHINES, MILLISECONDS, SYSTEMS, Row, exposed, graph, only, plan, steps
+
+HERE = Path(__file__).parent
+WORKERS = (1, 2, 4, 8)
+MODELS: dict[str, tuple[str, dict[str, int]]] = {
+    "MLP, 4 x 8192, batch 512": ("mlp-4-8192", {"batch": 512}),
+    "MLP, 4 x 8192, batch 2048": ("mlp-4-8192", {"batch": 2048}),
+    "MLP, 4 x 12288, batch 2048": ("mlp-4-12288", {"batch": 2048}),
+    "CNN, 5 x 2048 channels, 6 x 6, batch 256": ("cnn-5-2048", {"image": 6, "batch": 256}),
+    "CNN, 5 x 512 channels, 24 x 24, batch 256": ("cnn-5-512", {"image": 24, "batch": 256}),
+}
+"""Figure 8 has the MLPs, by layers and units, Figure 9 the CNNs, by layers, channels and images."""
+
+COLOURS = dict(zip(SYSTEMS, (svg.BLUE, svg.ORANGE, svg.GREEN), strict=True))
+
+
+def measured(title: str) -> Iterable[Row]:
+    """Simulate a model under every system on every number of GPUs; on one all systems are the same."""
+    name, options = MODELS[title]
+    of = graph(name, tuple(options.items()))
+    for workers in WORKERS:
+        for system in systems_of(workers):
+            for row in steps(plan(of, workers, system)):
+                yield {"model": title, "workers": workers, "system": system, **row}
+
+
+def systems_of(workers: int) -> list[str]:
+    """Return the systems that are told apart on so many GPUs."""
+    return list(SYSTEMS) if workers > 1 else list(SYSTEMS)[:1]
+
+
+def cells(rows: list[Row], title: str, workers: int, machine: str) -> dict[str, Row]:
+    """Return each system's step, fetches anew."""
+    told = {"model": title, "workers": workers, "machine": machine, "kept": False}
+    return {system: only(rows, **told, system=system) for system in systems_of(workers)}
+
+
+def seconds_table(rows: list[Row], machine: str) -> str:
+    """Render milliseconds of a step and, in brackets, those of them that communication adds."""
+    lines = []
+    for title in MODELS:
+        for workers in WORKERS:
+            found = cells(rows, title, workers, machine)
+            shown = [
+                f"{MILLISECONDS * row['seconds']:.0f} ({MILLISECONDS * exposed(row):.0f})" for row in found.values()
+            ]
+            moved = [f"{row['bytes'] / GIGABYTE:.2f}" for row in found.values()]
+            pad = ["", ""] if workers == 1 else []
+            lines.append([title, workers, *shown, *pad, *moved, *pad])
+    names = [f"{name}, ms" for name in SYSTEMS] + [f"{name}, GB" for name in SYSTEMS]
+    return table(["model", "GPUs", *names], lines)
+
+
+def speeds_table(rows: list[Row]) -> str:
+    """Render speed on all GPUs over that of one."""
+    lines = []
+    for title in MODELS:
+        for machine in MACHINES:
+            found = cells(rows, title, WORKERS[-1], machine)
+            alone = only(rows, model=title, workers=1, machine=machine)["seconds"]
+            ahead = min(found[name]["seconds"] for name in ("data", "model")) / found["SoyBean"]["seconds"]
+            speeds = [f"{alone / row['seconds']:.2f}" for row in found.values()]
+            lines.append([title, machine, *speeds, f"{ahead:.2f}"])
+    return table(["model", "machine", *SYSTEMS, "SoyBean over the better of the two"], lines)
+
+
+def kept(rows: list[Row]) -> str:
+    """Say where kept fetches change anything."""
+    changed = sum(row["kept"] for row in rows)
+    return f"Kept fetches move less in {changed} of {len(rows) - changed} steps."
+
+
+def picture(rows: list[Row]) -> str:
+    """Draw the papers' figures on the first machine: seconds by GPUs, what communication adds on top."""
+    panels = []
+    for title in MODELS:
+        groups = {}
+        for workers in WORKERS:
+            found = cells(rows, title, workers, MACHINES[0])
+            groups[str(workers)] = [
+                bars.Bar(name, row["without_communication"], exposed(row), fits=row["fits"])
+                for name, row in found.items()
+            ]
+        panels.append(bars.Panel(title, groups, "GPUs", "seconds per step"))
+    title = "A training step on the GPUs of a p2.8xlarge, simulated (SoyBean, Figures 8 and 9)"
+    note = "paler: what communication adds; hollow: does not fit in memory; on one GPU all are the same"
+    return bars.draw(title, panels, COLOURS, note=note)
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the picture."""
+    rows = data["rows"]
+    tables = {machine: seconds_table(rows, machine) for machine in MACHINES}
+    readme = filled(HERE / "README.md", speeds=speeds_table(rows), kept=kept(rows), **tables)
+    return {"README.md": readme, "seconds.svg": picture(rows)}
+
+
+if __name__ == "__main__":
+    publish(HERE, {"rows": [row for title in MODELS for row in measured(title)]}, pages)

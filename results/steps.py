@@ -1,0 +1,68 @@
+"""Training steps under several systems, simulated on the papers' machine: what several experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import planner
+from planner.graph.ir import Graph
+from planner.plans.plan import Plan
+from simulator import simulate
+from topologies import Machine
+
+Row = dict[str, Any]
+
+MACHINES = ("p2.8xlarge", "p2.8xlarge-halves")
+"""The papers' machine, of which not all is published, under either of two assumptions about its switches."""
+
+SYSTEMS = {"data": "data-parallel", "model": "model-parallel", "SoyBean": "recursive"}
+"""What SoyBean compares, by the searchers that stand for them; its k cuts are the recursion by two."""
+
+MILLISECONDS, GIGABYTE = 1e3, 1e9
+
+
+@lru_cache(maxsize=2)
+def graph(model: str, options: tuple[tuple[str, Any], ...]) -> Graph:
+    """Return a model's training graph."""
+    return planner.model(model, **dict(options))
+
+
+def plan(of: Graph, workers: int, system: str, placements: str = "S,R") -> Plan:
+    """Return a system's plan: cuts by two one after the other, or what is the same in all of them in one step."""
+    searcher, cuts = SYSTEMS[system], workers.bit_length() - 1
+    ways = (2,) * cuts if searcher == "recursive" else (workers,) if workers > 1 else ()
+    return planner.plan(of, workers, ways=ways, searcher=searcher, placements=placements)
+
+
+def step(made: Plan, machine: str | Machine) -> Row:
+    """Simulate one training step: seconds, bytes over all workers, and whether it fits."""
+    found = simulate(made, machine, data_parallel=False)
+    return {
+        "seconds": found.seconds_per_step,
+        "without_communication": found.seconds_without_communication,
+        "bytes": found.total_bytes,
+        "arena_bytes": max(found.arena_bytes),
+        "fits": not found.overfull,
+    }
+
+
+def steps(made: Plan, machines: Iterable[str] = MACHINES) -> Iterable[Row]:
+    """Yield the steps on each machine, with fetches anew and, where that moves less, with kept fetches."""
+    kept = replace(made, keep_fetches=True)
+    for one in (made, kept) if kept.total_bytes < made.total_bytes else (made,):
+        for machine in machines:
+            yield {"kept": one.keep_fetches, "machine": machine, **step(one, machine)}
+
+
+def only(rows: Iterable[Row], **wanted: Any) -> Row:
+    """Return the one row that has these entries."""
+    (found,) = [row for row in rows if wanted.items() <= row.items()]
+    return found
+
+
+def exposed(row: Mapping[str, Any]) -> float:
+    """Return the seconds that communication adds to a step."""
+    return float(row["seconds"] - row["without_communication"])

@@ -1,0 +1,95 @@
+"""One step of an imported graph beside the module's own: what is equal passes, what is not is named."""
+
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from executor.kernels import KERNELS  # noqa: E402
+from executor.torch.verification import verify  # noqa: E402
+from planner.cli import main  # noqa: E402
+
+MODEL = """
+import torch
+from torch import nn
+
+def make(batch: int = 4):
+    layer = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    return layer, torch.randn(batch, 6), nn.functional.cross_entropy, torch.randint(0, 3, (batch,)), torch.optim.Adam(
+        layer.parameters())
+
+def graph():
+    import planner
+    return planner.model("mlp-2-8", batch=4)
+
+def fails():
+    return 1 // 0
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "verified_model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def command(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)), obj=verify)
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_equal_steps_pass(file, capsys):
+    status, printed, said = command(capsys, f"{file}:make", "--verify", "--batch", 8)
+    assert (status, said) == (0, "")
+    assert "in float64" in printed
+    assert {"loss", "0.weight.grad", "0.weight", "2.bias"} <= set(re.findall(r"[\w.]+", printed))
+
+
+def test_a_wrong_kernel_is_found(file, capsys, monkeypatch):
+    right = KERNELS["relu"]
+
+    def wrong(call):
+        right(call)
+        call.outputs[0][...] += 1e-6
+
+    monkeypatch.setitem(KERNELS, "relu", wrong)
+    status, _, said = command(capsys, f"{file}:make", "--verify")
+    assert status == 1
+    assert re.fullmatch(r"error: \S+:make: \d+ of 9 tensors differ from PyTorch's, most of all \S+, .+\n", said)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("{}:make", ["--workers", "2"], "--verify plans nothing: expected no --workers"),
+        ("mlp-2-8", [], r"expected path/to/file.py:function, found 'mlp-2-8'"),
+        ("{}:graph", [], r"expected \(module, inputs\).* found Graph"),
+        ("{}:none", [], "expected a function 'none', found none"),
+        ("{}:fails", [], r"verified_model.py:\d+: fails\(\): ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_verified_is_one_line(file, capsys, source, options, message):
+    status, printed, said = command(capsys, source.format(file), "--verify", *options)
+    assert (status, printed, said.count("\n")) == (2, "", 1)
+    assert re.search(message, said)
+
+
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        return (self.fc(x) + self.seen).sum()
+
+
+def test_what_is_alike_says_nothing():
+    found = verify(lambda: (Buffered(), torch.randn(4, 6)), "buffered")
+    assert not found.said
+    assert np.isfinite([one.difference.found for one in found.compared]).all()
