@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     runs once more as it is.
     """
     try:
-        with _without_memory():
+        with _without_memory(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             made = make()
     except Exception:
         made = make()
