@@ -24,7 +24,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import Step, names_of
+from planner.pytorch.tracing import Step, in_order, names_of
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
