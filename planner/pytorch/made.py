@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
@@ -52,6 +54,29 @@ def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     )
 
 
+class _LargeAreFake(TorchDispatchMode):
+    """Within, tensors made from nothing get no memory where that would be much."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, a large tensor's without memory."""
+        is_large = function.namespace == "aten" and function._schema.arguments[:1] and _elements(function, args) > LARGE
+        with self.mode if is_large else nullcontext():
+            return function(*args, **(kwargs or {}))
+
+
+LARGE = 1 << 28
+"""Elements from which on a tensor gets no memory."""
+
+
+def _elements(function: Any, args: Sequence[Any]) -> int:
+    """Return how many elements an operator makes that is told their number; 0 for any other."""
+    return prod(args[0]) if function._schema.arguments[0].name == "size" and args else 0
+
+
 @contextmanager
 def _without_memory() -> Iterator[None]:
     """Within, parameters of modules are fake as soon as they are registered; buffers keep their content."""
@@ -67,7 +92,8 @@ def _without_memory() -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(registered)
     try:
-        yield
+        with _LargeAreFake(mode):
+            yield
     finally:
         handle.remove()
 
