@@ -9,7 +9,9 @@ from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
+from simulator import simulated
 from tests.cross.loopback import Loopback
+from topologies import load_topology
 
 torch = pytest.importorskip("torch")
 
@@ -102,3 +104,9 @@ def test_nothing_is_made_for_what_is_not_trained():
     assert made.isdisjoint({"there", "counted", "order", "place", "hidden", "hot", "greater", "stopped"})
     assert set(graph().updates) == set(WEIGHTS)
     assert graph().tensors["first"].nbytes == LENGTH
+
+
+def test_is_simulated_with_the_bytes_that_were_planned():
+    plan = search(graph(), SearchOptions(ways=(2, 2)))
+    found = simulated(lower(plan), load_topology("p2.8xlarge")).timeline.bytes
+    np.testing.assert_array_equal(found, plan.bytes)
