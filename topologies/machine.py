@@ -73,7 +73,7 @@ class Device:
     measured: Measured | None = None
 
     def peak(self, dtype: str) -> float:
-        """Floating-point operations per second of this dtype at best; others than fractions count as the slowest listed."""
+        """Floating-point operations per second of this dtype at best; whole numbers count as the slowest listed."""
         if dtype in self.peak_flop_per_s:
             return self.peak_flop_per_s[dtype]
         if "float" not in dtype:

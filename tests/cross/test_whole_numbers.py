@@ -88,8 +88,7 @@ def trained(plan, steps):
     return first, batches, {name: run.gather(name) for name in first}
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
-@pytest.mark.parametrize("ways", [(), (2,), (2, 2, 2)])
+@pytest.mark.parametrize(("ways", "placements"), [((), "S"), ((2,), "S"), ((2, 2, 2), "S,R"), ((2, 2), "S,R,P")])
 def test_trains_as_pytorch_does(ways, placements):
     plan = search(graph(), SearchOptions(ways=ways or (2,), placements=placements))
     first, batches, found = trained(plan if ways else single_worker(plan), 3)
