@@ -28,8 +28,8 @@ UNKNOWN = 2
 class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
-    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is the line of the user's
-    source.
+    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is the line of the
+    user's source.
     """
 
     def __init__(self, dtype: str, cuts: Cuts) -> None:
