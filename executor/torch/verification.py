@@ -14,10 +14,10 @@ import display
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
 from executor.cluster import HostArray, alone
-from executor.data import HeldOut
+from executor.data.base import source_name, whole_inputs
+from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
 from executor.training import Trainer, part_of
-from executor.values import Array, ArrayModule, Tile
 from executor.weights import Weights
 from planner.errors import GraphError
 from planner.graph.ir import Graph
@@ -117,7 +117,10 @@ def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
     trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    found = with_rounding(trainer, _Examples(made), 1)
+    names = names_of(made.module, made.inputs, len(made.targets))
+    given = dict(zip(names, (*in_order(made.inputs), *made.targets), strict=True))
+    batch = Batch(graph, [given[source_name(tensor)] for tensor in whole_inputs(graph)])
+    found = with_rounding(trainer, batch, 1)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
     return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
@@ -145,18 +148,3 @@ def _theirs(graph: Graph, made: Made) -> Iterator[tuple[str, str, HostArray]]:
             (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
             yield gradient, "gradient", array_of(one.grad)
         yield entry.tensor, "after the step", array_of(one)
-
-
-class _Examples:
-    """The example inputs as a data set of one batch."""
-
-    identity, steps_per_epoch = "examples", 1
-    held_out: HeldOut | None = None
-
-    def __init__(self, made: Made) -> None:
-        names = names_of(made.module, made.inputs, len(made.targets))
-        self._given = dict(zip(names, map(array_of, (*in_order(made.inputs), *made.targets)), strict=True))
-
-    def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
-        """Write an input; see DataSet."""
-        out[...] = xp.asarray(self._given[tile.tensor.name].reshape(tile.tensor.shape).astype(tile.tensor.dtype))

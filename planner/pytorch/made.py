@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
@@ -23,26 +24,34 @@ from planner.pytorch.tracing import Inputs
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any]) -> Any:
+def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     """Return the graph of the module that a function makes, or what it returns where that is no module.
 
     The parameters get no memory, so that a module of any size can be imported. Where that does not suit the function it
     runs once more as it is.
     """
     try:
-        with _without_memory():
+        with _without_memory(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             made = make()
     except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    return imported(parts(made))
+    return imported(parts(made), opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made) -> Graph:
+def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
     optimizer = optimizer_of(made.optimizer)
-    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
+    return from_torch(
+        made.module,
+        made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=optimizer,
+        opaque_unknown=opaque_unknown,
+    )
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
