@@ -25,7 +25,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import Step, in_order, names_of
+from planner.pytorch.tracing import Inputs, Step, in_order, names_of
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
@@ -89,13 +89,10 @@ def _doubled(made: Made) -> Made:
     def doubled(one: torch.Tensor) -> torch.Tensor:
         return one.double() if one.is_floating_point() else one
 
-    given = made.inputs
-    named = {name: doubled(one) for name, one in given.items()} if isinstance(given, Mapping) else None
-    return made._replace(
-        module=made.module.double(),
-        inputs=[doubled(one) for one in in_order(given)] if named is None else named,
-        targets=[doubled(one) for one in made.targets],
-    )
+    inputs: Inputs = [doubled(one) for one in in_order(made.inputs)]
+    if isinstance(made.inputs, Mapping):
+        inputs = dict(zip(made.inputs, inputs, strict=True))
+    return made._replace(module=made.module.double(), inputs=inputs, targets=[doubled(one) for one in made.targets])
 
 
 def verified(made: Made, model: str) -> Verification:
