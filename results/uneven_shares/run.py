@@ -26,7 +26,7 @@ SHARES = {"equal": (), "by speed": (2, 2, 2, 2, 2, 2, 1, 1)}
 SEARCHERS = {"best plan": "recursive", "data parallel": "data-parallel"}
 COLOURS = {"equal": svg.BLUE, "by speed": svg.ORANGE}
 IDEAL = (8 / 2) / 7
-"""Seconds by speed over those of equal shares if nothing moved: the speed of seven fast GPUs instead of eight slow ones."""
+"""Seconds by speed over those of equal shares if nothing moved: the speed of seven fast GPUs for eight slow ones."""
 
 
 def measured(model: str, batch: int) -> Iterable[Row]:
