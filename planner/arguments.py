@@ -81,6 +81,9 @@ def read_memory(_context: click.Context, _option: click.Parameter, text: str | N
         raise click.BadParameter(str(error)) from error
 
 
+SEARCHING = ("ways", "searcher", "placements", "ties", "untie", "objective", "memory", "seed")
+"""The arguments that say how a plan is sought."""
+
 _SEARCH_OPTIONS = (
     click.option("--workers", type=click.IntRange(1), help=WORKERS_HELP),
     click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP),
