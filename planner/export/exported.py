@@ -130,8 +130,8 @@ def export(plan: Plan, name: str) -> Exported:
             check_even(entry, one.shape, placements, mesh)
             parameters[entry] = Placed(one.shape, placements)
     wanted = {name: mesh.placements(plan.layouts[name]) for name in outputs.values()}
-    for path, one in outputs.items():
-        check_even(path, graph.tensors[one].shape, wanted[one], mesh)
+    for path, output in outputs.items():
+        check_even(path, graph.tensors[output].shape, wanted[output], mesh)
     known = {entry.tensor for entry in entries_of(graph).values()}
     return Exported(
         plan,

@@ -70,7 +70,7 @@ def _rising() -> Answer:
     same = statement("Tofu Th. 4", "as in Lemma 2, S")
     extra = statement("Tofu Th. 4, SoyBean Th. 3", "with extra inputs, two factorisations, S")
     return Answer(
-        f"{of(same)} by Lemma 2, under which all steps cost the same; {of(extra)} of two built against it",
+        f"{of(same)} by Lemma 2, under which all steps cost the same; {of(extra)} graphs of two factorisations",
         FAILS,
         "the best step is charged by what is there; what it leaves is not what it found",
     )
@@ -179,8 +179,7 @@ def _either() -> Answer:
 def _chains() -> Answer:
     found = data("conversions")["two_steps"]
     return Answer(
-        f"of {found['conversions']} in two steps, {found['composed_moves_more_than_at_once']} move more as a chain than at "
-        "once",
+        f"of {found['conversions']}, {found['composed_moves_more_than_at_once']} move more as a chain than at once",
         OTHER,
         "right, but not for free",
     )

@@ -3,7 +3,7 @@
     python -m results claims
 
 writes data.json and the tables in README.md. The rows are worked out anew from the other experiments' data and by small
-searches. Which sentences there are is read from the papers' texts where they are at hand, and taken from data.json else.
+searches. Which sentences there are is read from the papers' texts where they are at hand, else taken from data.json.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def summary(data: Any) -> str:
     waiting = [one["says"] for one in data["rows"] if one["verdict"] == MISSING]
     more = f" {len(waiting)} rows wait for an experiment that is not there yet." if waiting else ""
     return (
-        f"{len(data['sentences'])} sentences have a numeral or compare. {distinct} of them are in {len(data['rows'])} rows "
-        f"(some in several: {covered} in all), {len(data['not_checkable'])} cannot be checked.{more}"
+        f"{len(data['sentences'])} sentences have a numeral or compare. {distinct} of them are in {len(data['rows'])} "
+        f"rows (some in several: {covered} in all), {len(data['not_checkable'])} cannot be checked.{more}"
     )
 
 

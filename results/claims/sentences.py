@@ -17,7 +17,8 @@ TEXTS = ROOT.parent / "shared" / "papers"
 PAPERS = ("tofu", "tofu-appendix", "soybean", "distpar-appendix")
 
 REFERENCE = re.compile(
-    r"\[[\d, \u2013-]+\]|\((?:Sec|Section|Figure|Fig|Table)[^)]*\)|(?:Sec(?:tion)?s?|Figures?|Figs?|Tables?|Eq(?:uation)?|"
+    r"\[[\d, \u2013-]+\]|\((?:Sec|Section|Figure|Fig|Table)[^)]*\)|"
+    r"(?:Sec(?:tion)?s?|Figures?|Figs?|Tables?|Eq(?:uation)?|"
     r"Theorems?|Lemma|Corollary|Algorithm|Step|step|Case|case|Definition|Assumption)[ .#-]*\d+(?:\.\d+)*(?:\([a-z]\))?",
 )
 """What has a number and says none."""

@@ -163,8 +163,8 @@ def _optimal() -> Answer:
     order = statement("Tofu Th. 3", "as in Lemma 2, S,R")
     example = _planned("recursive", [4, 4]), _planned("joint", [4, 4])
     return Answer(
-        f"{of(plain)} random graphs by the text's account, {of(moved)} of bytes moved; the order of cuts changes nothing "
-        f"in {of(order)}; in its own example on 4 x 4, {example[0] / MB:.1f} MB where {example[1] / MB:.1f} are possible",
+        f"{of(plain)} random graphs by the text's account, {of(moved)} of bytes moved; the order of cuts changes "
+        f"nothing in {of(order)}; in its own example on 4 x 4, {example[0] / MB:.1f} MB where {example[1] / MB:.1f} do",
         FAILS,
         "replication does not halve a tensor, so that cuts do not commute by that account",
     )
@@ -229,7 +229,7 @@ def _greedy() -> Answer:
     held = statement("Tofu Th. 4, SoyBean Th. 3", "with extra inputs, perceptrons, S,R")
     other = statement("Tofu Th. 4, SoyBean Th. 3", "with extra inputs, two factorisations, S")
     return Answer(
-        f"{of(held)} perceptrons; {of(other)} of two that were built against it", FAILS, "counter-examples in theorems"
+        f"{of(held)} perceptrons; {of(other)} graphs of two factorisations", FAILS, "counter-examples in theorems"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import planner
 import tdl
 from planner.layout import Shard, needed, owned, signatures
+from planner.layout.geometry import reached
 from planner.layout.region import elements
 from results.claims.claim import FAILS, GB, HOLDS, OTHER, Answer, claim, data, of, published, span, statement
 
@@ -97,7 +98,7 @@ def _indexing() -> Answer:
 def _shift() -> Answer:
     description = tdl.catalog["shift_two"].describe((1,), {})
     index = description.accesses[0].index[0]
-    ranges = [index.image({"i": bounds}) for bounds in ((0, 5), (5, 10))]
+    ranges = [reached(index, {"i": 10}, {"i": (bounds,)}, 12)[0] for bounds in ((0, 5), (5, 10))]
     text = " and ".join(f"{low} to {high - 1}" for low, high in ranges)
     return Answer(text, HOLDS if ranges == [(2, 7), (7, 12)] else FAILS, "from the operator's description")
 
@@ -266,8 +267,8 @@ def _rising() -> Answer:
     against = statement(source, "with extra inputs, two factorisations, S")
     all_hold = all(one[0] == one[1] for one in (*held, against)) and rises == len(models)
     return Answer(
-        f"perceptrons: {of(held[0])} under S, {of(held[1])} under S,R; {rises} of {len(models)} plans of the benchmarks; "
-        f"{of(against)} small factorisations that were built against it",
+        f"perceptrons: {of(held[0])} under S, {of(held[1])} under S,R; {rises} of {len(models)} plans of benchmarks; "
+        f"{of(against)} graphs of two factorisations of matrices",
         HOLDS if all_hold else FAILS,
         "the best step by itself may leave a better one for later",
     )

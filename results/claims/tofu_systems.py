@@ -217,8 +217,8 @@ def _machine() -> Answer:
     links = [machine.resources[number] for number, _ in machine.route(0, 1).uses]
     one_way = min(link.capacity for link in links if link.kind == "link")
     return Answer(
-        f"{len(machine.devices)} halves of K80 boards; a driver reports {memory / GB:.2f} GB; {one_way / GB:.1f} GB/s in "
-        "each direction assumed",
+        f"{len(machine.devices)} halves of K80 boards; a driver reports {memory / GB:.2f} GB; {one_way / GB:.1f} GB/s "
+        "in each direction assumed",
         OTHER,
         "SoyBean writes 20 GB/s of the same machine, in both directions together",
     )
