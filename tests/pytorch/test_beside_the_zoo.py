@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch")
 import planner
 from results.experiment import ROOT, read_data
-from results.pytorch_zoo.modules import Fused, Unrolled, mlp, rnn, transformer, wresnet
 from results.pytorch_zoo.measure import CASES, FUSED, PLACEMENTS, traced
+from results.pytorch_zoo.modules import Fused, Unrolled, mlp, rnn, transformer, wresnet
 from results.pytorch_zoo.run import difference
 
 WORDS = {"batch": 8, "sequence": 16, "vocabulary": 64}
