@@ -30,8 +30,10 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
+from planner.pytorch.tracing import in_order, names_of
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
+"""One tensor, or several in order."""
 
 
 def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1) -> Distributed:
@@ -58,24 +60,26 @@ def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1)
     trainer = Trainer(part_of(plan, ranks.rank, prefetch), ranks, xp, ranks.chosen("auto", xp))
     state = {name: array_of(one.cpu()).copy() for name, one in module.state_dict().items()}
     trainer.begin_with(Weights.of(state, plan.graph))
-    return Distributed(trainer)
+    return Distributed(trainer, module)
 
 
 class Distributed:
     """A module's training, of which this rank has its part; every method is collective."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, module: nn.Module) -> None:
         self.trainer = trainer
+        self._module = module
         self.steps = 0
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
 
-    def step(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
+    def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
         """Train one step on the whole batch, of which each rank reads its part; return the loss, a scalar.
 
-        Raises ValueError for tensors of other shapes than those that were planned.
+        Inputs and targets are as the module was planned with, inputs in order or by name. Raises ValueError for tensors
+        of other shapes.
         """
-        self.trainer.load(Batch(self.trainer.graph, (*_listed(inputs), *_listed(targets))), self.steps)
+        self.trainer.load(Batch.of(self.trainer.graph, self._module, inputs, targets), self.steps)
         _, self.sent_bytes = self.trainer.run()
         self.steps += 1
         graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
@@ -93,21 +97,28 @@ class Distributed:
 
 
 class Batch:
-    """One batch as a data set: the whole tensors, in the order of the graph's inputs."""
+    """One batch as a data set: the whole tensors by the names of the graph's inputs."""
 
     identity, steps_per_epoch = "tensors", 1
     held_out: HeldOut | None = None
 
-    def __init__(self, graph: Graph, given: Sequence[torch.Tensor]) -> None:
-        expected = whole_inputs(graph)
-        if len(given) != len(expected):
-            names = ", ".join(tensor.name for tensor in expected)
-            raise ValueError(f"expected {len(expected)} tensors, {names}, found {len(given)}")
+    @classmethod
+    def of(
+        cls, graph: Graph, module: nn.Module, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors
+    ) -> Batch:
+        """Take what a module is called with, and the targets of its loss."""
+        inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
+        names = names_of(module, inputs, len(targets))
+        return cls(graph, dict(zip(names, (*in_order(inputs), *targets), strict=True)))
+
+    def __init__(self, graph: Graph, given: Mapping[str, torch.Tensor]) -> None:
         self._whole: dict[str, HostArray] = {}
         batches = batch_rows(graph)
-        for tensor, one in zip(expected, given, strict=True):
+        for tensor in whole_inputs(graph):
             name = source_name(tensor)
-            shape = (batches[name], *tensor.shape[1:]) if tensor.shape else ()
+            if name not in given:
+                raise ValueError(f"expected a tensor {name}, found {', '.join(given) or 'none'}")
+            one, shape = given[name], (batches[name], *tensor.shape[1:]) if tensor.shape else ()
             if one.numel() != prod(shape):
                 raise ValueError(f"{name}: expected shape {list(shape)}, found {list(one.shape)}")
             self._whole[name] = array_of(one.cpu()).reshape(shape)

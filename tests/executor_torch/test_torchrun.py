@@ -15,8 +15,8 @@ from planner.report.schema import read_reports
 from results.torchrun.cases import plans
 from results.torchrun.ranks import STEPS, torchrun
 
-SAMPLE = {2: ("mlp", "unet", "lstm", "resnet"), 4: ("mlp", "gpt"), 8: ("mlp",)}
-"""Modules by ranks; `results/torchrun` trains all of them on each number."""
+SAMPLE = {2: ("mlp", "unet", "lstm", "resnet50"), 4: ("mlp", "gpt"), 8: ("mlp",)}
+"""Examples by ranks; `results/torchrun` trains all of them on each number."""
 
 TIMEOUT_S = 300
 
