@@ -73,6 +73,11 @@ class Distributed:
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
 
+    @property
+    def rank(self) -> int:
+        """Which worker of the plan this rank is."""
+        return self.trainer.cluster.rank
+
     def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
         """Train one step on the whole batch, of which each rank reads its part; return the loss, a scalar.
 
