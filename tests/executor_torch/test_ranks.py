@@ -6,6 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 pytest.importorskip("torch")
 import torch
@@ -20,7 +21,7 @@ from executor.torch.lost import others_may_be_lost
 from executor.torch.ranks import cluster
 from executor.torch.tensors import tensor_of
 from executor.transport import CHOICES, TransportError
-from executor.transport.choice import TRANSPORTS
+from executor.transport.choice import TRANSPORTS, chosen
 from executor.weights import WeightsError
 from planner.report.console import JobError
 
@@ -107,6 +108,8 @@ def test_the_transport_follows_from_the_memory(alone):
         with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
             alone.chosen(other, np)
     assert {"auto", "gloo", *TRANSPORTS} == {*CHOICES}
+    with pytest.raises(TransportError, match="transport 'gloo' is of ranks that torchrun starts"):
+        chosen("gloo", np, MPI.COMM_SELF)
 
 
 def test_a_gpu_that_is_not_there(alone, monkeypatch):
