@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.layout.placement import Layout, Partial, Placement, Replicate, Shard
+from planner.layout.split import shares_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ def uneven(shape: Sequence[int], layout: Layout, ways: Sequence[int]) -> str | N
     Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
     """
     for dim, steps in _sharded(layout):
+        if shares := shares_of(ways):
+            return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
         parts = math.prod(ways[: steps[-1] + 1]) if _is_interleaved(steps) else math.prod(ways[s] for s in steps)
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"

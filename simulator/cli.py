@@ -13,6 +13,7 @@ import click
 import display
 from planner.arguments import (
     MODEL_HELP,
+    SEARCHING,
     WRITTEN,
     is_saved_plan,
     planning_options,
@@ -28,17 +29,19 @@ from simulator.memory import ALLOCATORS
 from simulator.request import Request
 from simulator.simulation import Simulation
 from simulator.sweep import read_sweeps, requests, run, sweep_table
+from simulator.systems.registry import SYSTEMS
 from simulator.tracing import trace
 from topologies import available, load_topology
 
 SIMULATING = (
-    *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files"),
+    *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files", "system"),
     *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
+SYSTEM_HELP = "Run the model, or the plan's graph, by this system, on all devices unless --workers says."
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
@@ -60,6 +63,8 @@ memory does not hold what its workers need."""
     default=ALLOCATORS[0],
     help="What memory comes from: the arena that the executor allocates, or an allocator like PyTorch's.",
 )
+@click.option("--system", type=click.Choice(tuple(SYSTEMS)), help=SYSTEM_HELP)
+@click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
 @click.option("--data-parallel/--no-data-parallel", default=True, help="Simulate data parallelism beside the plan.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
@@ -79,12 +84,21 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     swept = options.pop("sweep")
     if is_saved_plan(source):
         refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=SIMULATING)
+    _check_system(context, source, options)
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
     if swept:
         _sweep(context, source, options)
     else:
         _once(source, options)
+
+
+def _check_system(context: click.Context, source: str, options: dict[str, Any]) -> None:
+    if options["system"] is not None:
+        allowed = [one.name or "" for one in context.command.params if one.name not in (*SEARCHING, "data_parallel")]
+        refuse_others(context, f"--system {options['system']} is not searched", allowed)
+    if options["largest_batch"] and options["batch"] is not None:
+        raise click.UsageError("--largest-batch finds the batch: expected no --batch")
 
 
 def _once(source: str, options: dict[str, Any]) -> None:
@@ -99,8 +113,8 @@ def _once(source: str, options: dict[str, Any]) -> None:
     if write_plots is not None:
         write_plots(simulation, folder, f"{result.plan} on {result.machine}")
     stdout().print(*display.tables(result), sep="\n")
-    if simulation.overfull:
-        raise JobError(f"{source}: out of memory on {', '.join(simulation.overfull)}")
+    if result.overfull:
+        raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
 
 
 def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:

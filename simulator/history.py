@@ -34,9 +34,11 @@ class Span(NamedTuple):
 
 def tensor_names(program: Program) -> dict[int, str]:
     """Return what every transfer is for: the tensor that it makes on the workers that receive."""
-    worker = program.workers[0]
     return {
-        task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Fetch | Reduce)
+        task.transfer: worker.buffers[task.buffer].name
+        for worker in reversed(program.workers)
+        for task in worker.tasks
+        if isinstance(task, Fetch | Reduce)
     }
 
 

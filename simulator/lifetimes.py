@@ -133,7 +133,7 @@ def _asked(
 ) -> Iterator[_Asked]:
     """Yield one request per place that the program's buffers have."""
     users = defaultdict(set)
-    for position, (reads, writes) in enumerate(_uses(worker, transfers)):
+    for position, (reads, writes) in enumerate(uses(worker)):
         for number in (*reads, *writes):
             users[held[number]].add(position)
     for transfer in transfers:
@@ -178,7 +178,7 @@ def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence
             following[transfer.sent].add(transfer.ended)
     written: dict[int, int] = {}
     read: defaultdict[int, set[int]] = defaultdict(set)
-    for position, (reads, writes) in enumerate(_uses(worker, transfers)):
+    for position, (reads, writes) in enumerate(uses(worker)):
         for number in (held[n] for n in reads):
             following[written.get(number, position)].add(position)
             read[number].add(position)
@@ -193,14 +193,16 @@ def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence
     return after
 
 
-def _uses(worker: WorkerProgram, transfers: Sequence[_Transfer]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield, per task, the buffers that it reads and those that it writes."""
-    ended = {transfer.receive.transfer: transfer.receive for transfer in transfers}
+def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield, per task, the buffers that it reads and those that it writes; what a call adds to is read, too."""
+    ended = {task.transfer: task for task in worker.tasks if isinstance(task, Fetch | Reduce)}
     for task in worker.tasks:
         match task:
             case Compute():
                 calls = [call for kernel in task.kernels for call in kernel.calls]
-                yield [n for call in calls for n, _ in call.inputs], [n for call in calls for n, _ in call.outputs]
+                combined = [n for call in calls if call.combine is not None for n, _ in call.outputs]
+                read = [n for call in calls for n, _ in call.inputs]
+                yield [*read, *combined], [n for call in calls for n, _ in call.outputs]
             case Send():
                 source = [task.buffer] if task.messages else []
                 yield source, [] if task.staging is None else [task.staging]

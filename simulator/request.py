@@ -1,4 +1,4 @@
-"""What the command `simulate` is asked for, once or for every cell of a sweep: a plan, found or made, on a machine."""
+"""What the command `simulate` is asked for, once or for every cell of a sweep: a plan or a system, on a machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from planner.arguments import is_saved_plan, planned
+from planner.arguments import given_options, is_saved_plan, planned
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.model_source import model as load_model
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
-from topologies import load_topology
+from simulator.systems.largest_batch import largest_batch
+from simulator.systems.registry import SYSTEMS
+from simulator.systems.system import Asked, Deployment, planned_deployment
+from topologies import Machine, load_topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +39,52 @@ class Request:
         saved = self.source if is_saved_plan(self.source) else self.options["output"]
         return self.source if saved is None else Path(saved).name
 
-    def plan(self) -> Plan:
+    def plan(self, options: Mapping[str, Any]) -> Plan:
         """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
         if is_saved_plan(self.source):
             return load_plan(self.source)
-        about_machine = self.options["objective"] == "time" or self.options["memory"] is not None
-        return planned(self.source, self.options, self.options["topo"] if about_machine else None)
+        about_machine = options["objective"] == "time" or options["memory"] is not None
+        return planned(self.source, options, options["topo"] if about_machine else None)
+
+    def deployment(self, machine: Machine) -> Deployment:
+        """Return what is to be simulated; with the largest batch that fits in memory, if that is asked for."""
+        if self.options["largest_batch"]:
+            found = largest_batch(
+                lambda batch: self._deployed(machine, {**self.options, "batch": batch, "output": None})
+            )
+            deployment = found[1]
+        else:
+            deployment = self._deployed(machine, {**self.options, "output": None})
+        if self.options["output"] is not None:
+            if deployment.plan is None:
+                raise PlanError(f"-o: expected a system that is a plan, found {self.options['system']}")
+            deployment.plan.save(self.options["output"])
+        return deployment
+
+    def _deployed(self, machine: Machine, options: Mapping[str, Any]) -> Deployment:
+        system = options["system"]
+        if system is None:
+            return planned_deployment(self.plan(options), machine, options["prefetch"])
+        graph, workers = self._graph(options)
+        devices = len(machine.devices) if workers is None else workers
+        machine.require_devices(devices)
+        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"], options["keep_fetches"]))
+
+    def _graph(self, options: Mapping[str, Any]) -> tuple[Graph, int | None]:
+        """Return the graph, and over how many workers it goes; None for all devices."""
+        if is_saved_plan(self.source):
+            plan = load_plan(self.source)
+            return plan.graph, plan.workers
+        return load_model(self.source, **given_options(options)), options["workers"]
 
     def run(self) -> tuple[Simulation, Report]:
-        """Plan and simulate."""
+        """Plan, or deploy, and simulate."""
         machine = load_topology(self.options["topo"])
-        plan = self.plan()
+        deployment, system = self.deployment(machine), self.options["system"]
         settings = Settings(**{one.name: self.options[one.name] for one in fields(Settings)})
-        found = simulation_of(plan, machine, settings, record_messages=self.recorded)
-        beside = data_parallelism(plan, machine, settings) if self.options["data_parallel"] else None
-        return found, report(plan, self.name, found, asdict(settings), beside, tasks=self.options["tasks"])
+        found = simulation_of(deployment, settings, record_messages=self.recorded)
+        plan = deployment.plan if self.options["data_parallel"] and system is None else None
+        beside = None if plan is None else data_parallelism(plan, machine, settings)
+        named = {} if system is None else {"system": system}
+        settings_shown = {**named, **asdict(settings)}
+        return found, report(deployment, self.name, found, settings_shown, beside, tasks=self.options["tasks"])

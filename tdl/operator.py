@@ -54,6 +54,11 @@ class Description:
         return f"{self.operator}({', '.join(self.operands)}): lambda {', '.join(self.output_variables)}: {body}"
 
     @property
+    def is_opaque(self) -> bool:
+        """Whether nothing is known of the operator but shapes, as of those that `tdl.opaque` makes."""
+        return False
+
+    @property
     def variables(self) -> tuple[str, ...]:
         """Output variables, then reduction variables."""
         return self.output_variables + self.reduction_variables

@@ -23,6 +23,7 @@ import msgspec
 
 from planner.errors import GraphError
 from planner.files import format_of
+from planner.graph.called import CALL, GRADIENT, register_called
 from planner.graph.checking import check
 from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
 
@@ -107,6 +108,8 @@ def from_data(data: object, path: str = "$") -> Graph:
     for number, record in enumerate(outer.nodes):
         where = f"{path}.nodes[{number}]"
         nodes.append(_node(_convert(record, _Node, where), where))
+    if any(node.op in (CALL, GRADIENT) for node in nodes):
+        register_called()
     updates, metrics = _names(outer.updates, f"{path}.updates"), _names(outer.metrics, f"{path}.metrics")
     entries = {
         name: Entry(**msgspec.structs.asdict(_convert(entry, _Entry, f"{path}.entries.{name}")))

@@ -85,7 +85,8 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashabl
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A description is ordinary Python over the attributes: "3" for a stride fails wherever it is first used.
         raise GraphError(f"attributes {attrs} do not suit the operator: {error}") from error
-    check_dtypes(description, dtypes)
+    if not description.is_opaque:
+        check_dtypes(description, dtypes)
     return tuple(zip(description.output_shapes(extents), description.output_dtypes(dtypes), strict=True))
 
 

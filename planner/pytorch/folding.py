@@ -1,20 +1,22 @@
-"""What of a trace depends on no data and no parameter, computed as it is imported: positions, masks, tables of angles."""
+"""What of a trace depends on no data and no parameter, computed as it is imported: positions, masks, angles."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from planner.pytorch.contents import Content
 from planner.pytorch.graphs import example, packet
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
-Known = Mapping[Node, Any]
-"""From a node to its result, a tensor with content or several."""
+Known = Mapping[Node, Content]
+"""From a node to its result."""
 
 FILLED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda named: 0),
@@ -45,12 +47,26 @@ def needed_for(loss: Node) -> set[Node]:
     return found
 
 
-def folded(trace: Trace, needed: Iterable[Node]) -> Known:
-    """Compute the nodes, of those that are needed, that depend on constants and buffers alone."""
-    wanted, known, sources = set(needed), dict[Node, Any](), trace.sources
+def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
+    """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
+
+    What a graph cannot hold is left to the operators that make it, where there are such.
+    """
+    found = _computed_nodes(trace, needed)
+    known = {node: Content(one) for node, one in found.items() if isinstance(one, torch.Tensor)}
+    for node in reversed(list(trace.nodes)):
+        is_read = node in known and any(user in needed and user not in found for user in node.users)
+        if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
+            del known[node], found[node]
+    return known
+
+
+def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
+    """Return what the nodes make that depend on constants and buffers alone, a tensor or several."""
+    known, sources = dict[Node, Any](), trace.sources
     with torch.no_grad():
         for node in trace.nodes:
-            if node not in wanted:
+            if node not in needed:
                 continue
             if node.op == "placeholder":
                 spec = sources[node.name]
@@ -62,7 +78,7 @@ def folded(trace: Trace, needed: Iterable[Node]) -> Known:
     return known
 
 
-def _computed(trace: Trace, node: Node, known: Known) -> Any:
+def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     """Return a node's result; None where it depends on what is not known, or on chance."""
     if node.op == "get_attr":
         return getattr(trace.program.graph_module, str(node.target))

@@ -17,6 +17,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.called import called
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
@@ -30,21 +31,22 @@ MOST_PASSES = 5
 """How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
 
 
-def from_torch(
+def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to take it
     module: nn.Module,
     inputs: Inputs,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
     optimizer: Optimizer | None = None,
+    opaque_unknown: bool = False,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
     `inputs` are example inputs, in order or by name; their shapes count, not their values. The module returns its loss,
     a scalar, or results by name of which one is called loss; or `loss` is a function of its result and the `targets`.
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
-    their own in the graph. Raises a GraphError that names the operator and the line for what the graph has no operator
-    for.
+    their own in the graph. With `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch.
+    Raises a GraphError that names the operator and the line for what cannot be taken.
     """
     given = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), given, names_of(module, inputs, len(targets)))
@@ -53,7 +55,7 @@ def from_torch(
     known = folded(trace, needed)
     cuts: Cuts = {}
     for _ in range(MOST_PASSES):
-        one = _Pass(trace, known, cuts)
+        one = _Pass(trace, known, cuts, opaque_unknown=opaque_unknown)
         metrics = one.run(result, [node for node in trace.nodes if node in needed and node not in known])
         wanted = one.t.axes.cuts(cuts, one.t.extents)
         if wanted == cuts:
@@ -66,9 +68,9 @@ def from_torch(
 class _Pass:
     """One translation of every operator, with the sources' dimensions cut."""
 
-    def __init__(self, trace: Trace, known: Known, cuts: Cuts) -> None:
+    def __init__(self, trace: Trace, known: Known, cuts: Cuts, *, opaque_unknown: bool) -> None:
         self.trace, self.sources = trace, trace.sources
-        self.t = Translation(_dtype_of(trace), cuts)
+        self.t = Translation(_dtype_of(trace), cuts, opaque_unknown=opaque_unknown)
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
         self.refused: dict[str, list[str]] = {}
@@ -128,9 +130,11 @@ class _Pass:
             raise UnsupportedError(f"{node.target} has no operator here")
         name = packet(node)
         name = name if name in CONVERTERS else name.removesuffix("_")
-        if name not in CONVERTERS:
+        if name not in CONVERTERS and not self.t.opaque_unknown:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here")
         arguments = {key: self._value(argument) for key, argument in bound(node).items()}
+        if name not in CONVERTERS:
+            return called(self.t, node, arguments, DTYPES)
         made = example(node)
         made = [one for one in (made if isinstance(made, list | tuple) else [made]) if isinstance(one, torch.Tensor)]
         if any(not isinstance(extent, int) for one in made for extent in one.shape):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
@@ -21,26 +24,57 @@ from planner.pytorch.tracing import Inputs
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any]) -> Any:
+def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     """Return the graph of the module that a function makes, or what it returns where that is no module.
 
     The parameters get no memory, so that a module of any size can be imported. Where that does not suit the function it
     runs once more as it is.
     """
     try:
-        with _without_memory():
+        with _without_memory(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             made = make()
     except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    return imported(parts(made))
+    return imported(parts(made), opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made) -> Graph:
+def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
     optimizer = optimizer_of(made.optimizer)
-    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
+    return from_torch(
+        made.module,
+        made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=optimizer,
+        opaque_unknown=opaque_unknown,
+    )
+
+
+class _LargeAreFake(TorchDispatchMode):
+    """Within, tensors made from nothing get no memory where that would be much."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, a large tensor's without memory."""
+        is_large = function.namespace == "aten" and function._schema.arguments[:1] and _elements(function, args) > LARGE
+        with self.mode if is_large else nullcontext():
+            return function(*args, **(kwargs or {}))
+
+
+LARGE = 1 << 28
+"""Elements from which on a tensor gets no memory."""
+
+
+def _elements(function: Any, args: Sequence[Any]) -> int:
+    """Return how many elements an operator makes that is told their number; 0 for any other."""
+    return prod(args[0]) if function._schema.arguments[0].name == "size" and args else 0
 
 
 @contextmanager
@@ -58,7 +92,8 @@ def _without_memory() -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(registered)
     try:
-        yield
+        with _LargeAreFake(mode):
+            yield
     finally:
         handle.remove()
 

@@ -28,14 +28,15 @@ UNKNOWN = 2
 class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
-    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is the line of the user's
-    source.
+    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
+    source. `opaque_unknown`: operators that have none here are called whole.
     """
 
-    def __init__(self, dtype: str, cuts: Cuts) -> None:
+    def __init__(self, dtype: str, cuts: Cuts, *, opaque_unknown: bool = False) -> None:
         self.builder = GraphBuilder(dtype)
         self.axes = Axes()
         self.place = self.line = ""
+        self.opaque_unknown = opaque_unknown
         self._literals: dict[Hashable, str] = {}
         self.extents: dict[tuple[str, int], int] = {}
         self._cuts = cuts

@@ -1,6 +1,6 @@
 """Import, plan and simulate one module of a file; print what that took and found as JSON.
 
-    python -m results.pytorch_models.measure examples/gpt.py:make
+python -m results.pytorch_models.measure examples/gpt.py:make
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from planner.report.schema import read_reports
 from simulator import simulate
 from simulator.cli import main
 from simulator.report import Settings, simulation_of
+from simulator.systems.system import planned_deployment
+from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
 
@@ -140,7 +142,8 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of allocator, data-parallel, overlap, prefetch, topo\n", capsys.readouterr().err
+        r"--sweep batch: expected one of allocator, data-parallel, overlap, prefetch, system, topo\n",
+        capsys.readouterr().err,
     )
 
 
@@ -160,7 +163,9 @@ def test_pictures_are_drawn(saved, tmp_path):
 def test_pictures_show_what_was_simulated(saved):
     pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     plots = pytest.importorskip("simulator.plots")
-    simulation = simulation_of(load_plan(saved), "uniform-8", Settings(), record_messages=True)
+    simulation = simulation_of(
+        planned_deployment(load_plan(saved), load_topology("uniform-8"), 1), Settings(), record_messages=True
+    )
     for draw in plots.PLOTS.values():
         axes = draw(simulation).axes[0]
         assert axes.get_title()
@@ -184,3 +189,61 @@ def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
     assert run(saved, "--topo", "uniform-8", "--plot", tmp_path / "p") == 2
     assert capsys.readouterr().err == "error: --plot needs Matplotlib: pip install 'tensor-partitioner[plot]'\n"
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("system", ["ideal", "op-placement", "zero-3"])
+def test_a_system_runs_a_model_and_a_plan(saved, system, tmp_path, capsys):
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    assert run(*MODEL, "--system", system, "--json", one, "--trace", tmp_path / "t.json") == 0
+    assert run(saved, "--topo", "uniform-8", "--system", system, "--json", other) == 0
+    (built,), (loaded,) = read_reports(one), read_reports(other)
+    assert built.seconds_per_step == loaded.seconds_per_step
+    assert (built.settings["system"], built.workers, built.data_parallel) == (system, 4, None)
+    assert built.batch == (4 * 8 if system == "ideal" else 8)
+    assert built.samples_per_s == pytest.approx(built.batch / built.seconds_per_step)
+    assert {device.verdict for device in built.devices} == {"unknown" if system == "ideal" else "fits"}
+    assert not capsys.readouterr().err
+
+
+def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
+    path = tmp_path / "r.json"
+    assert run("mlp-2-16", "--batch", 8, "--topo", "p2.8xlarge", "--system", "swapping", "--json", path) == 0
+    (report,) = read_reports(path)
+    assert (report.workers, report.batch, len(report.devices)) == (8, 64, 8)
+
+
+def test_a_system_that_is_a_plan_is_saved(tmp_path):
+    assert run(*MODEL, "--system", "zero-2", "-o", tmp_path / "zero.json") == 0
+    assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
+
+
+def test_the_largest_batch_is_found(tmp_path):
+    """Of a model that is planned, and of one that a system runs."""
+    for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")):
+        path = tmp_path / "r.json"
+        assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", *options, "--json", path) == 0
+        (report,) = read_reports(path)
+        assert not report.overfull
+        assert report.batch == 1 << 20
+
+
+REFUSED = {
+    "what is not searched": (("--system", "tofu", "--placements", "S,R"), "--system tofu is not searched: expected no"),
+    "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
+    "no host": (("--system", "swapping"), "uniform-8: expected a switch called cpu"),
+    "two batches": (("--system", "ideal", "--largest-batch"), "--largest-batch finds the batch: expected no --batch"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_of_systems(case, capsys):
+    options, message = REFUSED[case]
+    assert run(*MODEL, *options) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_saved_plan_has_one_batch(saved, capsys):
+    assert run(saved, "--topo", "uniform-8", "--largest-batch") == 2
+    assert "expected no --largest-batch" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from planner.search import SearchOptions, search
 from simulator import simulated
 from simulator.cli import main
 from simulator.report import report
+from simulator.systems.system import planned_deployment
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
@@ -72,8 +73,9 @@ def test_a_hierarchy_is_never_faster_than_a_switch(machine):
 
 def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
-    simulation = simulated(lower(plan), machine)
-    found = report(plan, "some.json", simulation, {"prefetch": 1})
+    deployment = planned_deployment(plan, machine, 1)
+    simulation = simulated(deployment.program, machine)
+    found = report(deployment, "some.json", simulation, {"prefetch": 1})
     assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
     assert found.samples_per_s == pytest.approx(16 / simulation.seconds)
     assert found.bytes == found.planned_bytes

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from math import prod
 
 import torch
 
 from planner.pytorch.axes import Value
-from planner.pytorch.contents import distinct, value_of
+from planner.pytorch.contents import Content, value_of
 from planner.pytorch.forms import densely, merged, view
 from planner.pytorch.operations import binary, contract, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
@@ -28,26 +27,19 @@ def _attention(t: Translation, call: TracedCall) -> Value:
     batch = [(dim, dim) for dim in range(q.rank - 2)]
     scores = contract(t, q, k, [(q.rank - 1, k.rank - 1)], batch)
     mask = call.content("attn_mask")
-    if call["is_causal"] or (mask is not None and is_causal(mask)):
+    if call["is_causal"] or (mask is not None and mask.is_causal):
         scores = causal(t, scores)
-    elif mask is not None and mask.dtype is torch.bool:
+    elif mask is not None and mask.tensor.dtype is torch.bool:
         # What hides is a constant of its own: nothing has to be negated.
-        scores = scores if bool(mask.all()) else masked(t, scores, value_of(t, ~distinct(mask)), -math.inf)
+        scores = (
+            scores
+            if bool(mask.distinct.all())
+            else masked(t, scores, value_of(t, Content(~mask.distinct.expand(mask.shape))), -math.inf)
+        )
     elif call.arguments["attn_mask"] is not None:
         scores = _masked(t, scores, call["attn_mask"])
     probabilities = softmax(t, scores, scores.rank - 1)
     return contract(t, probabilities, v, [(scores.rank - 1, v.rank - 2)], batch)
-
-
-def is_causal(mask: torch.Tensor) -> bool:
-    """Whether a mask of truth values shows each query the keys up to it, whatever the sample or head."""
-    rows, columns = mask.shape[-2:]
-    if mask.dtype is not torch.bool or rows != columns or rows == 1:
-        return False
-    one = distinct(mask)
-    return prod(one.shape) == rows * columns and torch.equal(
-        one.reshape(rows, columns), torch.ones_like(one).reshape(rows, columns).tril()
-    )
 
 
 def _repeated_heads(t: Translation, value: Value, times: int) -> Value:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from planner.pytorch.axes import Value
-from planner.pytorch.contents import distinct, value_of
+from planner.pytorch.contents import Content, value_of
 from planner.pytorch.translation import Translation
 
 
@@ -21,7 +19,7 @@ class UnsupportedError(Exception):
 class TracedCall:
     """An operator's arguments by the names of its schema, defaults filled in, and shapes and dtypes of what it returns.
 
-    Among the arguments tensors of known content stay what they are; asked for one by one they are values. `sources` says
+    Tensors of known content stay what they are among the arguments; asked for by name they are values. `sources` says
     which argument is which parameter or buffer of the module.
     """
 
@@ -39,14 +37,14 @@ class TracedCall:
         """Return an argument, or the default where the operator has none of that name."""
         return self.value(self.arguments.get(name, default))
 
-    def content(self, name: str) -> torch.Tensor | None:
+    def content(self, name: str) -> Content | None:
         """Return what a tensor holds, where that is known."""
         found = self.arguments.get(name)
-        return found if isinstance(found, torch.Tensor) else None
+        return found if isinstance(found, Content) else None
 
     def value(self, argument: Any) -> Any:
         """Return an argument with values in place of tensors of known content."""
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, Content):
             return value_of(self.translation, argument)
         if isinstance(argument, list | tuple):
             return type(argument)(self.value(one) for one in argument)
@@ -60,11 +58,9 @@ class TracedCall:
 def number(call: TracedCall, name: str) -> float | None:
     """Return an argument that is one number, if need be in every element; None for any other."""
     found = call.arguments.get(name)
-    if isinstance(found, int | float):
-        return found
-    if isinstance(found, torch.Tensor) and found.numel() and (one := distinct(found)).numel() == 1:
-        return one.item()
-    return None
+    if isinstance(found, Content):
+        return found.number
+    return found if isinstance(found, int | float) else None
 
 
 Converter = Callable[[Translation, TracedCall], Any]

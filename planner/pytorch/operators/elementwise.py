@@ -7,7 +7,7 @@ import torch
 from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
-from planner.pytorch.contents import DTYPES, value_of
+from planner.pytorch.contents import DTYPES, Content, value_of
 from planner.pytorch.operations import as_dtype, binary, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
 from planner.pytorch.operators.shapes import expanded
@@ -137,7 +137,7 @@ def _floor_divide(t: Translation, call: TracedCall) -> Value:
     divisor, value = number(call, "other"), call["self"]
     if divisor is None or t.dtype(value) != "int32":
         raise UnsupportedError("floor_divide of anything but whole numbers by a number: round the quotient")
-    one = value_of(t, torch.tensor(float(divisor), dtype=torch.float64))
+    one = value_of(t, Content(torch.tensor(float(divisor), dtype=torch.float64)))
     quotient = unary(t, "floor", binary(t, "div", as_dtype(t, value, "float64"), one))
     return as_dtype(t, quotient, "int32")
 
@@ -151,7 +151,7 @@ def _filled(t: Translation, call: TracedCall) -> Value:
     value = number(call, "value")
     if value is None:
         return expanded(t, as_dtype(t, call["value"], call.dtypes[0]), call.shapes[0])
-    return value_of(t, torch.full((), value, dtype=TORCH[call.dtypes[0]]).expand(call.shapes[0]))
+    return value_of(t, Content(torch.full((), value, dtype=TORCH[call.dtypes[0]]).expand(call.shapes[0])))
 
 
 def _rsub(t: Translation, call: TracedCall) -> Value:

@@ -40,7 +40,7 @@ def _embedding(t: Translation, call: TracedCall) -> Value:
 def _without_gradient(t: Translation, call: TracedCall, found: Value, indices: Value) -> Value:
     """Return rows of which that of the padding gets no gradient."""
     padding, known = int(call["padding_idx"]), call.content("indices")
-    if known is not None and not bool((known == padding).any()):
+    if known is not None and not bool((known.tensor == padding).any()):
         return found
     hidden = unary(t, "eq_scalar", indices, value=padding)
     hidden = Value(hidden.tensor, (*hidden.dims, ()), (*hidden.shape, 1))
@@ -118,7 +118,7 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     count = indices.shape[0]
     maker = t.maker(indices.tensor)
     is_order = maker is not None and maker.op == "sort" and maker.outputs[1] == indices.tensor
-    in_order = content is not None and torch.equal(content, torch.arange(count))
+    in_order = content is not None and torch.equal(content.tensor, torch.arange(count))
     if not (is_order and in_order and call["self"].shape == (count,)) or call["accumulate"]:
         raise UnsupportedError("index_put of anything but the inverse of an order: use torch.where or one_hot")
     return t.plain(t.emit_as("sort", "sort", dense(t, indices), dim=0, descending=False)[1])

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from planner.pytorch.axes import Value
-from planner.pytorch.contents import value_of
+from planner.pytorch.contents import Content, value_of
 from planner.pytorch.forms import view
 from planner.pytorch.operations import contract
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
@@ -34,7 +34,7 @@ def _interpolated(mode: str) -> Converter:
             raise UnsupportedError(f"{call.op} of {value.rank - 2} dimensions: expected images, [n, c, y, x]")
         for dim in (2, 3):
             matrix = _matrix(value.shape[dim], call, mode, dim)
-            found = contract(t, value, value_of(t, matrix.to(_torch_dtype(t, value))), [(dim, 1)])
+            found = contract(t, value, value_of(t, Content(matrix.to(_torch_dtype(t, value)))), [(dim, 1)])
             order = [0, 1, 3, 2] if dim == 2 else [0, 1, 2, 3]
             value = permuted(found, order)
         return value

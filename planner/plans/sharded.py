@@ -1,0 +1,101 @@
+"""Sharded data parallelism as plans: ZeRO's stages 1 to 3 (Rajbhandari and others, SC 2020), from a data-parallel plan.
+
+The batch is split as before. Of every weight that can be split over all workers, a worker keeps and updates a share:
+
+- stage 1: of the optimizer's state; each worker keeps its own term of the gradient, whole, and adds up its share of it;
+- stage 2: of the gradient, too;
+- stage 3: of the weight itself, which is fetched for the forward pass and again for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from planner.errors import PlanError
+from planner.graph.ir import Node, Tensor
+from planner.layout import PARTIAL, REPLICATE, Layout, Shard, Signature, Strategy, signatures
+from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord
+
+STAGES = (1, 2, 3)
+OPTIMIZER_STATE, GRADIENT, WEIGHT = STAGES
+
+
+def shard_data_parallel(plan: Plan, stage: int) -> Plan:
+    """Return the plan with what the stage says shared out; a PlanError if it has several steps."""
+    if stage not in STAGES or len(plan.ways) > 1:
+        raise PlanError(
+            f"expected a stage of {STAGES} and a plan of one step, found {stage} and {len(plan.ways)} steps"
+        )
+    if plan.workers == 1:
+        return plan
+    sharding = _Sharding(plan, stage)
+    for weight in plan.graph.updates:
+        if plan.graph.tensors[weight].role == "weight":
+            sharding.share_out(weight)
+    record = SearchRecord(
+        model=plan.search.model, searcher=f"zero-{stage}", placements="S,R,P" if stage == 1 else "S,R"
+    )
+    return replace(plan, layouts=sharding.layouts, strategies=sharding.strategies, search=record)
+
+
+class _Sharding:
+    def __init__(self, plan: Plan, stage: int) -> None:
+        self.layouts: dict[str, Layout] = dict(plan.layouts)
+        self.strategies: dict[str, Strategy] = dict(plan.strategies)
+        self._graph, self._workers, self._stage = plan.graph, plan.workers, stage
+        self._signatures: Mapping[str, Signature] = signatures(plan.graph)
+        self._makers = {name: node for node in plan.graph.nodes for name in node.outputs}
+
+    def share_out(self, weight: str) -> None:
+        """Share out a weight's optimizer state and, as the stage says, its gradient and itself."""
+        graph, tensor = self._graph, self._graph.tensors[weight]
+        dim = _dimension(tensor, self._workers)
+        if dim is None:
+            return
+        for node in self._update_of(graph.updates[weight]):
+            self._split(node, dim)
+            for name in (*node.inputs, *node.outputs):
+                if graph.tensors[name].shape == tensor.shape and name not in (weight, graph.updates[weight]):
+                    self._place(name, dim)
+        if self._stage == WEIGHT:
+            self.layouts |= dict.fromkeys((weight, graph.updates[weight]), (Shard(dim),))
+            for node in self._casts(weight):
+                self._split(node, dim)
+                self.layouts[node.outputs[0]] = (Shard(dim),)
+
+    def _update_of(self, new: str) -> Iterator[Node]:
+        """Yield the node that makes a weight's new self, and those between the weight's gradient and it."""
+        waiting, shape = [self._makers[new]], self._graph.tensors[new].shape
+        while waiting:
+            node = waiting.pop()
+            yield node
+            made = (self._makers.get(name) for name in node.inputs if self._graph.tensors[name].shape == shape)
+            waiting += [one for one in made if one is not None and self._is_between(one)]
+
+    def _is_between(self, node: Node) -> bool:
+        elementwise = self._signatures[node.name].description.is_elementwise
+        return elementwise and node.forward is None and node.op != "add_n"
+
+    def _split(self, node: Node, dim: int) -> None:
+        index = self._signatures[node.name].description.outputs[0].index[dim]
+        self.strategies[node.name] = (next(iter(index.variables)),)
+
+    def _place(self, name: str, dim: int) -> None:
+        """Shard a state, or what an update computes; a gradient that is a sum of the workers' terms by the stage."""
+        maker = self._makers.get(name)
+        is_gradient = maker is not None and not self._is_between(maker) and name not in self._graph.updates.values()
+        if not is_gradient or self._stage >= GRADIENT:
+            self.layouts[name] = (Shard(dim),)
+        elif self.layouts[name] == (REPLICATE,):
+            self.layouts[name] = (PARTIAL,)
+
+    def _casts(self, weight: str) -> list[Node]:
+        return [node for node in self._graph.nodes if node.op == "cast" and node.inputs == (weight,)]
+
+
+def _dimension(tensor: Tensor, workers: int) -> int | None:
+    """Return along which dimension a tensor is shared out: one whose parts are equal, if there is one."""
+    eligible = [dim for dim, extent in enumerate(tensor.shape) if extent >= workers]
+    return min(eligible, key=lambda dim: (tensor.shape[dim] % workers != 0, dim), default=None)

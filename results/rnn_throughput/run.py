@@ -1,0 +1,43 @@
+"""Samples per second of recurrent networks under every system (Tofu's Figure 9 and Table 3).
+
+    python -m results rnn_throughput
+
+writes data.json, throughput.svg, others.svg and the tables in README.md, all beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, filled, publish, read_published
+from results.throughput import measured
+from results.throughput_pages import COLOURS, OTHERS, PAPER, batches_table, halves_table, picture, rates_table, verdict
+
+HERE = Path(__file__).parent
+PUBLISHED = read_published(HERE)
+LAYERS, WIDTHS = (6, 8, 10), (4, 6, 8)
+MODELS = [f"rnn-{layers}-{width}k" for width in WIDTHS for layers in LAYERS]
+PANELS = {f"RNN, L = {layers}": {f"H = {width}K": f"rnn-{layers}-{width}k" for width in WIDTHS} for layers in LAYERS}
+IDEAL_BATCH, FIRST = 512, 2048
+TITLE = "Recurrent networks on a p2.8xlarge, throughput relative to ideal"
+
+
+def pages(data: Any) -> Pages:
+    """Return the page and the pictures."""
+    return {
+        "README.md": filled(
+            HERE / "README.md",
+            verdict=verdict(data, MODELS, PUBLISHED),
+            table_3=rates_table(data, [model for model in MODELS if model.endswith("-4k")], ["tofu", "op-placement"]),
+            rates=rates_table(data, MODELS, list(COLOURS)),
+            halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+            batches=batches_table(data, MODELS, list(COLOURS)),
+        ),
+        "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units"),
+        "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
+    }
+
+
+if __name__ == "__main__":
+    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST))}, pages)

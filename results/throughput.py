@@ -1,0 +1,117 @@
+"""What every system of `simulate --system` makes of a model on a p2.8xlarge: Tofu's Figures 8 and 9.
+
+A system is given the largest batch, a power of two, that fits in memory; ideal, whose memory is unlimited, the batch
+that the paper gives it, on each device; and swapping, which runs with batches far too large, the batch that it trains
+most samples per second with. The same program runs on both variants of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import planner
+from simulator import SYSTEMS
+from simulator.interpreter import interpret
+from simulator.systems.largest_batch import largest_batch
+from simulator.systems.registry import REPLICAS
+from simulator.systems.system import Asked, Deployment, NoRoomError, TooFewSamplesError
+from topologies import Machine, load_topology
+from topologies.host import with_host_memory
+
+MACHINE, HALVES = "p2.8xlarge", "p2.8xlarge-halves"
+DEVICES = 8
+MICRO_BATCHES = 8
+
+Row = dict[str, Any]
+
+
+@lru_cache(maxsize=2)
+def graph_of(model: str, batch: int, micro_batches: int) -> planner.Graph:
+    """Return a model's training graph."""
+    return planner.model(model, batch=batch, micro_batches=micro_batches)
+
+
+def deployer(system: str, model: str) -> Callable[[int], Deployment]:
+    """Return what runs a model with a batch by a system."""
+    machine, micro_batches = load_topology(MACHINE), MICRO_BATCHES if system == "1f1b" else 1
+
+    def deploy(batch: int) -> Deployment:
+        if batch < micro_batches:
+            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
+        return SYSTEMS[system](Asked(graph_of(model, batch, micro_batches), machine, DEVICES))
+
+    return deploy
+
+
+def row(model: str, system: str, batch: int | None, deployment: Deployment | None) -> Row:
+    """Return samples per second on both variants of the machine, or that no batch fits."""
+    found: Row = {"model": model, "system": system, "batch": batch}
+    if deployment is None or deployment.samples is None:
+        return found
+    seconds = interpret(deployment.program, deployment.machine).seconds
+    alone = not deployment.program.bytes.any()
+    other = seconds if alone else interpret(deployment.program, _halves(deployment)).seconds
+    worker = max(deployment.program.workers, key=lambda one: one.arena_bytes)
+    return found | {
+        "samples": deployment.samples,
+        "seconds": seconds,
+        "samples_per_s": deployment.samples / seconds,
+        "halves_samples_per_s": deployment.samples / other,
+        "arena_bytes": worker.arena_bytes,
+        "moved_bytes": int(deployment.program.bytes.sum()),
+    }
+
+
+def _halves(deployment: Deployment) -> Machine:
+    machine = load_topology(HALVES)
+    return with_host_memory(machine, DEVICES) if deployment.helpers else machine
+
+
+def fastest(deploy: Callable[[int], Deployment], start: int) -> Iterator[tuple[int, Deployment, float]]:
+    """Yield batches that double from `start` on, with samples per second, until these fall or nothing fits."""
+    batch, best = start, 0.0
+    while True:
+        try:
+            found = deploy(batch)
+        except NoRoomError:
+            return
+        rate = (found.samples or 0) / interpret(found.program, found.machine).seconds
+        yield batch, found, rate
+        if rate < best:
+            return
+        batch, best = 2 * batch, rate
+
+
+def best(
+    system: str, deploy: Callable[[int], Deployment], start: int
+) -> tuple[int | None, Deployment | None, dict[str, Any]]:
+    """Return the batch that a system is given, what it makes of it, and what else was tried."""
+    if system == "swapping":
+        tried = list(fastest(deploy, max(1, start // 2)))
+        batch, found, _ = max(tried, key=lambda one: one[2], default=(None, None, 0.0))
+        return batch, found, {"tried": {str(one): rate for one, _, rate in tried}}
+    try:
+        return *largest_batch(deploy, start), {}
+    except NoRoomError:
+        return None, None, {}
+
+
+def measured(
+    models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str] = tuple(SYSTEMS)
+) -> Iterator[Row]:
+    """Yield a row for every system and model; of models, each needs about as much memory as the one before, or more.
+
+    The search for a batch begins with `first`, of a replica with its share, and later where that before ended.
+    """
+    for system in systems:
+        start = first // DEVICES if system in REPLICAS else first
+        for model in models:
+            deploy = deployer(system, model)
+            if system == "ideal":
+                yield row(model, system, ideal_batch, deploy(ideal_batch))
+                continue
+            batch, found, tried = best(system, deploy, start)
+            start = DEVICES if batch is None else batch
+            yield row(model, system, batch, found) | tried

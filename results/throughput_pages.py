@@ -1,0 +1,158 @@
+"""Tables and pictures of what every system makes of a family of models, as Tofu's Figures 8 and 9 draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import geometric_mean
+from typing import Any
+
+from results import bars
+from results.experiment import table
+from results.throughput import Row
+
+PAPER = ("ideal", "small-batch", "swapping", "op-placement", "tofu")
+ALTERNATIVES = ("small-batch", "swapping", "op-placement")
+OTHERS = ("ideal", "1f1b", "data-parallel", "zero-1", "zero-2", "zero-3", "tofu", "planned")
+COLOURS = {
+    "ideal": "#555555",
+    "small-batch": "#d98b2b",
+    "swapping": "#7fb069",
+    "op-placement": "#8e6bb0",
+    "tofu": "#34699a",
+    "planned": "#1f9e9e",
+    "1f1b": "#c0392b",
+    "data-parallel": "#b5a642",
+    "zero-1": "#e6a0c4",
+    "zero-2": "#c66a9a",
+    "zero-3": "#8d2f63",
+}
+NOT_MEASURED, FULL = "not measured", "OOM"
+
+Found = Mapping[tuple[str, str], Row]
+
+
+def by_cell(data: Any) -> Found:
+    """Return the rows by model and system."""
+    return {(row["model"], row["system"]): row for row in data["rows"]}
+
+
+def rate(found: Found, model: str, system: str) -> float | None:
+    """Return samples per second; None where nothing fits, or nothing is known."""
+    return found.get((model, system), {}).get("samples_per_s")
+
+
+def _said(found: Found, model: str, system: str, form: str = "{:.3g}", key: str = "samples_per_s") -> str:
+    row = found.get((model, system))
+    return NOT_MEASURED if row is None else FULL if row.get(key) is None else form.format(row[key])
+
+
+def rates_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
+    """Show samples per second."""
+    found = by_cell(data)
+    return table(["model", *systems], [[model, *(_said(found, model, one) for one in systems)] for model in models])
+
+
+def halves_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
+    """Show samples per second if the boards are in two halves, of the systems that communicate."""
+    found = by_cell(data)
+
+    def cell(model: str, system: str) -> str:
+        return _said(found, model, system, key="halves_samples_per_s")
+
+    return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
+
+
+def batches_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
+    """Show the samples of a step over all devices, and the largest arena."""
+    found = by_cell(data)
+
+    def cell(model: str, system: str) -> str:
+        row = found.get((model, system), {})
+        fits = "arena_bytes" in row
+        return f"{row['samples']}, {row['arena_bytes'] / 1e9:.1f} GB" if fits else _said(found, model, system)
+
+    return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
+
+
+def verdict(data: Any, models: Sequence[str], published: Mapping[str, Any]) -> str:
+    """Say what Tofu says of itself, with our figures."""
+    return "\n".join(f"- {line}" for line in _verdicts(by_cell(data), models, published))
+
+
+def _verdicts(found: Found, models: Sequence[str], published: Mapping[str, Any]) -> Iterator[str]:
+    shares = _ratios(found, models, "tofu", "ideal")
+    low, high = published["share_of_ideal"]
+    if shares:
+        yield f"`tofu` reaches {_range(shares)} of ideal (Tofu: {low:.0%} to {high:.0%}, both figures together)"
+    best = {model: name for model in models if (name := _best(found, model, ALTERNATIVES))}
+    gains = {m: (rate(found, m, "tofu") or 0) / (rate(found, m, name) or 1) for m, name in best.items()}
+    won = {model: gain - 1 for model, gain in gains.items() if gain > 1}
+    lost = {model: gain for model, gain in gains.items() if gain <= 1}
+    low, high = published["gain"]
+    if won:
+        yield (
+            f"`tofu` is faster than the best of {', '.join(f'`{one}`' for one in ALTERNATIVES)} on {len(won)} of "
+            f"{len(gains)} models, by {_range(won)} (Tofu: by {low:.0%} to {high:.0%}, with a few exceptions)"
+        )
+    if lost:
+        listed = ", ".join(f"{model} ({best[model]}, {gain:.2f} of it)" for model, gain in lost.items())
+        yield f"it is not on {listed}"
+    for one, other in (("planned", "tofu"), ("zero-3", "tofu"), ("1f1b", "tofu")):
+        ratios = _ratios(found, models, one, other)
+        if ratios:
+            mean = geometric_mean(list(ratios.values()))
+            yield f"`{one}` beside `{other}`: {_range(ratios)} of its samples per second, {mean:.0%} in the mean"
+    halves = [row["halves_samples_per_s"] / row["samples_per_s"] for row in found.values() if _is_of(row, "tofu")]
+    if halves:
+        yield f"if the boards are in two halves, `tofu` trains {min(halves):.0%} to {max(halves):.0%} of that"
+    full = sum(_full(row) for row in found.values())
+    missing = len(models) * len(COLOURS) - len(found)
+    unknown = f"; {missing} are not measured" if missing else ""
+    yield f"{full} of {len(found)} bars are out of memory with any batch{unknown}"
+
+
+def _is_of(row: Row, system: str) -> bool:
+    return bool(row["system"] == system and not _full(row))
+
+
+def _full(row: Row) -> bool:
+    return "samples_per_s" not in row
+
+
+def _best(found: Found, model: str, systems: Sequence[str]) -> str | None:
+    return max(
+        (one for one in systems if rate(found, model, one)), key=lambda one: rate(found, model, one) or 0, default=None
+    )
+
+
+def _ratios(found: Found, models: Sequence[str], one: str, other: str) -> dict[str, float]:
+    pairs = {model: (rate(found, model, one), rate(found, model, other)) for model in models}
+    return {model: a / b for model, (a, b) in pairs.items() if a and b}
+
+
+def _range(ratios: Mapping[str, float]) -> str:
+    return f"{min(ratios.values()):.0%} to {max(ratios.values()):.0%}"
+
+
+def picture(data: Any, title: str, panels: Mapping[str, Mapping[str, str]], systems: Sequence[str], across: str) -> str:
+    """Draw rates relative to ideal; `panels` are models by what is under them, by the panel's title."""
+    found = by_cell(data)
+    drawn = [
+        bars.Panel(
+            name,
+            {under: [_bar(found, model, system) for system in systems] for under, model in models.items()},
+            across,
+            "samples per second / ideal",
+        )
+        for name, models in panels.items()
+    ]
+    note = "at each bar: samples per second over 8 GPUs; OOM: out of memory with any batch"
+    colours = {system: COLOURS[system] for system in systems}
+    return bars.draw(title, drawn, colours, columns=1, note=note, width=760)
+
+
+def _bar(found: Found, model: str, system: str) -> bars.Bar:
+    share, ideal = rate(found, model, system), rate(found, model, "ideal")
+    height = share / ideal if share and ideal else 0.0
+    label = _said(found, model, system)
+    return bars.Bar(system, height, label="?" if label == NOT_MEASURED else label)

@@ -1,0 +1,43 @@
+"""Samples per second of wide ResNets under every system (Tofu's Figure 8).
+
+    python -m results wresnet_throughput
+
+writes data.json, throughput.svg, others.svg and the tables in README.md, all beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, filled, publish, read_published
+from results.throughput import measured
+from results.throughput_pages import COLOURS, OTHERS, PAPER, batches_table, halves_table, picture, rates_table, verdict
+
+HERE = Path(__file__).parent
+PUBLISHED = read_published(HERE)
+DEPTHS, WIDTHS = (50, 101, 152), (4, 6, 8, 10)
+MODELS = [f"wresnet-{depth}-{width}" for width in WIDTHS for depth in DEPTHS]
+PANELS = {f"WResNet-{depth}": {f"W = {width}": f"wresnet-{depth}-{width}" for width in WIDTHS} for depth in DEPTHS}
+SYSTEMS = [one for one in PAPER if one != "op-placement"]  # which the paper leaves out here
+IDEAL_BATCH, FIRST = 128, 128
+TITLE = "Wide ResNets on a p2.8xlarge, throughput relative to ideal"
+
+
+def pages(data: Any) -> Pages:
+    """Return the page and the pictures."""
+    return {
+        "README.md": filled(
+            HERE / "README.md",
+            verdict=verdict(data, MODELS, PUBLISHED),
+            rates=rates_table(data, MODELS, list(COLOURS)),
+            halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+            batches=batches_table(data, MODELS, list(COLOURS)),
+        ),
+        "throughput.svg": picture(data, TITLE, PANELS, SYSTEMS, "widening"),
+        "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "widening"),
+    }
+
+
+if __name__ == "__main__":
+    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST))}, pages)

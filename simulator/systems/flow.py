@@ -1,0 +1,198 @@
+"""What the tasks of one worker's program read and write, and in which other orders they may be done.
+
+Memory is taken by *blocks*: a block is a buffer, with those that overwrite it in place. Every task that writes a block
+makes a new version of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
+from simulator.interpreter import interpret
+from simulator.lifetimes import holders, uses
+from topologies import Machine
+
+PERSISTENT = "persistent"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """The blocks of a program of one worker, and what its tasks, by position, do with them.
+
+    `held` is the block of every buffer; a block has the number of the first of its buffers. `made_by` gives, per task,
+    the task that made the version of each block that it reads: None for what is there before the iteration. `after`
+    are the earlier tasks that a task must follow: those that made what it reads, and those that read, or made, what
+    it overwrites.
+    """
+
+    worker: WorkerProgram
+    held: tuple[int, ...]
+    nbytes: Mapping[int, int]
+    persistent: frozenset[int]
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
+    made_by: tuple[Mapping[int, int | None], ...]
+    after: tuple[frozenset[int], ...]
+    rewritten: Mapping[int, int]  # by block, the task that writes it last
+
+
+def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
+    """Follow the blocks of a program that has no messages through its tasks; `layers` are its nodes'.
+
+    Where results are added up in one buffer, those of later layers come first, so that no layer waits for one before it
+    to begin a sum (`_later_layers_first`).
+    """
+    held = tuple(holders(worker))
+    worker = _later_layers_first(worker, held, layers)
+    nbytes: dict[int, int] = {}
+    for number, buffer in enumerate(worker.buffers):
+        nbytes[held[number]] = max(nbytes.get(held[number], 0), buffer.nbytes)
+    writer: dict[int, int] = {}
+    readers: dict[int, set[int]] = {}
+    reads, writes, made_by, after = [], [], [], []
+    for position, (read, written) in enumerate(uses(worker)):
+        read_blocks, written_blocks = (tuple(dict.fromkeys(held[n] for n in some)) for some in (read, written))
+        found: dict[int, int | None] = {block: writer.get(block) for block in read_blocks}
+        before = {made for made in found.values() if made is not None}
+        for block in written_blocks:
+            before |= readers.pop(block, set()) | ({writer[block]} if block in writer else set())
+            writer[block] = position
+        for block in read_blocks:
+            readers.setdefault(block, set()).add(position)
+        if isinstance(worker.tasks[position], Fetch | Reduce | Wait):
+            before.add(position - 1)  # a transfer to oneself is one thing
+        reads.append(read_blocks)
+        writes.append(written_blocks)
+        made_by.append(found)
+        after.append(frozenset(before - {position}))
+    persistent = frozenset(held[n] for n, buffer in enumerate(worker.buffers) if buffer.kind == PERSISTENT)
+    return Flow(
+        worker, held, nbytes, persistent, tuple(reads), tuple(writes), tuple(made_by), tuple(after), dict(writer)
+    )
+
+
+def _later_layers_first(worker: WorkerProgram, held: Sequence[int], layers: Mapping[str, int]) -> WorkerProgram:
+    """Return the program in which, of tasks that add to one buffer, those of later layers go before the others.
+
+    A task moves behind the last of its sum; it stays where what it reads is overwritten before that.
+    """
+    tasks, used = list(worker.tasks), list(uses(worker))
+    sums: dict[int, list[int]] = {}  # by its first task
+    begun: dict[int, int] = {}
+    for position, (task, (_, written)) in enumerate(zip(tasks, used, strict=True)):
+        if isinstance(task, Compute) and len(written) == 1:
+            if _combines(task):
+                sums.setdefault(begun[written[0]], []).append(position)
+            else:
+                begun[written[0]] = position
+    places = [float(position) for position in range(len(tasks))]
+    for first, rest in sums.items():
+        one, last = tasks[first], tasks[rest[-1]]
+        early, late = (layers[task.nodes[-1]] for task in (one, last) if isinstance(task, Compute))
+        read = {held[n] for n in used[first][0]}
+        kept = all(read.isdisjoint(held[n] for n in used[at][1]) for at in range(first + 1, rest[-1] + 1))
+        if len(rest) == 1 and early < late and kept:
+            tasks[first], tasks[rest[0]] = _combined(tasks[first], "Sum"), _combined(tasks[rest[0]], None)
+            places[first] = rest[0] + 0.5
+    return replace(worker, tasks=tuple(tasks[at] for at in sorted(range(len(tasks)), key=places.__getitem__)))
+
+
+def _combines(task: Compute) -> bool:
+    return all(call.combine is not None for kernel in task.kernels[-1:] for call in kernel.calls)
+
+
+def _combined(task: Task, reducer: str | None) -> Task:
+    """Return a task of one call whose result is combined so with what is there."""
+    if not isinstance(task, Compute):
+        return task
+    kernel = task.kernels[-1]
+    calls = tuple(replace(call, combine=reducer) for call in kernel.calls)
+    return replace(task, kernels=(*task.kernels[:-1], replace(kernel, calls=calls)))
+
+
+def in_order_of_start(after: Sequence[frozenset[int]], device_of: Sequence[int], seconds: Sequence[float]) -> list[int]:
+    """Return tasks in the order in which they start, where each starts as soon as it can on its device.
+
+    Of those that can start on a device, that comes first which could the earliest. Messages take no time here.
+    """
+    followers, missing = _followers(after)
+    devices = max(device_of, default=0) + 1
+    free_s = [0.0] * devices
+    waiting: list[list[tuple[float, int]]] = [[] for _ in range(devices)]
+    ready_s = [0.0] * len(after)
+    for position, count in enumerate(missing):
+        if not count:
+            heappush(waiting[device_of[position]], (0.0, position))
+    order: list[int] = []
+    while len(order) < len(after):
+        start_s, device = min((max(free_s[d], queue[0][0]), d) for d, queue in enumerate(waiting) if queue)
+        position = heappop(waiting[device])[1]
+        free_s[device] = start_s + seconds[position]
+        order.append(position)
+        for follower in followers[position]:
+            missing[follower] -= 1
+            ready_s[follower] = max(ready_s[follower], free_s[device])
+            if not missing[follower]:
+                heappush(waiting[device_of[follower]], (ready_s[follower], follower))
+    return order
+
+
+def layer_by_layer(after: Sequence[frozenset[int]], layer_of: Sequence[int]) -> list[int]:
+    """Return tasks in an order that stays with a layer for as long as it has any that can be done."""
+    followers, missing = _followers(after)
+    waiting: dict[int, list[int]] = {layer: [] for layer in layer_of}
+    for position, count in enumerate(missing):
+        if not count:
+            heappush(waiting[layer_of[position]], position)
+    order: list[int] = []
+    queue: list[int] = []
+    while len(order) < len(after):
+        queue = queue or min((some for some in waiting.values() if some), key=lambda some: some[0])
+        order.append(heappop(queue))
+        for follower in followers[order[-1]]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(waiting[layer_of[follower]], follower)
+    return order
+
+
+def reordered(flow: Flow, order: Sequence[int]) -> Flow:
+    """Return the same tasks in another order that dependencies allow, everything by their new positions."""
+    new = {old: position for position, old in enumerate(order)}
+    return replace(
+        flow,
+        worker=replace(flow.worker, tasks=tuple(flow.worker.tasks[old] for old in order)),
+        reads=tuple(flow.reads[old] for old in order),
+        writes=tuple(flow.writes[old] for old in order),
+        made_by=tuple(
+            {block: None if made is None else new[made] for block, made in flow.made_by[old].items()} for old in order
+        ),
+        after=tuple(frozenset(new[one] for one in flow.after[old]) for old in order),
+        rewritten={block: new[old] for block, old in flow.rewritten.items()},
+    )
+
+
+def _followers(after: Sequence[frozenset[int]]) -> tuple[list[list[int]], list[int]]:
+    """Return, per task, those that follow it, and how many it must follow."""
+    followers: list[list[int]] = [[] for _ in after]
+    for position, before in enumerate(after):
+        for earlier in before:
+            followers[earlier].append(position)
+    return followers, [len(before) for before in after]
+
+
+def transfer_at(worker: WorkerProgram, position: int) -> int | None:
+    """Return the number of the transfer that a task is part of; None for kernels."""
+    task = worker.tasks[position]
+    return task.transfer if isinstance(task, Send | Fetch | Reduce | Wait) else None
+
+
+def seconds_alone(worker: WorkerProgram, machine: Machine) -> list[float]:
+    """Return what every task takes on the machine's first device."""
+    timeline = interpret(Program((), (worker,), {}, {}, np.zeros((1, 1), dtype=np.int64)), machine)
+    return [stop - start for start, stop in zip(timeline.starts_s[0], timeline.stops_s[0], strict=True)]

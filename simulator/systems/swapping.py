@@ -1,0 +1,243 @@
+"""*Swapping* (Tofu, Sec 7.1): a replica on every device, whose memory blocks are swapped to the host's memory.
+
+As Tofu describes its own, after Rhu and others, "vDNN" (2016): the least recently used block is swapped out; blocks are
+fetched ahead, in the order of execution; what did not change since it was swapped out is dropped; and what is used soon
+is not swapped out. All devices share what leads to the host. The iteration that is simulated is the second, which finds
+memory as the first one left it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
+from planner.program.workspace import worker_workspace_bytes
+from simulator.systems.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
+from simulator.systems.layers import layers_of
+from simulator.systems.placement import devices_of_tasks
+from simulator.systems.system import Asked, Deployment, NoRoomError, on_device, one_worker, samples_of_replicas
+from topologies import Device, Machine
+from topologies.host import with_host_memory
+
+AHEAD = (32, 16, 8, 4, 2, 0)
+"""How many tasks ahead blocks are fetched, where memory has room for what all these tasks use: the first that does."""
+
+SOON = 8
+"""Blocks that are used by so many tasks to come are swapped out only where nothing else can be."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """What one task's request makes happen: blocks swapped out, dropped or dead, and fetched or new."""
+
+    out: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    fetched: list[int] = field(default_factory=list)
+    new: list[int] = field(default_factory=list)
+
+
+class Pool:
+    """A device's memory: the blocks in it, the least recently requested first, and whether the host has them, too."""
+
+    def __init__(self, flow: Flow, capacity_bytes: float, ahead: int) -> None:
+        self._flow, self._capacity, self.ahead = flow, capacity_bytes, ahead
+        self._requests = [tuple(dict.fromkeys((*r, *w))) for r, w in zip(flow.reads, flow.writes, strict=True)]
+        self._changed: dict[int, bool] = {}
+        self.resident: OrderedDict[int, int] = OrderedDict()  # block -> bytes
+        self.used = self.most_used = 0
+        self._on_host = set(flow.persistent)
+        self._dying: dict[int, list[int]] = {}
+        last = {block: position for position, blocks in enumerate(self._requests) for block in blocks}
+        for block, position in last.items():
+            if block not in flow.persistent:
+                self._dying.setdefault(position, []).append(block)
+
+    def iteration(self) -> list[Moves]:
+        """Request what every task uses, one after the other."""
+        found = [self._request(position) for position in range(len(self._requests))]
+        for position in range(len(self._requests) - self.ahead - 1, len(self._requests)):
+            self._free(self._dying.get(position, ()), Moves())
+        return found
+
+    def _request(self, position: int) -> Moves:
+        moves = Moves()
+        self._free(self._dying.get(position - self.ahead - 1, ()), moves)
+        pinned = self._window(position - self.ahead, position + 1)
+        missing = [block for block in self._requests[position] if block not in self.resident]
+        self._make_room(sum(self._flow.nbytes[block] for block in missing), pinned, position, moves)
+        for block in self._requests[position]:
+            if block in missing:
+                self.resident[block] = self._flow.nbytes[block]
+                self.used += self._flow.nbytes[block]
+                is_fetched = block in self._on_host and block in self._flow.reads[position]
+                (moves.fetched if is_fetched else moves.new).append(block)
+                self._changed[block] = False
+            self.resident.move_to_end(block)
+        for block in self._flow.writes[position]:
+            self._changed[block] = True
+            self._on_host.discard(block)
+        self.most_used = max(self.most_used, self.used)
+        return moves
+
+    def _window(self, start: int, stop: int) -> set[int]:
+        return {block for blocks in self._requests[max(start, 0) : stop] for block in blocks}
+
+    def _make_room(self, nbytes: int, pinned: set[int], position: int, moves: Moves) -> None:
+        if self.used + nbytes <= self._capacity:
+            return
+        free = [block for block in self.resident if block not in pinned]
+        soon = self._window(position + 1, position + 1 + SOON)
+        for block in [b for b in free if b not in soon] + [b for b in free if b in soon]:
+            if self.used + nbytes <= self._capacity:
+                return
+            self.used -= self.resident.pop(block)
+            (moves.out if self._changed[block] else moves.gone).append(block)
+            self._on_host.add(block)
+        if self.used + nbytes > self._capacity:
+            raise NoRoomError(
+                f"expected room for {self.used + nbytes:,} bytes, which tasks up to {self.ahead} after each other use, "
+                f"beside workspace and reserve; found {self._capacity:,.0f}"
+            )
+
+    def _free(self, blocks: Sequence[int], moves: Moves) -> None:
+        for block in blocks:
+            if block in self.resident:
+                self.used -= self.resident.pop(block)
+                moves.gone.append(block)
+            self._on_host.discard(block)
+
+
+class _Schedule:
+    """The tasks of a device with the copies between, and of the host; which blocks are there from when to when.
+
+    What is swapped out for a task starts on its way `ahead` tasks before; half of them before, what it frees is waited
+    for and what is fetched starts on its way, which is waited for just before the task.
+    """
+
+    def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], ahead: int, devices: int) -> None:
+        self._flow, self._moves, self._ahead, self._devices = flow, moves, ahead, devices
+        own = (transfer_at(flow.worker, position) for position in range(len(moves)))
+        self._next = 1 + max((number for number in own if number is not None), default=-1)
+        self._numbers: dict[tuple[int, int], int] = {}  # by task and block
+        self._since = dict.fromkeys(resident, 0)
+        self.tasks: list[Task] = []
+        self.host: list[Task] = []
+        self.spans: list[tuple[int, int, int]] = []  # block, first and last task
+        self.bytes_out = self.bytes_in = self.most_used = 0
+
+    def run(self) -> None:
+        """Lay out the iteration."""
+        for position, task in enumerate(self._flow.worker.tasks):
+            for start in self._reached(position, self._ahead):
+                self._start_out(start)
+            for middle in self._reached(position, self._ahead // 2):
+                self._start_in(middle)
+            for block in self._moves[position].fetched:
+                self.tasks.append(Wait(self._numbers[position, block]))
+            self._since |= dict.fromkeys(self._moves[position].new, len(self.tasks))
+            self.tasks.append(task)
+        for block in list(self._since):
+            self._leave(block)
+
+    def _reached(self, position: int, ahead: int) -> range:
+        """Return the tasks that are `ahead` of this one, and were not of the one before; at first all up to there."""
+        return range(position + ahead if position else 0, min(position + ahead + 1, len(self._moves)))
+
+    def _start_out(self, position: int) -> None:
+        for block in self._moves[position].gone:
+            self._leave(block)
+        for block in self._moves[position].out:
+            number, nbytes = self._number(position, block), self._flow.nbytes[block]
+            self.bytes_out += nbytes
+            self.tasks.append(Send(number, block, None, (Message(self._devices, (), nbytes, 0),)))
+            everybody = tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
+            self.host.append(Fetch(number, 0, None, everybody, ()))
+
+    def _start_in(self, position: int) -> None:
+        for block in self._moves[position].out:
+            self.tasks.append(Wait(self._numbers[position, block]))
+            self._leave(block)
+        for block in self._moves[position].fetched:
+            number, nbytes = self._number(position, block), self._flow.nbytes[block]
+            self.bytes_in += nbytes
+            self._since[block] = len(self.tasks)
+            self.tasks.append(Fetch(number, block, None, (Message(self._devices, (), nbytes, 0),), ()))
+            everybody = tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
+            self.host.append(Send(number, 0, None, everybody))
+
+    def _number(self, position: int, block: int) -> int:
+        self._next += 1
+        self._numbers[position, block] = self._next
+        return self._next
+
+    def _leave(self, block: int) -> None:
+        since = self._since.pop(block)
+        self.spans.append((block, since, max(since, len(self.tasks) - 1)))
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Yield the program's buffers, which take no bytes by themselves, and one for every stay of a block."""
+        for buffer in self._flow.worker.buffers:
+            yield replace(buffer, nbytes=0, offset=0, first=0, last=0, kind="tensor")
+        at = 0  # addresses of their own: blocks are never put together here
+        for block, first, last in self.spans:
+            buffer, nbytes = self._flow.worker.buffers[block], self._flow.nbytes[block]
+            yield replace(buffer, nbytes=nbytes, offset=at, first=first, last=last, kind="tensor")
+            at += max(nbytes, 1)
+
+
+def swapping(asked: Asked) -> Deployment:
+    """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
+
+    Of two orders of the tasks, the graph's and layer by layer, that one is taken in which fewer bytes move: unrolled
+    layers are read at every timestep.
+    """
+    layers = layers_of(asked.graph)
+    flow = flow_of(one_worker(asked.graph), layers)
+    layer_of = devices_of_tasks(flow, layers.__getitem__)
+    orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
+    capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
+    found = min(
+        (_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in
+    )
+    worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), found.most_used)
+    swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
+    host = WorkerProgram(asked.devices, tuple(found.host), swapped, 0)
+    moved = np.zeros((asked.devices + 1,) * 2, dtype=np.int64)
+    moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
+    replicas = tuple(on_device(worker, number) for number in range(asked.devices))
+    program = Program((asked.devices + 1,), (*replicas, host), {}, {}, moved)
+    machine = with_host_memory(asked.machine, asked.devices)
+    return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=1)
+
+
+def _scheduled(flow: Flow, capacity_bytes: float, devices: int) -> _Schedule:
+    pool, resident, moves = pooled(flow, capacity_bytes)
+    found = _Schedule(flow, moves, resident, pool.ahead, devices)
+    found.most_used = pool.most_used
+    found.run()
+    return found
+
+
+def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:
+    """Return what of a device's memory blocks may take: all but what is reserved and its kernels' workspace."""
+    workspace = worker_workspace_bytes(worker, device.workspace_bytes)
+    return machine.memories[device.memory].nbytes - math.ceil(device.reserved_bytes) - workspace
+
+
+def pooled(flow: Flow, capacity_bytes: float) -> tuple[Pool, list[int], list[Moves]]:
+    """Return a pool that looks as far ahead as it can, what it holds after one iteration, and the moves of the next."""
+    for ahead in AHEAD:
+        pool = Pool(flow, capacity_bytes, ahead)
+        try:
+            pool.iteration()
+            resident = list(pool.resident)
+            return pool, resident, pool.iteration()
+        except NoRoomError:
+            if ahead == AHEAD[-1]:
+                raise
+    raise AssertionError(AHEAD)

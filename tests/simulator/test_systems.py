@@ -1,0 +1,377 @@
+"""Systems against arithmetic, and against a pool of memory blocks written another way."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import planner
+from planner.errors import PlanError
+from planner.graph.facts import batch_size
+from planner.models import build
+from planner.plans.sharded import shard_data_parallel
+from planner.program.lower import lower
+from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
+from simulator import SYSTEMS, Switches, interpret, simulate_system
+from simulator.systems.flow import flow_of, in_order_of_start, seconds_alone
+from simulator.systems.largest_batch import largest_batch
+from simulator.systems.layers import layers_of
+from simulator.systems.pipeline import BACKWARD, FORWARD, balanced, staged
+from simulator.systems.spread import spread
+from simulator.systems.swapping import SOON, pooled, room_bytes
+from simulator.systems.system import Asked, NoRoomError, one_worker
+from tests.cross.loopback import Loopback
+from tests.simulator.programs import buffer, star
+from topologies import TopologyError, load_topology
+from topologies.host import with_host_memory
+
+ITEM = 4
+MODELS = {
+    "mlp-3-64": {"batch": 16},
+    "rnn-3-32": {"batch": 8, "unroll": 4, "input_width": 16, "classes": 8},
+    "wresnet-14-0.25": {"batch": 4, "image": 32},
+    "transformer-2-64": {"batch": 4, "sequence": 16, "vocabulary": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return load_topology("p2.8xlarge")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def graph(request):
+    return build(request.param, **MODELS[request.param])
+
+
+def asked(graph, machine, devices=4):
+    return Asked(graph, machine, devices)
+
+
+def seconds(deployment):
+    return interpret(deployment.program, deployment.machine).seconds
+
+
+def alone(graph, machine):
+    program = lower(planner.plan(graph, workers=1))
+    return interpret(program, machine).seconds
+
+
+# --- one device
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_on_one_device_every_system_takes_what_a_device_takes(system, graph, machine):
+    """Swapping has room for everything."""
+    found = SYSTEMS[system](asked(graph, machine, 1))
+    assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
+    assert not found.program.bytes.any()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_bytes_are_those_of_the_program(system, graph, machine):
+    found = SYSTEMS[system](asked(graph, machine))
+    timeline = interpret(found.program, found.machine)
+    assert (timeline.bytes == found.program.bytes).all()
+    assert timeline.seconds > 0
+
+
+@pytest.mark.parametrize("system", ["ideal", "small-batch", "swapping"])
+def test_replicas_take_what_one_device_takes(system, graph, machine):
+    found = SYSTEMS[system](asked(graph, machine))
+    assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
+    assert found.samples == 4 * batch_size(graph)
+
+
+def test_data_parallelism_without_communication_is_one_device(machine):
+    found = SYSTEMS["data-parallel"](asked(build("mlp-3-64", batch=64), machine))
+    silent = interpret(found.program, machine, Switches(communicate=False))
+    assert silent.seconds == pytest.approx(alone(build("mlp-3-64", batch=16), machine), rel=1e-6)
+
+
+# --- placement
+
+
+@pytest.mark.parametrize("system", ["op-placement", "1f1b"])
+def test_every_task_is_done_once_and_no_device_does_more_than_one_would(system, graph):
+    """On devices without launches, which overlap what is before them."""
+    machine = star(4)
+    found = SYSTEMS[system](asked(graph, machine))
+    done = Counter(node for w in found.program.workers for t in w.tasks if isinstance(t, Compute) for node in t.nodes)
+    (worker,) = lower(planner.plan(graph, workers=1)).workers
+    assert done == Counter(node for t in worker.tasks if isinstance(t, Compute) for node in t.nodes)
+    timeline = interpret(found.program, machine)
+    assert sum(timeline.compute_s) == pytest.approx(alone(graph, machine), rel=1e-6)
+    assert max(timeline.compute_s) <= timeline.seconds
+    assert max(w.arena_bytes for w in found.program.workers) <= worker.arena_bytes
+
+
+def test_layers_of_a_recurrent_network():
+    graph = build("rnn-3-32", **MODELS["rnn-3-32"])
+    layers = layers_of(graph)
+    for node in graph.nodes:
+        if node.name.startswith(("lstm1", "lstm2", "lstm3")) and node.forward is None and ".h." not in node.name:
+            assert layers[node.name] == int(node.name[4]) - 1, node.name
+    assert {layers[node.name] for node in graph.nodes if node.name.startswith(("logits", "fc"))} == {3}
+
+
+def grid_program(layers, steps, seconds):
+    """A layer's step needs the layer's step before, and the same step of the layer before."""
+    tasks, buffers = [], []
+
+    def number(layer, step):
+        return layer * steps + step
+
+    for step, layer in product(range(steps), range(layers)):
+        read = [number(layer - 1, step)] * (layer > 0) + [number(layer, step - 1)] * (step > 0)
+        tasks.append(task(f"{layer}.{step}", read, number(layer, step), seconds))
+    buffers = [buffer(str(n), ITEM, 0, len(tasks) - 1, offset=64 * n) for n in range(layers * steps)]
+    return WorkerProgram(0, tuple(tasks), tuple(buffers), 0)
+
+
+def task(name, read, written, seconds):
+    """A task of so many seconds on the devices of `star`."""
+    call = Call(tuple((n, ()) for n in read), ((written, ()),), {}, (), None)
+    return Compute((Kernel(name, "op", {}, (call,)),), "other", 100 * seconds, 0)
+
+
+@pytest.mark.parametrize(("layers", "steps"), [(1, 5), (3, 4), (4, 20)])
+def test_timesteps_of_placed_layers_are_pipelined(layers, steps):
+    """With a device for each layer and messages that take no time: a wavefront."""
+    machine = star(layers, link=1e30)
+    worker = grid_program(layers, steps, 2.0)
+    names = {t.nodes[0]: int(t.nodes[0].split(".")[0]) for t in worker.tasks}
+    flow = flow_of(worker, names)
+    device_of = [names[t.nodes[0]] for t in worker.tasks]
+    order = in_order_of_start(flow.after, device_of, seconds_alone(worker, machine))
+    found = spread(flow, device_of, order, layers)
+    assert interpret(found, machine).seconds == pytest.approx((layers + steps - 1) * 2.0)
+
+
+def pipeline_program(stages, count, forward_s, backward_s):
+    """Forward passes of every micro-batch through all stages, and backward passes back through them."""
+    tasks, names = [], []
+    for micro in range(count):
+        names += [(FORWARD, micro, stage) for stage in range(stages)]
+        names += [(BACKWARD, micro, stage) for stage in reversed(range(stages))]
+    number = {name: n for n, name in enumerate(names)}
+    for kind, micro, stage in names:
+        if kind == FORWARD:
+            read = [number[FORWARD, micro, stage - 1]] if stage else []
+        else:
+            read = [number[FORWARD, micro, stage]]
+            read += [number[BACKWARD, micro, stage + 1]] if stage + 1 < stages else []
+        took = forward_s if kind == FORWARD else backward_s
+        tasks.append(task(f"{kind}.{micro}.{stage}", read, number[kind, micro, stage], took))
+    buffers = tuple(buffer(str(n), ITEM, 0, len(tasks) - 1, offset=64 * n) for n in range(len(tasks)))
+    stage_of = {f"{kind}.{micro}.{stage}": stage for kind, micro, stage in names}
+    passes = {f"{kind}.{micro}.{stage}": (kind, micro) for kind, micro, stage in names}
+    return WorkerProgram(0, tuple(tasks), buffers, 0), stage_of, passes
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_equal_stages_take_a_forward_and_a_backward_pass_of_all_micro_batches_and_stages_but_one(stages, count):
+    machine = star(stages, link=1e30)
+    worker, stage_of, passes = pipeline_program(stages, count, 2.0, 3.0)
+    flow = flow_of(worker, dict.fromkeys(stage_of, 0))
+    found = staged(flow, stage_of, passes, seconds_alone(worker, machine), stages)
+    assert interpret(found, machine).seconds == pytest.approx((count + stages - 1) * (2.0 + 3.0))
+
+
+def test_a_stage_keeps_no_more_micro_batches_than_stages_follow():
+    """Which is what alternating is for: stage s of p keeps p - s results of its forward passes."""
+    stages, count = 4, 12
+    worker, stage_of, passes = pipeline_program(stages, count, 2.0, 3.0)
+    found = staged(flow_of(worker, dict.fromkeys(stage_of, 0)), stage_of, passes, [1.0] * len(worker.tasks), stages)
+    for stage, program in enumerate(found.workers):
+        alive = most = 0
+        for one in program.tasks:
+            if isinstance(one, Compute):
+                alive += 1 if one.nodes[0].startswith(f"{FORWARD}.") else -1
+                most = max(most, alive)
+        assert most == stages - stage
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_balanced_stages(parts):
+    """Against every way to cut a short sequence."""
+    spent = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
+    found = balanced(spent, parts)
+
+    def longest(run_of):
+        return max(sum(s for s, run in zip(spent, run_of, strict=True) if run == r) for r in set(run_of))
+
+    cuts = product([0, 1], repeat=len(spent) - 1)
+    every = [np.cumsum([0, *cut]).tolist() for cut in cuts]
+    assert found[-1] < parts
+    assert longest(found) == min(longest(one) for one in every if one[-1] < parts)
+
+
+# --- swapping
+
+
+def least_recently_used(trace, sizes, lasting, room, ahead):
+    """A second pool: block by block, by the times of last requests; return bytes out and in of the second iteration."""
+    last_use = {block: n for n, (read, written) in enumerate(trace) for block in (*read, *written)}
+    here, asked_at, saved, clock = {}, {}, set(lasting), 0
+    for _ in range(2):
+        out = into = 0
+        for n, (read, written) in enumerate(trace):
+            wanted = list(dict.fromkeys((*read, *written)))
+            for block in [b for b in here if b not in lasting and last_use[b] == n - ahead - 1]:
+                here.pop(block)
+                saved.discard(block)
+            using = {b for r, w in trace[max(0, n - ahead) : n + 1] for b in (*r, *w)}
+            coming = {b for r, w in trace[n + 1 : n + 1 + SOON] for b in (*r, *w)}
+            need = sum(sizes[b] for b in wanted if b not in here)
+            while sum(sizes[b] for b in here) + need > room:
+                victims = [b for b in here if b not in using]
+                victim = min(victims, key=lambda b: (b in coming, asked_at[b]))
+                out += sizes[victim] if here.pop(victim) else 0
+                saved.add(victim)
+            for block in wanted:
+                clock += 1
+                if block not in here:
+                    into += sizes[block] if block in saved and block in read else 0
+                    here[block] = False
+                asked_at[block] = clock
+            for block in written:
+                here[block] = True
+                saved.discard(block)
+        for block in [b for b in here if b not in lasting]:
+            here.pop(block)
+            saved.discard(block)
+    return out, into
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_swapped_bytes_are_those_of_another_pool(graph, share):
+    flow = flow_of(one_worker(graph), layers_of(graph))
+    least = max(sum(flow.nbytes[b] for b in {*r, *w}) for r, w in zip(flow.reads, flow.writes, strict=True))
+    room = max(least, share * flow.worker.arena_bytes)
+    pool, _, moves = pooled(flow, room)
+    out = sum(flow.nbytes[block] for one in moves for block in one.out)
+    into = sum(flow.nbytes[block] for one in moves for block in one.fetched)
+    trace = list(zip(flow.reads, flow.writes, strict=True))
+    assert (out, into) == least_recently_used(trace, flow.nbytes, flow.persistent, room, pool.ahead)
+    assert out > 0
+    assert pool.most_used <= room
+
+
+def smaller(machine, nbytes):
+    return replace(machine, memories=tuple(replace(memory, nbytes=nbytes) for memory in machine.memories))
+
+
+def tight(graph, machine, share):
+    """The machine with memory for a share of what blocks take."""
+    worker = one_worker(graph)
+    taken = machine.memories[0].nbytes - room_bytes(worker, machine.devices[0], machine)
+    return smaller(machine, int(taken + share * worker.arena_bytes))
+
+
+def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
+    small = tight(graph, machine, 0.6)
+    found = {devices: SYSTEMS["swapping"](asked(graph, small, devices)) for devices in (1, 8)}
+    moved = {devices: one.program.bytes[:devices, devices].sum() for devices, one in found.items()}
+    assert moved[8] == 8 * moved[1] > 0
+    assert seconds(found[8]) > max(seconds(found[1]), moved[8] / 10e9)
+    assert not found[8].too_large
+    memories = simulate_system("swapping", graph, small, 2).devices
+    assert all(sum(one.by_kind.values()) == one.peak_bytes <= one.capacity_bytes for one in memories)
+    assert min(min(one.by_kind.values()) for one in memories) >= 0
+
+
+def test_what_a_task_uses_must_fit(machine):
+    graph = build("mlp-3-64", batch=16)
+    with pytest.raises(NoRoomError, match="expected room for"):
+        SYSTEMS["swapping"](asked(graph, tight(graph, machine, 0.01)))
+
+
+def test_a_machine_needs_a_host_to_swap_to():
+    with pytest.raises(TopologyError, match="uniform-8: expected a switch called cpu"):
+        with_host_memory(load_topology("uniform-8"), 8)
+
+
+def test_the_host_is_reached_through_the_nearest_processor():
+    machine = with_host_memory(load_topology("dgx-1-v100"), 8)
+    assert {len(machine.route(device, 8).uses) for device in range(8)} == {len(machine.route(0, 8).uses)}
+
+
+# --- plans
+
+
+def sharded(stage, workers=4, **options):
+    graph = build("mlp-3-64", batch=16, **options)
+    return shard_data_parallel(planner.plan(graph, ways=(workers,), searcher="data-parallel"), stage)
+
+
+def test_stages_move_what_is_said_of_them():
+    """Data parallelism and stages 1 and 2 move 2 (k - 1) W; stage 3 fetches W twice, but for the first layer's.
+
+    There is no gradient of the samples that the backward pass would need that weight for.
+    """
+    plain = planner.plan(build("mlp-3-64", batch=16), ways=(4,), searcher="data-parallel")
+    layer, others = 64 * 64 * ITEM, 4 - 1
+    loss = plain.total_bytes - 2 * others * 3 * layer
+    moved = [sharded(stage).total_bytes - loss for stage in (1, 2, 3)]
+    assert moved == [others * layer * (3 + 3), others * layer * (3 + 3), others * layer * (3 + 2 + 3)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_stages_keep_what_is_said_of_them(stage, optimizer):
+    plan = sharded(stage, optimizer=optimizer)
+    shard = {name for name, layout in plan.layouts.items() if str(layout[0]).startswith("S")}
+    graph = plan.graph
+    for old, new in graph.updates.items():
+        role = graph.tensors[old].role
+        if graph.tensors[old].shape:
+            assert ({old, new} <= shard) == (role == "state" or stage == 3), old
+    gradients = {name: str(plan.layouts[name][0]) for name in graph.tensors if name.endswith(".w.grad")}
+    assert set(gradients.values()) == ({"P+"} if stage == 1 else {"S0"})
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_stages_train_as_data_parallelism_does(stage, dtype):
+    plan = sharded(stage, dtype=dtype)
+    found, expected = (Loopback(one, lower(one)) for one in (plan, planner.plan(plan.graph, workers=1)))
+    for _ in range(3):
+        found.step()
+        expected.step()
+    for weight in plan.graph.updates:
+        whole = expected.array(0, expected.program.tensors[weight])
+        for worker, region in enumerate(found.program.regions[weight]):
+            part = whole[np.ix_(*(np.concatenate([np.arange(*run) for run in runs]) for runs in region))]
+            assert found.array(worker, found.program.tensors[weight]) == pytest.approx(part, rel=2e-2, abs=1e-3)
+    assert (found.moved == 3 * plan.bytes).all()
+
+
+def test_a_stage_that_there_is_not():
+    with pytest.raises(PlanError, match="expected a stage of"):
+        sharded(4)
+
+
+# --- batches
+
+
+@pytest.mark.parametrize("start", [1, 8, 1024])
+@pytest.mark.parametrize("system", ["small-batch", "zero-2", "planned"])
+def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machine):
+    small = smaller(machine, machine.devices[0].reserved_bytes + (400 << 10))
+
+    def deploy(batch):
+        return SYSTEMS[system](asked(build("mlp-2-64", batch=batch), small))
+
+    batch, found = largest_batch(deploy, start)
+    assert not found.too_large
+    assert deploy(2 * batch).too_large
+
+
+def test_no_batch_fits(machine):
+    small = smaller(machine, machine.devices[0].reserved_bytes + 1000)
+    with pytest.raises(NoRoomError, match="found none"):
+        largest_batch(lambda batch: SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=batch), small)))

@@ -1,0 +1,64 @@
+"""A machine with its host's memory as one more device, which data can be moved to and from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from topologies.errors import TopologyError
+from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource
+from topologies.routes import Routes
+
+HOST = "host memory"
+UNLIMITED = 1e18
+"""Bytes per second of what is not limited: the host's memory, and its links to the processors; those to the devices
+are what the machine's file says."""
+
+
+def with_host_memory(machine: Machine, devices: int) -> Machine:
+    """Return the machine of the first `devices` devices and, as the device after them, the host's memory.
+
+    Every device reaches it through the nearest switch called cpu, cpu0, ...; a TopologyError where there is none.
+    """
+    machine.require_devices(devices)
+    processors = [name for name in machine.switches if name.rpartition("/")[2].startswith("cpu")]
+    if not processors:
+        raise TopologyError(
+            f"{machine.name}: expected a switch called cpu, behind which is the host's memory, found none"
+        )
+    kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
+    resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
+    host = _host_device(len(kept))
+    memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices,)))
+    links = [*machine.links]
+    for name in processors:
+        links.append(Link(f"{HOST}-{name}", (HOST, name), UNLIMITED, 0.0, len(resources), len(resources)))
+        resources.append(Resource(f"{HOST}-{name}", "bus", UNLIMITED))
+    routes = Routes((*machine.devices[:devices], host), memories, links, frozenset(machine.switches), {})
+    return replace(
+        machine,
+        devices=(*machine.devices[:devices], host),
+        memories=memories,
+        links=tuple(links),
+        resources=tuple(resources),
+        routes=routes,
+    )
+
+
+def _below(numbers: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    return tuple(number for number in numbers if number < limit)
+
+
+def _host_device(memory: int) -> Device:
+    """Return what computes nothing, and copies at once."""
+    return Device(
+        name=HOST,
+        type="host",
+        peak_flop_per_s={"float32": 1.0},
+        memory_bandwidth_bytes_per_s=UNLIMITED,
+        efficiency=dict.fromkeys(CATEGORIES, 1.0),
+        launch_latency_s=0.0,
+        memory=memory,
+        processor=None,
+        cores=0.0,
+        message_core_s_per_byte=0.0,
+    )
