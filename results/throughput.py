@@ -24,6 +24,9 @@ MACHINE, HALVES = "p2.8xlarge", "p2.8xlarge-halves"
 DEVICES = 8
 MICRO_BATCHES = 8
 
+KEPT = {"tofu, kept": "tofu", "zero-3, kept": "zero-3"}
+"""Systems that keep what they have fetched of a tensor for all who read it (`--keep-fetches`), by the system."""
+
 Row = dict[str, Any]
 
 
@@ -40,7 +43,8 @@ def deployer(system: str, model: str) -> Callable[[int], Deployment]:
     def deploy(batch: int) -> Deployment:
         if batch < micro_batches:
             raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
-        return SYSTEMS[system](Asked(graph_of(model, batch, micro_batches), machine, DEVICES))
+        graph = graph_of(model, batch, micro_batches)
+        return SYSTEMS[KEPT.get(system, system)](Asked(graph, machine, DEVICES, keep_fetches=system in KEPT))
 
     return deploy
 

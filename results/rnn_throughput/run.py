@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, filled, publish, read_published
-from results.throughput import measured
-from results.throughput_pages import COLOURS, OTHERS, PAPER, batches_table, halves_table, picture, rates_table, verdict
+from results.throughput import KEPT, measured
+from results.throughput_pages import (
+    COLOURS,
+    OTHERS,
+    PAPER,
+    batches_table,
+    halves_table,
+    kept_table,
+    picture,
+    rates_table,
+    verdict,
+)
+from simulator import SYSTEMS
 
 HERE = Path(__file__).parent
 PUBLISHED = read_published(HERE)
@@ -33,6 +44,7 @@ def pages(data: Any) -> Pages:
             rates=rates_table(data, MODELS, list(COLOURS)),
             halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
             batches=batches_table(data, MODELS, list(COLOURS)),
+            kept=kept_table(data, MODELS),
         ),
         "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units"),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
@@ -40,4 +52,4 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST))}, pages)
+    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT)))}, pages)
