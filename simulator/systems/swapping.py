@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
 from simulator.systems.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
@@ -194,11 +195,12 @@ def swapping(asked: Asked) -> Deployment:
     """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
 
     Of two orders of the tasks, the graph's and layer by layer, that one is taken in which fewer bytes move: unrolled
-    layers are read at every timestep.
+    layers are read at every timestep. Updates follow all else in both, so that all gradients are there at one time.
     """
     layers = layers_of(asked.graph)
     flow = flow_of(one_worker(asked.graph), layers)
-    layer_of = devices_of_tasks(flow, layers.__getitem__)
+    last, phase_of = 1 + max(layers.values(), default=0), phases(asked.graph)
+    layer_of = devices_of_tasks(flow, lambda node: last if phase_of[node] == "update" else layers[node])
     orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
     found = min(
