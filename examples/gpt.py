@@ -46,7 +46,7 @@ class GPT(nn.Module):
     def __init__(self, vocabulary, length, width, heads, layers):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
@@ -63,8 +63,8 @@ class GPT(nn.Module):
     def forward(self, tokens, target):
         """Return the mean cross entropy of tokens [n, length] and those that follow."""
         x = self.tokens(tokens) + self.positions(self.numbers)
-        for block in self.blocks:
-            x = block(x)
+        for layer in self.layers:
+            x = layer(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), target.flatten())
 
 

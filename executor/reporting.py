@@ -50,7 +50,7 @@ def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Se
         searcher=plan.search.searcher or "unknown",
         placements=plan.search.placements or "unknown",
         workers=plan.workers,
-        ways=plan.ways,
+        ways=tuple(plan.ways),
         planned_bytes=matrix(plan.bytes.tolist()),
         bytes=tuple(rank.sent_bytes for rank in findings.ranks),
         arena_bytes=tuple(rank.arena_bytes for rank in findings.ranks),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.graph.constants import array_of
 from planner.graph.ir import Init, Tensor
 from planner.layout import Region, Runs, local_shape
 
@@ -131,11 +132,14 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
     `number` comes from `stream`. Raises ValueError for an initial value that the hash does not make (data).
     """
     tensor, init = tile.tensor, tile.tensor.init
+    if init is not None and init.kind == "values":
+        out[...] = xp.asarray(array_of(tensor)[np.ix_(*map(indices, tile.region))])
+        return
     if init is not None and init.kind in CONSTANT:
         out.fill(CONSTANT[init.kind])
         return
     if init is None or init.kind not in RANDOM:
-        known = ", ".join((*CONSTANT, *RANDOM))
+        known = ", ".join((*CONSTANT, *RANDOM, "values"))
         raise ValueError(f"tensor {tensor.name}: expected an initial value of kind {known}, found {init}")
     if init.kind == "integers" and not 0 < init.below < 2**31:
         raise ValueError(f"tensor {tensor.name}: expected integers below 1 .. 2**31 - 1, found {init.below}")

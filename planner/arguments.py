@@ -35,6 +35,8 @@ WORKERS_HELP = (
 )
 TIES_HELP = f"Coarsening rules to apply: {RULES_HELP}.  [default: by searcher and the graph's size]"
 UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
+OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
+SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
 KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
 MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
@@ -48,6 +50,16 @@ def read_ways(_context: click.Context, _option: click.Parameter, text: str | Non
     parts = text.split(",")
     if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
         raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
+    return tuple(map(int, parts))
+
+
+def read_shares(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read every worker's share, as in `2,2,1,1`; each must be at least 1."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(re.fullmatch(r" *0*[1-9][0-9]{0,8} *", part) for part in parts):
+        raise click.BadParameter(f"expected whole numbers of at least 1, such as 2,2,1,1, found {text!r}")
     return tuple(map(int, parts))
 
 
@@ -75,6 +87,7 @@ SEARCHING = ("ways", "searcher", "placements", "ties", "untie", "objective", "me
 _SEARCH_OPTIONS = (
     click.option("--workers", type=click.IntRange(1), help=WORKERS_HELP),
     click.option("--ways", metavar="K1,K2,...", callback=read_ways, help=WAYS_HELP),
+    click.option("--shares", metavar="S1,S2,...", callback=read_shares, help=SHARES_HELP),
     click.option("--search", "searcher", default=DEFAULTS.searcher, help=f"One of {', '.join(SEARCHERS)}."),
     click.option("--placements", default=DEFAULTS.placements, help=f"What may be chosen: {'; '.join(PLACEMENTS)}."),
     click.option("--ties", metavar="RULE,...", callback=read_rules, help=TIES_HELP),
@@ -82,6 +95,7 @@ _SEARCH_OPTIONS = (
     click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little."),
     click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP),
     click.option("--keep-fetches", is_flag=True, help=KEEP_HELP),
+    click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
     click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data."),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
 )
@@ -138,7 +152,8 @@ def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bou
     asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "keep_fetches", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
-    graph = load_model(source, **given_options(options))
+    asked |= {"shares": options["shares"] or ()}
+    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
     plan = searched(graph, options["workers"], machine=machine, bound=bound, **asked)
     if options["output"] is not None:
         plan.save(options["output"])

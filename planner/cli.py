@@ -21,6 +21,8 @@ from planner.arguments import (
     with_model_options,
 )
 from planner.explanations import difference, explanation
+from planner.export.exported import Exported, export
+from planner.export.targets import TARGETS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written, write_file
 from planner.model_source import function_of, source_files
@@ -57,6 +59,9 @@ much, of hybrid's first or last as much);
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
 @click.option("--verify", is_flag=True, help="Run one step of PyTorch's module and of its graph instead, and compare.")
+@click.option(
+    "--export", type=click.Choice(tuple(TARGETS)), help="Write a saved plan for another engine instead, to -o."
+)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
@@ -74,6 +79,9 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
         _verify(context, model, options)
+    elif options["export"]:
+        exported = _exported(context, model, options)
+        record, shown = exported.to_data(), [exported]
     else:
         plan = _plan(context, model, options)
         record, shown = summary.to_data(plan), [plan]
@@ -83,6 +91,16 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if options["json_file"] is not None:
         write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     stdout().print(*(table for one in shown for table in display.tables(one)), sep="\n")
+    if options["export"] and options["output"] is not None:
+        write_file(options["output"], exported.source(options["output"].stem).encode())
+
+
+def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Exported:
+    """Return what a saved plan is for another engine; where nothing is to be written that is shown alone."""
+    if not is_saved_plan(model):
+        raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
+    refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))
+    return export(load_plan(model), options["export"])
 
 
 def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:

@@ -34,16 +34,20 @@ def model(source: str, **options: object) -> Graph:
     """Return the checked training graph that `source` names.
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
-    (batch=128), or parameters of the function; a graph.json takes none. Raises GraphError naming the file or model and
+    (batch=128), or parameters of the function; a graph.json takes none. With opaque_unknown=True operators of PyTorch
+    that the graph has none for run whole, by calling PyTorch. Raises GraphError naming the file or model and
     what is wrong, OSError where a file cannot be read.
     """
     if not isinstance(source, str):
         raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")
     match = re.fullmatch(_FUNCTION, source)
+    opaque_unknown = bool(options.pop("opaque_unknown", False))
+    if opaque_unknown and match is None:
+        raise GraphError(f"{source}: expected file.py:function, whose module of PyTorch may have unknown operators")
     if not source_files(source):
         return replace(build(source, **options), name=source)
     if match is not None:
-        return replace(_from_function(Path(match[1]), match[2], options), name=source)
+        return replace(_from_function(Path(match[1]), match[2], options, opaque_unknown), name=source)
     if options:
         raise GraphError(f"{source}: a saved graph has no model options, found {_dashed(options)}")
     if source.endswith(".py"):
@@ -75,9 +79,9 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> Callable[
     return partial(function, **options)
 
 
-def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Graph:
+def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_unknown: bool) -> Graph:
     function = _function(path, name, options)
-    graph = guarded(path, f"{name}()", lambda: _made(function))
+    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown))
     if not isinstance(graph, Graph):
         raise GraphError(
             f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "
@@ -90,10 +94,12 @@ def _from_function(path: Path, name: str, options: Mapping[str, object]) -> Grap
     return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
 
 
-def _made(function: Callable[[], object]) -> object:
+def _made(function: Callable[[], object], opaque_unknown: bool) -> object:
     """Return what a function makes; of a module of PyTorch the graph."""
     # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
-    return import_module("planner.pytorch").graph_of(function) if "torch" in sys.modules else function()
+    if "torch" not in sys.modules:
+        return function()
+    return import_module("planner.pytorch").graph_of(function, opaque_unknown=opaque_unknown)
 
 
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:

@@ -9,11 +9,13 @@ chunks as its `split_factor`. Workers are numbered alike: the first axis is the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from planner.layout.placement import Layout, Partial, Placement, Replicate, Shard
+from planner.layout.split import shares_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,25 @@ def uneven(shape: Sequence[int], layout: Layout, ways: Sequence[int]) -> str | N
     Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
     """
     for dim, steps in _sharded(layout):
+        if shares := shares_of(ways):
+            return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
         parts = math.prod(ways[: steps[-1] + 1]) if _is_interleaved(steps) else math.prod(ways[s] for s in steps)
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"
     return None
+
+
+def interleaved_twice(axes: Sequence[Axis]) -> str | None:
+    """Say which dimension is interleaved along several axes, which DTensor holds, but puts together wrongly; else None.
+
+    Such are views of a tensor whose finer dimensions are sharded at several steps, and dimensions that are sharded at
+    three steps with others between.
+    """
+    found = Counter(axis.placement.dim for axis in axes if isinstance(axis.placement, StridedShard))
+    twice = next((dim for dim, count in found.items() if count > 1), None)
+    return (
+        None if twice is None else f"dimension {twice}: expected to be interleaved along one axis, found {found[twice]}"
+    )
 
 
 def _placement(layout: Layout, ways: Sequence[int], step: int) -> AxisPlacement:

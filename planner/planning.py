@@ -39,8 +39,8 @@ def plan(
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
     must fit in, on a `machine` with its workspace and what the device reserves. `keep_fetches` lets workers keep what
     they fetch (`Plan`); the search does not count on it. Other options are fields of `SearchOptions`: `searcher`,
-    `placements`, `seed`, ... Raises a PlanError for what makes no sense or where nothing fits, a TopologyError for a
-    machine that cannot run the plan.
+    `placements`, `seed`, `shares`, ... Raises a PlanError for what makes no sense or where nothing fits, a
+    TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
@@ -50,7 +50,7 @@ def plan(
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     if "ties" in options:
         options["ties"] = _ties(options["ties"])
-    for name in ("ways", "untie"):
+    for name in ("ways", "untie", "shares"):
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
     if type(keep_fetches) is not bool:
@@ -65,7 +65,8 @@ def plan(
         **options,
     )
     placements_of(asked)
-    return replace(best_plan(graph, _workers(workers, asked.ways), asked), keep_fetches=keep_fetches)
+    best = best_plan(graph, _workers(workers or len(asked.shares) or None, asked.ways), asked)
+    return replace(best, keep_fetches=keep_fetches)
 
 
 def _needed_bytes(machine: Machine, plan: Plan) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ Row = dict[str, Any]
 MACHINES = ("p2.8xlarge", "p2.8xlarge-halves")
 """The papers' machine, of which not all is published, under either of two assumptions about its switches."""
 
-SYSTEMS = {"data": "data-parallel", "model": "model-parallel", "SoyBean": "recursive"}
-"""What SoyBean compares, by the searchers that stand for them; its k cuts are the recursion by two."""
+SEARCHERS = {"data": "data-parallel", "model": "model-parallel", "mixed": "one-weird-trick"}
+"""Systems that do the same at every cut; any other is the recursion by two, which SoyBean's k cuts are."""
 
 MILLISECONDS, GIGABYTE = 1e3, 1e9
 
@@ -31,8 +31,8 @@ def graph(model: str, options: tuple[tuple[str, Any], ...]) -> Graph:
 
 
 def plan(of: Graph, workers: int, system: str, placements: str = "S,R") -> Plan:
-    """Return a system's plan: cuts by two one after the other, or what is the same in all of them in one step."""
-    searcher, cuts = SYSTEMS[system], workers.bit_length() - 1
+    """Return a system's plan over a power of two workers: cut by two again and again, or in one step."""
+    searcher, cuts = SEARCHERS.get(system, "recursive"), workers.bit_length() - 1
     ways = (2,) * cuts if searcher == "recursive" else (workers,) if workers > 1 else ()
     return planner.plan(of, workers, ways=ways, searcher=searcher, placements=placements)
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, no_data_parallelism, phases, weight_dtype
 from planner.graph.ir import Graph
+from planner.layout import shares_of
 from planner.planning import plan as planned
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -119,7 +120,7 @@ def data_parallelism(plan: Plan, machine: Machine, settings: Settings) -> DataPa
         return None
     if refused := no_data_parallelism(plan.graph, plan.workers):
         return DataParallelism(refused=refused)
-    beside = planned(plan.graph, ways=(plan.workers,), searcher="data-parallel")
+    beside = planned(plan.graph, ways=(plan.workers,), shares=shares_of(plan.ways), searcher="data-parallel")
     found = simulation_of(planned_deployment(beside, machine, settings.prefetch), settings)
     batch = batch_size(plan.graph)
     return DataParallelism(
@@ -157,7 +158,7 @@ def report(  # noqa: PLR0913 -- what was simulated, what was found, and what to 
         searcher=str(settings.get("system", "unknown")) if searched is None else searched.searcher or "unknown",
         placements="whole tensors" if searched is None else searched.placements or "unknown",
         workers=devices,
-        ways=(devices,) if plan is None else plan.ways,
+        ways=(devices,) if plan is None else tuple(plan.ways),
         planned_bytes=matrix(program.bytes[:devices, :devices] if plan is None else plan.bytes),
         bytes=matrix(moved),
         arena_bytes=tuple(worker.arena_bytes for worker in program.workers[:devices]),

@@ -26,7 +26,7 @@ from topologies import TopologyWarning
 FORMAT = "sweep/1"
 
 NOT_SWEPT = (
-    *("sweep", "ways", "ties", "untie", "operator_files"),
+    *("sweep", "ways", "shares", "ties", "untie", "operator_files"),
     *("output", "json_path", "tasks", "trace_path", "plot_folder"),
 )
 """Options that name files, or whose values have commas of their own."""

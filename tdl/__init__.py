@@ -8,9 +8,11 @@ from tdl.expr import Expr
 from tdl.functions import REDUCERS
 from tdl.index import Affine, Bounds, Digits, Index, Whole
 from tdl.language import *  # noqa: F403  # the words that descriptions are written in
+from tdl.opaque import ON_ONE, opaque
 from tdl.operator import Description, Operator, op
 
 __all__ = [
+    "ON_ONE",
     "REDUCERS",
     "Access",
     "Affine",
@@ -27,6 +29,7 @@ __all__ = [
     "Whole",
     "catalog",
     "op",
+    "opaque",
     "register",
 ]
 __all__ += language.__all__

@@ -147,6 +147,7 @@ class OpaqueElement(Expr):
     like: int | None
     operands: tuple[Expr, ...]
     index: tuple[Affine, ...]
+    kind: str = "float"
 
     @property
     def children(self) -> tuple[Expr, ...]:

@@ -48,7 +48,7 @@ class ExtentRules:
 
     def solve(self, shapes: Shapes, given: Mapping[str, int]) -> dict[str, int]:
         """Return every variable's extent, in order; TDLError on a conflict or where an extent stays unknown."""
-        self._check_shapes(shapes)
+        self.check_shapes(shapes)
         known = dict(self.declared)
         for name, extent in given.items():
             if name not in self.variables or known.setdefault(name, extent) != extent or extent < 0:
@@ -85,7 +85,8 @@ class ExtentRules:
                 )
         return given[name]
 
-    def _check_shapes(self, shapes: Shapes) -> None:
+    def check_shapes(self, shapes: Shapes) -> None:
+        """Raise a TDLError where the operands are not as many, or of the ranks, that were described."""
         if len(shapes) != len(self.operands):
             raise TDLError(f"described for {len(self.operands)} operands, found {len(shapes)} shapes")
         for (name, rank), shape in zip(self.operands, shapes, strict=True):

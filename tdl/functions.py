@@ -58,7 +58,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "divide": Function(np.true_divide, "float", "/"),
     "floor_divide": Function(np.floor_divide, symbol="//"),
     "remainder": Function(np.remainder, symbol="%"),
-    "power": Function(np.power, symbol="**"),
+    "power": Function(np.power, "float", "**"),
     "negative": Function(np.negative, symbol="-"),
     "absolute": Function(np.absolute),
     "sign": Function(np.sign),

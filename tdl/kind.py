@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
+from collections.abc import Sequence
+
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
 from tdl.functions import FUNCTIONS
 
 ORDER = ("bool", "int", "float")
 
+SELECTING = ("where", "maximum", "minimum")
+"""Functions whose result is one of their arguments, so that of truth values it is one."""
 
-def element_kind(expression: Expr, integers: frozenset[int]) -> str:
-    """Return "bool", "int" or "float", where the operands at these positions hold integers."""
+
+def dtype_kind(dtype: str) -> str:
+    """Return the kind of a dtype's elements."""
+    return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"
+
+
+def element_kind(expression: Expr, operands: Sequence[str]) -> str:
+    """Return "bool", "int" or "float", where the operands' elements are of these kinds; sums of truth values count."""
+    kind = "float"
     match expression:
         case Constant(value):
-            return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+            kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
         case Coordinate(affine):
-            return "int" if affine.denominator == 1 else "float"
+            kind = "int" if affine.denominator == 1 else "float"
         case Element(operand):
-            return "int" if operand in integers else "float"
+            kind = operands[operand]
         case Reduce(_, _, _, body):
-            return element_kind(body, integers)
-        case Call(function, arguments):
-            fixed = FUNCTIONS[function].result
-            parts = arguments[1:] if function == "where" else arguments
-            return fixed if fixed != "same" else max((element_kind(a, integers) for a in parts), key=ORDER.index)
-    return "float"
+            kind = _counted(element_kind(body, operands))
+        case OpaqueElement(kind=fixed, operands=parts):
+            kind = _widest(parts, operands) if fixed == "same" else fixed
+        case Call():
+            kind = _kind_of_call(expression, operands)
+    return kind
+
+
+def _kind_of_call(call: Call, operands: Sequence[str]) -> str:
+    fixed = FUNCTIONS[call.function].result
+    if fixed != "same":
+        return fixed
+    kind = _widest(call.arguments[1:] if call.function == "where" else call.arguments, operands)
+    return kind if call.function in SELECTING else _counted(kind)
+
+
+def _widest(expressions: Sequence[Expr], operands: Sequence[str]) -> str:
+    return max((element_kind(one, operands) for one in expressions), key=ORDER.index)
+
+
+def _counted(kind: str) -> str:
+    return "int" if kind == "bool" else kind

@@ -141,12 +141,14 @@ class Opaque:
     """A function the analysis does not look into; it is computed whole for each value of its operands' variables.
 
     `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like`
-    (None: its extents come from the attribute `extents`).
+    (None: its extents come from the attribute `extents`). Its elements are of the `kind` "float" or "int", or of the
+    operands' ("same").
     """
 
     function: Callable[..., Any] | None = None
     like: int | None = 0
     name: str = "Opaque"
+    kind: str = "float"
 
     def __call__(self, *operands: Expr) -> OpaqueResult:
         """Apply the function to slices of tensors (`x[b, :, :]`) or elements."""
@@ -166,7 +168,8 @@ class OpaqueResult:
         affine = tuple(part for part in index if isinstance(part, Affine))
         if len(affine) != len(index):
             raise TDLError(f"the result of {self.opaque.name} is indexed by affine expressions only")
-        return OpaqueElement(self.opaque.name, self.opaque.function, self.opaque.like, self.operands, affine)
+        opaque = self.opaque
+        return OpaqueElement(opaque.name, opaque.function, opaque.like, self.operands, affine, opaque.kind)
 
     def __iter__(self) -> NoReturn:
         raise TDLError(f"the result of {self.opaque.name} cannot be iterated over; index it")

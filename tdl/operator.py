@@ -17,7 +17,7 @@ from tdl.errors import TDLError
 from tdl.evaluate import Array, Evaluator
 from tdl.extents import ExtentRules, Shapes, extent_rules, given_extents
 from tdl.index import Bounds
-from tdl.kind import element_kind
+from tdl.kind import dtype_kind, element_kind
 from tdl.language import Operand
 from tdl.trace import Traced, trace
 from tdl.work import Work, work
@@ -31,7 +31,7 @@ class Description:
 
     `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
     cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype`
-    is what the attribute of that name says of the outputs.
+    is what the attribute of that name says that all outputs have.
     """
 
     operator: str
@@ -52,6 +52,11 @@ class Description:
         values = [str(output.value) for output in self.outputs]
         body = values[0] if len(values) == 1 else f"({', '.join(values)})"
         return f"{self.operator}({', '.join(self.operands)}): lambda {', '.join(self.output_variables)}: {body}"
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether nothing is known of the operator but shapes, as of those that `tdl.opaque` makes."""
+        return False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -76,11 +81,15 @@ class Description:
         )
 
     def output_dtypes(self, dtypes: Sequence[str]) -> tuple[str, ...]:
-        """Dtype of every output: int32 where it counts or points, else `dtype`, or that of the first floating one."""
-        integers = frozenset(at for at, dtype in enumerate(dtypes) if "float" not in dtype)
-        floating = self.dtype or next((dtype for dtype in dtypes if "float" in dtype), "float64")
-        kinds = (element_kind(output.value, integers) for output in self.outputs)
-        return tuple(floating if kind == "float" else "int32" for kind in kinds)
+        """Dtype of every output: `dtype`; else bool of truth values, int32 of whole numbers, or the first floating."""
+        floating = next((dtype for dtype in dtypes if "float" in dtype), "float64")
+        named = {"bool": "bool", "int": "int32", "float": floating}
+        return tuple(self.dtype or named[kind] for kind in self.output_kinds(dtypes))
+
+    def output_kinds(self, dtypes: Sequence[str]) -> tuple[str, ...]:
+        """Whether each output holds truth values ("bool"), whole numbers ("int") or others ("float")."""
+        kinds = [dtype_kind(dtype) for dtype in dtypes]
+        return tuple(element_kind(output.value, kinds) for output in self.outputs)
 
     def operations(self, extents: Mapping[str, int]) -> float:
         """Floating-point operations for these numbers of iterations of each variable."""

@@ -23,6 +23,8 @@ SLOW = (
     "executor/test_faults.py",
     "executor/test_hosts.py",
     "executor/test_transport.py",
+    "export/test_engines.py",
+    "executor_torch/test_torchrun.py",
     "models/test_partitioned.py",
     "models/test_training.py",
     "project/test_packages.py",

@@ -14,7 +14,7 @@ import msgspec
 from planner.errors import InputError
 from planner.graph.graph_json import to_data
 from planner.graph.ir import ITEM_BYTES, Graph, Tensor
-from planner.layout import Region, elements
+from planner.layout import Region, elements, shares_of
 from planner.layout.region import holders
 from planner.plans.plan import Plan
 
@@ -38,7 +38,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     `step` counts the steps done, from which the data's position and the learning rate follow, with `seed`, `data` (the
     data set's identity) and `schedule`; an optimizer's own count of steps is one of the tensors. `graph` and `plan` are
-    digests; `ways` and `layouts`, the placements of every tensor saved, say what each rank held.
+    digests; `ways`, `shares` where they differ, and `layouts`, the placements of every tensor saved, say what
+    each rank held.
     """
 
     format: str = FORMAT
@@ -49,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: str
     schedule: str
     ways: list[int]
+    shares: list[int] | msgspec.UnsetType = msgspec.UNSET
     layouts: dict[str, list[str]]
     files: list[FileRecord]
 
@@ -93,7 +95,8 @@ def plan_digest(plan: Plan) -> str:
     """Return what only plans of equal graphs that decide everything alike have in common."""
     layouts = {name: list(map(str, layout)) for name, layout in plan.layouts.items()}
     strategies = {name: list(strategy) for name, strategy in plan.strategies.items()}
-    return digest([graph_digest(plan.graph), list(plan.ways), layouts, strategies])
+    shares = [list(shares)] if (shares := shares_of(plan.ways)) else []
+    return digest([graph_digest(plan.graph), list(plan.ways), *shares, layouts, strategies])
 
 
 def file_name(rank: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from executor.checkpoint.manifest import (
     MANIFEST,
@@ -28,7 +29,7 @@ from executor.cluster import HostArray
 from executor.launch import agreed
 from executor.training import Trainer
 from planner.graph.ir import Tensor
-from planner.layout import Region, local_shape, owned_by_all, parse_placement
+from planner.layout import Region, divided, local_shape, owned_by_all, parse_placement
 from planner.layout.region import boxes, intersect
 from planner.plans.plan import Plan
 
@@ -120,7 +121,8 @@ class Checkpoint:
     @cached_property
     def _places(self) -> Mapping[str, list[Place]]:
         """Where the tiles of every tensor lie, by the plan that wrote them."""
-        ways, layouts = tuple(self.manifest.ways), self.manifest.layouts
+        shares = () if self.manifest.shares is UNSET else self.manifest.shares
+        ways, layouts = divided(self.manifest.ways, shares), self.manifest.layouts
         regions = {
             tensor.name: owned_by_all(tensor.shape, tuple(map(parse_placement, layouts[tensor.name])), ways)
             for tensor in self.tensors

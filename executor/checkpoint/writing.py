@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET
 
 from executor.backend import asnumpy
 from executor.checkpoint.manifest import (
@@ -27,6 +28,7 @@ from executor.cluster import raw_bytes
 from executor.launch import SharedError, agreed
 from executor.training import Trainer
 from planner.files import named_errors, write_file
+from planner.layout import shares_of
 
 KEPT = 2
 """How many checkpoints are kept: the one before stays valid while the next is written."""
@@ -52,6 +54,7 @@ class Saver:
             data=data,
             schedule=schedule,
             ways=list(plan.ways),
+            shares=list(shares_of(plan.ways)) or UNSET,
             layouts={tensor.name: [*map(str, plan.layouts[tensor.name])] for tensor in tensors},
             files=[],
         )

@@ -1,6 +1,7 @@
 """Kernels: one function per operator of the catalog, the same code for NumPy and CuPy arrays."""
 
 from executor.kernels import (
+    called,
     convolution,
     elementwise,
     examples,
@@ -34,8 +35,9 @@ KERNELS: dict[str, Kernel] = {
     **selection.KERNELS,
     **shape.KERNELS,
     **examples.KERNELS,
+    **called.KERNELS,
 }
-"""The kernel of every operator, by the operator's name."""
+"""The kernel of every operator, by the operator's name; PyTorch's own operators are called."""
 
 KERNEL_SET = KernelSet("array module", KERNELS, ADDING)
 """The kernels on NumPy's and CuPy's arrays."""

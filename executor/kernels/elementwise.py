@@ -18,15 +18,20 @@ def _unary(function: str) -> Kernel:
 
 
 def _binary(function: str) -> Kernel:
-    """Return the kernel of an array-module function of `a` and of `b` spread over the dimensions of `a`."""
+    """Return the kernel of an array-module function of two operands that are broadcast."""
 
     def kernel(call: KernelCall) -> None:
-        a, b = call.inputs
-        if call.attributes.get("dims") is not None:
-            b = spread(b, call.integers("dims"), a.ndim)
-        getattr(call.xp, function)(a, b, out=call.outputs[0])
+        getattr(call.xp, function)(*broadcast(call), out=call.outputs[0])
 
     return kernel
+
+
+def broadcast(call: KernelCall) -> tuple[Array, ...]:
+    """Return the operands, the last two spread over the dimensions of the result that they have, if not all."""
+    *full, a, b = call.inputs
+    rank = call.outputs[0].ndim
+    pairs = ((a, "a_dims"), (b, "dims"))
+    return *full, *(x if call.attributes.get(own) is None else spread(x, call.integers(own), rank) for x, own in pairs)
 
 
 def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
@@ -91,8 +96,8 @@ def scale(call: KernelCall) -> None:
 
 
 def cast(call: KernelCall) -> None:
-    """Convert to the dtype of the output."""
-    call.xp.copyto(call.outputs[0], call.inputs[0], casting="same_kind")
+    """Convert to the dtype of the output; to whole numbers towards zero, to truth values what is not zero."""
+    call.xp.copyto(call.outputs[0], call.inputs[0], casting="unsafe")
 
 
 KERNELS: dict[str, Kernel] = {

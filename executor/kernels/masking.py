@@ -23,7 +23,7 @@ def _mask(call: KernelCall, operand: int, rank: int) -> Array:
 def where(call: KernelCall) -> None:
     """Take a where the mask is true, else b."""
     _, a, b = call.inputs
-    call.xp.copyto(call.outputs[0], call.xp.where(_mask(call, 0, a.ndim), a, b))
+    call.xp.copyto(call.outputs[0], call.xp.where(_mask(call, 0, call.outputs[0].ndim), a, b))
 
 
 def masked_fill(call: KernelCall) -> None:

@@ -56,17 +56,39 @@ def bmm(call: KernelCall) -> None:
 
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
-    """Einstein sum of one or two operands in explicit form; no letter occurs twice in an operand."""
+    """Einstein sum in explicit form, from the first operand to the last; no letter occurs twice in an operand."""
     sources, target = str(call.attributes["equation"]).replace(" ", "").split("->")
-    terms = sources.split(",")
-    if len(terms) == 1:
-        kept, letters = _summed(call.inputs[0], terms[0], set(target))
+    a, *others = zip(call.inputs, sources.split(","), strict=True)
+    while len(others) > 1:
+        b, *others = others
+        a = _product_for(call.xp, (a, b), set(target).union(*(letters for _, letters in others)))
+    if others:
+        _product(call.xp, (a, others[0]), (call.outputs[0], target), adds)
+    else:
+        kept, letters = _summed(*a, set(target))
         _put(call.xp, _arranged(kept, letters, target), call.outputs[0], adds)
-        return
-    first, second = terms
-    a, first = _summed(call.inputs[0], first, set(second) | set(target))
-    b, second = _summed(call.inputs[1], second, set(first) | set(target))
-    _contract(call.xp, (a, first), (b, second), (call.outputs[0], target), adds)
+
+
+Labelled = tuple[Array, str]
+"""An array, and a letter for each of its dimensions."""
+
+
+def _product_for(xp: ModuleType, factors: tuple[Labelled, Labelled], needed: set[str]) -> Labelled:
+    """Return the sum of products of two operands over the letters that are not needed."""
+    (a, first), (b, second) = factors
+    extents = dict(zip(first + second, a.shape + b.shape, strict=True))
+    letters = "".join(letter for letter in extents if letter in needed)
+    product = xp.empty([extents[letter] for letter in letters], a.dtype)
+    _product(xp, factors, (product, letters), adds=False)
+    return product, letters
+
+
+def _product(xp: ModuleType, factors: tuple[Labelled, Labelled], result: Labelled, adds: bool) -> None:
+    """Write or add the sum of products of two operands over the letters that the result lacks."""
+    (a, first), (b, second) = factors
+    a, first = _summed(a, first, {*second, *result[1]})
+    b, second = _summed(b, second, {*first, *result[1]})
+    _contract(xp, (a, first), (b, second), result, adds)
 
 
 def _put(xp: ModuleType, values: Array, out: Array, adds: bool) -> None:
@@ -89,10 +111,8 @@ def _arranged(array: Array, letters: str, target: str) -> Array:
     return array.transpose([letters.index(letter) for letter in target])
 
 
-def _contract(
-    xp: ModuleType, left: tuple[Array, str], right: tuple[Array, str], result: tuple[Array, str], adds: bool
-) -> None:
-    """Write or add the sum of products of two operands, each a (array, letters), to a third: one batched matmul."""
+def _contract(xp: ModuleType, left: Labelled, right: Labelled, result: Labelled, adds: bool) -> None:
+    """Write or add the sum of products of two operands to a third: one batched matmul."""
     (a, first), (b, second), (out, target) = left, right, result
     batch = "".join(letter for letter in target if letter in first and letter in second)
     rows = "".join(letter for letter in target if letter in first and letter not in second)

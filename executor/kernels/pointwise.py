@@ -12,7 +12,7 @@ from types import ModuleType
 
 from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.elementwise import spread
+from executor.kernels.elementwise import broadcast
 from executor.kernels.gelu import gelu, gelu_backward
 from executor.kernels.special import logistic, special
 
@@ -22,6 +22,12 @@ Rows = dict[str, Callable[..., Array]]
 def elu(xp: ModuleType, x: Array, alpha: float = 1.0, scale: float = 1.0) -> Array:
     """Exponential linear unit."""
     return scale * (xp.maximum(x, 0) + alpha * xp.expm1(xp.minimum(x, 0)))
+
+
+def clamp(xp: ModuleType, x: Array, min: float = -math.inf, max: float = math.inf) -> Array:
+    """Bound from below and above, where not by infinity, which whole numbers do not have."""
+    x = x if min == -math.inf else xp.maximum(x, min)
+    return x if max == math.inf else xp.minimum(x, max)
 
 
 def tied(xp: ModuleType, grad: Array, first: Array, second: Array) -> Array:
@@ -47,7 +53,7 @@ UNARY: Rows = {
     "cbrt": lambda xp, x: xp.cbrt(x),
     "cbrt_backward": lambda xp, g, x: g / (3 * xp.cbrt(x) ** 2),
     "ceil": lambda xp, x: xp.ceil(x),
-    "clamp": lambda xp, x, min=-math.inf, max=math.inf: xp.clip(x, min, max),
+    "clamp": clamp,
     "clamp_backward": lambda xp, g, x, min=-math.inf, max=math.inf: g * ((x >= min) & (x <= max)),
     "clone": lambda xp, x: x,
     "cos": lambda xp, x: xp.cos(x),
@@ -101,6 +107,7 @@ UNARY: Rows = {
     "sqrt_backward": lambda xp, g, x: 0.5 * g / xp.sqrt(x),
     "square": lambda xp, x: xp.square(x),
     "square_backward": lambda xp, g, x: 2 * g * x,
+    "stop_gradient": lambda xp, x: x,
     "tan": lambda xp, x: xp.tan(x),
     "tan_backward": lambda xp, g, x: g / xp.cos(x) ** 2,
     "trunc": lambda xp, x: xp.trunc(x),
@@ -128,7 +135,7 @@ BINARY: Rows = {
     "remainder": lambda xp, a, b: xp.remainder(a, b),
     "remainder_backward": lambda xp, g, a, b: (g, -g * xp.floor(a / b)),
 }
-"""Of these the last operand may be spread over dimensions `dims` of the others."""
+"""Of these the last two operands may be spread over dimensions of the result."""
 
 SCALAR: Rows = {
     "add_scalar": lambda xp, a, value: a + value,
@@ -163,20 +170,22 @@ MASKS: Rows = {
 }
 
 
+NOT_OF_ELEMENTS = ("extents", "dims", "a_dims")
+"""Attributes that say where elements are, so that no row takes them."""
+
+
 def _kernel(row: Callable[..., Array]) -> Kernel:
     """Return the kernel of a row."""
 
     def kernel(call: KernelCall) -> None:
-        attributes = {name: value for name, value in call.attributes.items() if name not in ("extents", "dims")}
-        operands = call.inputs
-        if call.attributes.get("dims") is not None:
-            *full, last = operands
-            operands = (*full, spread(last, call.integers("dims"), full[0].ndim))
+        attributes = {name: value for name, value in call.attributes.items() if name not in NOT_OF_ELEMENTS}
+        operands = call.inputs if len(call.inputs) == 1 else broadcast(call)
         count = len(call.outputs)
         for parts in blocks(call.xp, *call.outputs, *operands):
             results = row(call.xp, *parts[count:], **attributes)
             for out, result in zip(parts, results if isinstance(results, tuple) else (results,), strict=False):
-                call.xp.copyto(out, result)
+                # What rows make of whole numbers may be fractions of the same values.
+                call.xp.copyto(out, result, casting="unsafe")
 
     return kernel
 

@@ -113,6 +113,27 @@ def arange(call: KernelCall) -> None:
     call.xp.copyto(call.outputs[0], call.xp.arange(*call.ranges["i"]) * step + start, casting="unsafe")
 
 
+def one_hot(call: KernelCall) -> None:
+    """One where the index is the place along the last dimension, else zero."""
+    places = call.xp.arange(*call.ranges["k"])
+    call.xp.copyto(call.outputs[0], call.inputs[0][..., None] == places, casting="unsafe")
+
+
+def _in_order(count: str | None, flag: str) -> Kernel:
+    """Return the kernel of values in order along a dimension, and of where they were; `count` says how many."""
+
+    def kernel(call: KernelCall) -> None:
+        (x,), dim = call.inputs, call.integer("dim")
+        descending = bool(call.attributes.get(flag, flag == "largest"))
+        order = call.xp.argsort(-x if descending else x, axis=dim, kind="stable")
+        if count is not None:
+            order = call.xp.take(order, call.xp.arange(call.integer(count)), axis=dim)
+        call.xp.copyto(call.outputs[0], call.xp.take_along_axis(x, order, axis=dim))
+        call.xp.copyto(call.outputs[1], order, casting="unsafe")
+
+    return kernel
+
+
 KERNELS: dict[str, Kernel] = {
     "embedding": embedding,
     "embedding_dense_backward": embedding_dense_backward,
@@ -122,4 +143,7 @@ KERNELS: dict[str, Kernel] = {
     "gather_backward": gather_backward,
     "index_of": index_of,
     "arange": arange,
+    "one_hot": one_hot,
+    "sort": _in_order(None, "descending"),
+    "topk": _in_order("k", "largest"),
 }

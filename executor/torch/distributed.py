@@ -78,8 +78,10 @@ class Distributed:
         self.trainer.load(Batch(self.trainer.graph, (*_listed(inputs), *_listed(targets))), self.steps)
         _, self.sent_bytes = self.trainer.run()
         self.steps += 1
-        loss = self.trainer.whole(self.trainer.graph.metrics["loss"])
-        return torch.tensor(self.trainer.cluster.tell(None if loss is None else float(loss.sum())))
+        graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
+        loss = self.trainer.whole(name)
+        value = self.trainer.cluster.tell(None if loss is None else float(loss.sum()))
+        return torch.tensor(value, dtype=getattr(torch, graph.tensors[name].dtype))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return, on rank 0, what the module's `load_state_dict` takes; nothing elsewhere."""

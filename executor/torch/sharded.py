@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from math import prod
 
@@ -17,30 +17,33 @@ from planner import layout as layouts
 from planner.errors import PlanError
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Entry
-from planner.placements import AxisPlacement, StridedShard, mesh_axes_of_view, uneven
+from planner.placements import AxisPlacement, StridedShard, interleaved_twice, mesh_axes_of_view, uneven
 
 
-def sharded_state(trainer: Trainer) -> Mapping[str, DTensor]:
-    """Return the entries of the module's state dict that tensors of the graph hold, in the arena's memory (collective).
+def sharded_state(trainer: Trainer, names: Iterable[str] | None = None) -> Mapping[str, DTensor]:
+    """Return entries of the module's state dict that tensors of the graph hold, in the arena's memory (collective).
 
-    Raises a PlanError that names the entry where an extent is split unevenly: DTensor has other parts there.
+    By default all. Raises a PlanError that names the entry where an extent is split unevenly, or interleaved in ways
+    that DTensor does not put together.
     """
-    return {
-        name: _sharded(trainer, name, entry)
-        for name, entry in entries_of(trainer.graph).items()
-        if entry.tensor is not None
-    }
+    held = held_entries(trainer)
+    return {name: _sharded(trainer, name, held[name]) for name in (held if names is None else names)}
+
+
+def held_entries(trainer: Trainer) -> Mapping[str, Entry]:
+    """Return the entries of the module's state dict that tensors of the graph hold."""
+    return {name: entry for name, entry in entries_of(trainer.graph).items() if entry.tensor is not None}
 
 
 def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
     plan, tensor = trainer.part.plan, trainer.graph.tensors[entry.tensor or ""]
     layout = plan.layouts[tensor.name]
-    reason = uneven(tensor.shape, layout, plan.ways)
-    if reason is not None:
-        raise PlanError(f"{name}: {reason}: DTensor splits it elsewhere; state_dict() has it whole")
     grouped = groups(entry.shape, tensor.shape)
     assert grouped is not None, name  # a graph was checked for that
     axes = mesh_axes_of_view(layout, plan.ways, tensor.shape, grouped)
+    reason = uneven(tensor.shape, layout, plan.ways) or interleaved_twice(axes)
+    if reason is not None:
+        raise PlanError(f"{name}: {reason}: DTensor has no such parts; state_dict() has it whole")
     local = tensor_of(trainer.view(tensor.name))
     local = local.view([prod(local.shape[axis] for axis in own) for own in grouped])
     mesh = _mesh(local.device.type, tuple(axis.ways for axis in axes))

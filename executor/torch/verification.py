@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import cpu_count
 
@@ -14,17 +14,17 @@ import display
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
 from executor.cluster import HostArray, alone
-from executor.data import HeldOut
+from executor.data.base import source_name, whole_inputs
+from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
 from executor.training import Trainer, part_of
-from executor.values import Array, ArrayModule, Tile
 from executor.weights import Weights
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import Step, names_of
+from planner.pytorch.tracing import Step, in_order, names_of
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
@@ -85,10 +85,16 @@ def verify(make: Callable[[], object], model: str) -> Verification:
 def _doubled(made: Made) -> Made:
     """Return what was made in double precision."""
 
-    def doubled(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [one.double() if one.is_floating_point() else one for one in given]
+    def doubled(one: torch.Tensor) -> torch.Tensor:
+        return one.double() if one.is_floating_point() else one
 
-    return made._replace(module=made.module.double(), inputs=doubled(made.inputs), targets=doubled(made.targets))
+    given = made.inputs
+    named = {name: doubled(one) for name, one in given.items()} if isinstance(given, Mapping) else None
+    return made._replace(
+        module=made.module.double(),
+        inputs=[doubled(one) for one in in_order(given)] if named is None else named,
+        targets=[doubled(one) for one in made.targets],
+    )
 
 
 def verified(made: Made, model: str) -> Verification:
@@ -114,7 +120,10 @@ def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
     trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    found = with_rounding(trainer, _Examples(made), 1)
+    names = names_of(made.module, made.inputs, len(made.targets))
+    given = dict(zip(names, (*in_order(made.inputs), *made.targets), strict=True))
+    batch = Batch(graph, [given[source_name(tensor)] for tensor in whole_inputs(graph)])
+    found = with_rounding(trainer, batch, 1)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
     return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
@@ -122,7 +131,7 @@ def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
 def _trained(made: Made) -> torch.Tensor:
     """Train the module one step; return its loss."""
     made.optimizer.zero_grad()
-    loss: torch.Tensor = Step(made.module, made.loss, len(made.inputs))(*made.inputs, *made.targets)
+    loss: torch.Tensor = Step(made.module, made.loss, made.inputs)(*in_order(made.inputs), *made.targets)
     loss.backward()  # type: ignore[no-untyped-call]
     made.optimizer.step()
     return loss
@@ -142,18 +151,3 @@ def _theirs(graph: Graph, made: Made) -> Iterator[tuple[str, str, HostArray]]:
             (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
             yield gradient, "gradient", array_of(one.grad)
         yield entry.tensor, "after the step", array_of(one)
-
-
-class _Examples:
-    """The example inputs as a data set of one batch."""
-
-    identity, steps_per_epoch = "examples", 1
-    held_out: HeldOut | None = None
-
-    def __init__(self, made: Made) -> None:
-        names = names_of(made.module, len(made.inputs), len(made.targets))
-        self._given = dict(zip(names, map(array_of, (*made.inputs, *made.targets)), strict=True))
-
-    def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
-        """Write an input; see DataSet."""
-        out[...] = xp.asarray(self._given[tile.tensor.name].reshape(tile.tensor.shape).astype(tile.tensor.dtype))

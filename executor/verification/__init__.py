@@ -22,7 +22,7 @@ from executor.kernels.call import OutputError
 from executor.verification.cases import CASES, Case, Draw, Generate, drawn
 from executor.verification.check import Application, Check
 from executor.verification.gradients import gradient_checks
-from executor.verification.kernel import kernel_checks, run_whole, shape_checks
+from executor.verification.kernel import kernel_checks, run_whole, shape_checks, whole_number_checks
 from executor.verification.parts import PartError, Subject
 from executor.verification.planned import planned_checks
 from executor.verification.splits import split_checks
@@ -34,12 +34,13 @@ __all__ = ["KINDS", "Failure", "Options", "Verification", "check_operator", "run
 KINDS: Mapping[str, Callable[[Application, Draw], Iterator[Check]]] = {
     "shapes": shape_checks,
     "kernel": kernel_checks,
+    "whole numbers": whole_number_checks,
     "split": split_checks,
     "planned": planned_checks,
     "gradient": gradient_checks,
 }
-"""The checks of one case, by kind: inferred shapes and dtypes; the kernel on the whole; parts dealt out by
-enumeration; parts dealt out by the planner; the gradient rule."""
+"""The checks of one case, by kind: inferred shapes and dtypes; the kernel on the whole; the same on whole numbers;
+parts dealt out by enumeration; parts dealt out by the planner; the gradient rule."""
 
 
 @dataclass(frozen=True, slots=True)

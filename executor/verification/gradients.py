@@ -7,6 +7,7 @@ their descriptions, so that this check depends on no kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,22 +72,30 @@ DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
 """Operators whose rule gives the total derivative through operands that are computed from others."""
 
 
+STOPPING = ("stop_gradient",)
+"""Operators whose rule says that no gradient flows, though the derivative is not zero."""
+
+
 def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
     """Yield the check that the rule applies, and for every floating-point operand that of its gradient.
 
-    Nothing is checked of an operator without a rule, and no gradient of a rule that does not apply.
+    Nothing is checked of an operator without a rule or without outputs that have gradients, and no gradient of a rule
+    that does not apply.
     """
     name = application.operator.name
     rule = application.rules.get(name)
-    if rule is None:
+    outputs = [number for number, array in enumerate(application.expected) if array.dtype.name in FLOATING]
+    if rule is None or not outputs:
         return
     problem = _Problem(application, rule, draw)
-    outputs = [number for number, array in enumerate(application.expected) if array.dtype.name in FLOATING]
+    if name in STOPPING:
+        yield Check("no gradient", _Slopes(problem, tuple(outputs)).stopped)
+        return
     yield from _Slopes(problem, tuple(outputs)).checks("")
     if len(outputs) > 1:
         one = outputs[draw.size(0, len(outputs) - 1)]
         yield from _Slopes(problem, (one,)).checks(" with one output in use")
-    if outputs and application.expected[outputs[0]].shape == ():
+    if application.expected[outputs[0]].shape == ():
         yield from _Slopes(problem, (outputs[0],), constant=True).checks(" from a constant")
 
 
@@ -100,8 +109,8 @@ class _Problem:
         self.operands = _untied(case.operands, self.random)
         floats = [number for number, array in enumerate(case.operands) if array.dtype.kind == "f"]
         self.free = [number for number in floats if number not in self.derived]
-        # Central differences need double precision, whatever an operator's attribute says of its outputs.
-        attributes = {key: "float64" if key == "dtype" else value for key, value in case.attributes.items()}
+        # Central differences need finite outputs in double precision, whatever an operator's attributes say.
+        attributes = {key: _finite("float64" if key == "dtype" else value) for key, value in case.attributes.items()}
         self.node = Node("result", name, tuple(f"operand{n}" for n in range(len(self.operands))), (), attributes)
 
     def forward(self) -> GraphBuilder:
@@ -152,6 +161,12 @@ class _Slopes:
             return None
         return f"derivative along a random direction is {found:.9g}, central differences say {expected:.9g}"
 
+    def stopped(self) -> str | None:
+        """Say which operand has a gradient, or None."""
+        self.apply()
+        found = [number for number, gradient in enumerate(self.gradients or ()) if gradient is not None]
+        return f"operands {found} have gradients, expected none" if found else None
+
     def apply(self) -> None:
         """Apply the rule, and evaluate the nodes that it emits; raises whatever they raise."""
         arriving: list[Gradient | None] = [None] * len(self.node.outputs)
@@ -183,6 +198,10 @@ class _Slopes:
         values = evaluated(self.nodes, {**self.given, **moved})
         outputs = self.node.outputs
         return float(sum(np.sum(factor * values[outputs[number]]) for number, factor in self.factors.items()))
+
+
+def _finite(value: Value) -> Value:
+    return math.copysign(64.0, value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from executor.verification.check import ROUGH, Application, Check, compared
 from executor.verification.parts import Subject, call_kernel
 from planner.errors import GraphError
 from planner.graph.infer import infer
+from planner.graph.ir import Value
 
 ALIASINGS = 24
 """How many ways of computing in place are tried per case."""
@@ -59,6 +61,46 @@ def kernel_checks(application: Application, _draw: Draw) -> Iterator[Check]:
         for way in _aliasings(subject):
             name = f"in place of operands {','.join(map(str, way))}"
             yield compared(name, partial(_run_in_place, subject, way), expected)
+
+
+NUMBERS = ("value", "factor", "min", "max")
+"""Attributes that are numbers as elements of operands are."""
+
+
+def whole_number_checks(application: Application, _draw: Draw) -> Iterator[Check]:
+    """Yield the checks of a kernel on whole numbers and on truth values, where a graph takes them."""
+    case, name = application.subject.case, application.operator.name
+    if tdl.catalog.get(name) is not application.operator:
+        return
+    for dtype in ("int32", "bool"):
+        given = _converted(case, dtype)
+        kinds = [(operand.shape, str(operand.dtype)) for operand in given.operands]
+        try:
+            infer(name, kinds, given.attributes)
+        except GraphError:
+            continue
+        if kinds != [(operand.shape, str(operand.dtype)) for operand in case.operands]:
+            description = application.operator.describe([len(shape) for shape, _ in kinds], given.attributes)
+            subject = replace(application.subject, case=given, description=description)
+            expected = description.evaluate(given.operands, given.attributes, subject.extents)
+            yield compared(f"kernel of {dtype}", partial(run_whole, subject), expected)
+
+
+def _converted(case: Case, dtype: str) -> Case:
+    """Return the case with operands of fractions, and numbers that go with them, in another dtype."""
+
+    def converted(operand: Array) -> Array:
+        if operand.dtype.kind != "f":
+            return operand
+        whole = np.rint(np.nan_to_num(8 * operand, posinf=9, neginf=-9)).astype(np.int32)
+        return operand > 0 if dtype == "bool" else whole
+
+    attributes = {name: _whole(value) if name in NUMBERS else value for name, value in case.attributes.items()}
+    return replace(case, operands=tuple(map(converted, case.operands)), attributes=attributes)
+
+
+def _whole(value: Value) -> Value:
+    return int(4 * value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def run_whole(subject: Subject) -> tuple[Array, ...]:

@@ -178,7 +178,10 @@ def call_kernel(
     return written
 
 
-UNWRITTEN = {"f2": 0x7E5A, "V2": 0x7FDA, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A, "i4": 0xA5A5_A5A5}
+UNWRITTEN = {
+    **{"f2": 0x7E5A, "V2": 0x7FDA, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A},
+    **{"i4": 0xA5A5_A5A5, "b1": 0xA5},
+}
 """Bits of what was never written, by dtype (V2: bfloat16): a NaN that nothing computes, a number that is no index."""
 
 

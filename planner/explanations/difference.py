@@ -6,7 +6,7 @@ Every table that lists bytes adds up to the two plans' bytes: what is decided al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,16 @@ Decided = Callable[[str], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Names that are alike in kind and in both plans' decisions, and the bytes that they cost in each plan."""
+    """Names that are alike in kind and in both plans' decisions, and the bytes that they cost in each plan.
+
+    `line` is the line of the user's source that the first comes from, where it is known.
+    """
 
     kind: str
     decisions: tuple[str, str]
     names: tuple[str, ...]
     nbytes: tuple[int, int]
+    line: str = ""
 
     @property
     def more(self) -> int:
@@ -85,7 +89,9 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     kinds = _rows({kind: kind for kind in op.values()}, lambda _: ("", ""), *map(by_kind, moved))
     tensors = _rows(role, _decided(plans, lambda plan: plan.layouts), *map(by_tensor, moved))
     nodes = _rows(op, _decided(plans, lambda plan: plan.strategies), *map(by_node, moved))
-    return Difference(names, tuple(_facts(plans)), kinds, tensors, nodes)
+    line = {node.name: node.line for node in one.graph.nodes}
+    lined = tuple(replace(row, line=line[row.names[0]]) for row in nodes)
+    return Difference(names, tuple(_facts(plans)), kinds, tensors, lined)
 
 
 def _unlike(one: Graph, other: Graph) -> str:
@@ -187,7 +193,7 @@ def tables(found: Difference) -> tuple[Table, ...]:
 def _decisions(title: str, what: str, found: Difference, rows: Sequence[Row]) -> Table:
     differing = [row for row in rows if row.differs]
     shown, more = differing[:ROWS_SHOWN], differing[ROWS_SHOWN:]
-    lines = [[f"{row.kind}: {_named(row.names)}", *row.decisions, *_sums([row])] for row in shown]
+    lines = [[_titled(row), *row.decisions, *_sums([row])] for row in shown]
     if more:
         lines.append([f"{sum(len(row.names) for row in more)} more that differ", "", "", *_sums(more)])
     alike = [row for row in rows if not row.differs]
@@ -195,6 +201,10 @@ def _decisions(title: str, what: str, found: Difference, rows: Sequence[Row]) ->
     lines.append(["total", "", "", *_sums(rows)])
     one, other = found.names
     return table(title, [what, f"in {one}", f"in {other}", f"bytes, {one}", f"bytes, {other}", "more"], lines)
+
+
+def _titled(row: Row) -> str:
+    return f"{row.kind}: {_named(row.names)}" + (f"\n  {row.line}" if row.line else "")
 
 
 def _sums(rows: Iterable[Row]) -> tuple[str, str, str]:
@@ -224,6 +234,7 @@ def to_data(found: Difference) -> dict[str, Any]:
             "decisions": list(one.decisions),
             "names": list(one.names),
             "bytes": list(one.nbytes),
+            "line": one.line,
         }
 
     return {

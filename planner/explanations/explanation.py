@@ -97,7 +97,13 @@ def _costly_row(one: Costly, others: Sequence[Rejected]) -> list[str]:
     alike = f", {one.count} alike" if one.count > 1 else ""
     best = [f"{write_choices(other.strategy)}: {other.extra_bytes:+,}" for other in others[:REJECTED_SHOWN]]
     costs = (exact_bytes(one.unit.nbytes), exact_bytes(one.nbytes))
-    return [f"{first.name}{summed}\n  {first.op}{alike}", write_choices(one.strategy), *costs, "\n".join(best) or "-"]
+    line = f"\n  {first.line}" if first.line else ""
+    return [
+        f"{first.name}{summed}\n  {first.op}{alike}{line}",
+        write_choices(one.strategy),
+        *costs,
+        "\n".join(best) or "-",
+    ]
 
 
 def stored_table(found: Explanation) -> Table:
@@ -144,6 +150,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
                 "nodes": [node.name for node in one.unit.nodes],
                 "alike": one.count,
                 "op": one.unit.nodes[0].op,
+                "line": one.unit.nodes[0].line,
                 "strategy": list(one.strategy),
                 "bytes_each": one.unit.nbytes,
                 "rejected": [{"strategy": list(r.strategy), "extra_bytes": r.extra_bytes} for r in others],

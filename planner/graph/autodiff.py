@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Node
-from planner.graph.rules import RULES, Backward, Gradient, apply_rule, materialise
+from planner.graph.ir import FLOATING, Node
+from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialise
 
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
@@ -53,15 +53,16 @@ class _Reverse:
         return {tensor: self.names.get(name, name) for tensor, name in found.items()}
 
     def _dependents(self, wrt: tuple[str, ...]) -> set[str]:
+        """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient."""
         needed = set(wrt)
         for node in self.forward:
-            if not needed.isdisjoint(node.inputs):
-                needed.update(node.outputs)
+            if not needed.isdisjoint(node.inputs) and RULES.get(node.op) is not flat:
+                needed.update(name for name in node.outputs if self.builder.tensors[name].dtype in FLOATING)
         return needed
 
     def _leads_on(self, node: Node) -> bool:
-        """Whether a gradient is wanted of what a node reads."""
-        return not self.needed.isdisjoint(node.inputs)
+        """Whether a gradient is wanted of what a node reads, and can arrive at what it makes."""
+        return not (self.needed.isdisjoint(node.inputs) or self.needed.isdisjoint(node.outputs))
 
     def _first_readers(self) -> dict[int, list[str]]:
         """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
@@ -109,8 +110,8 @@ class _Reverse:
             return sum(constants)
         inputs = tuple(materialise(self.builder, gradient, tensor) for gradient in contributions)
         producer = self.producers.get(tensor)
-        forward, unroll = (producer.name, producer.unroll) if producer else (None, None)
-        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll)
+        forward, unroll, line = (producer.name, producer.unroll, producer.line) if producer else (None, None, "")
+        node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll, line)
         return self.builder.emit(node, "gradient")[0]
 
     def _finished(self, tensor: str) -> str:

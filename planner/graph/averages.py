@@ -14,9 +14,6 @@ from planner.graph.micro_batches import copies_of
 AVERAGE = "lerp"
 """The operator that moves an average towards a value."""
 
-MOMENTUM = 0.1
-"""How much of the way it moves it; PyTorch's default."""
-
 ADAPTED = ("cast", "scale")
 """Operators that may lie between what is computed and what an average moves towards."""
 
@@ -39,7 +36,7 @@ def _updated(builder: GraphBuilder, average: Average) -> str:
             value = _emitted(builder, f"{average.state}.cast{mark}", "cast", (value,), dtype=builder.weight_dtype)
         if average.factor != 1:
             value = _emitted(builder, f"{average.state}.scaled{mark}", "scale", (value,), factor=average.factor)
-        now = _emitted(builder, f"{average.state}.next{mark}", AVERAGE, (now, value), weight=MOMENTUM)
+        now = _emitted(builder, f"{average.state}.next{mark}", AVERAGE, (now, value), weight=average.momentum)
     return now
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.errors import GraphError
 from planner.graph.checking import check
+from planner.graph.constants import Array, values
 from planner.graph.infer import infer
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
@@ -24,28 +25,33 @@ MOST_NODES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration."""
+    """A state that begins as `init` and follows a tensor times `factor`, iteration by iteration.
+
+    `momentum` is how much of the way it moves in one; 0.1 is PyTorch's default for batch norm.
+    """
 
     state: str
     tensor: str
     init: Init
     factor: float = 1.0
+    momentum: float = 0.1
 
 
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
-    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). `averages` will be
-    kept of what nodes compute. A node with one output gives that tensor the node's own name; one with several appends
-    ".0", ".1", ... unless names are given. Every method raises GraphError for a name already taken and for operands
-    that do not fit the operator.
+    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Weights in `frozen`
+    are not trained. `averages` will be kept of what nodes compute. A node with one output gives that tensor the node's
+    own name; one with several appends ".0", ".1", ... unless names are given. Every method raises GraphError for a name
+    already taken and for operands that do not fit the operator.
     """
 
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = MIXED.get(dtype, dtype)
         self.weight_dtype = "float32" if dtype in MIXED else dtype
         self.copies: dict[str, str] = {}
+        self.frozen: set[str] = set()
         self.averages: list[Average] = []
         self.tensors: dict[str, Tensor] = {}
         self.nodes: list[Node] = []
@@ -60,9 +66,11 @@ class GraphBuilder:
         """Add an int32 input of shape [batch] holding class numbers below `classes`; return its name."""
         return self.input(name, (batch,), Init("data", below=classes), "int32")
 
-    def weight(self, name: str, shape: Sequence[int], init: Init) -> str:
-        """Add a tensor that training changes; return the name by which nodes read it."""
+    def weight(self, name: str, shape: Sequence[int], init: Init, *, frozen: bool = False) -> str:
+        """Add a parameter, which training changes unless it is frozen; return the name by which nodes read it."""
         self._declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
+        if frozen:
+            self.frozen.add(name)
         if self.weight_dtype == self.dtype:
             return name
         node = Node(f"{name}.{self.dtype}", "cast", (name,), (), {"dtype": self.dtype})
@@ -72,6 +80,18 @@ class GraphBuilder:
     def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
         """Add a tensor that the optimizer keeps between iterations; return its name."""
         return self._declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
+
+    def constant(self, name: str, array: Array, role: str = "constant") -> str:
+        """Add a tensor of given values (see `constants.py`), a "constant" or a "buffer"; return its name."""
+        try:
+            init = values(array)
+        except GraphError as error:
+            raise GraphError(f"tensor {name!r}: {error}") from error
+        return self._declare(Tensor(name, array.shape, array.dtype.name, role, init))
+
+    def buffer(self, name: str, shape: Sequence[int], init: Init = ZEROS, dtype: str | None = None) -> str:
+        """Add a tensor of the model that is not trained, such as running statistics; return its name."""
+        return self._declare(Tensor(name, tuple(shape), dtype or self.weight_dtype, "buffer", init))
 
     def cast(self, x: str, dtype: str, name: str) -> str:
         """Add a node that converts to another dtype; return its output, or x where that has the dtype."""

@@ -8,12 +8,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn
 
 from planner.errors import GraphError
+from planner.graph.constants import array_of
 from planner.graph.entries import groups
 from planner.graph.infer import infer
-from planner.graph.ir import ITEM_BYTES, ROLES, Graph, Init, Node, Tensor
+from planner.graph.ir import FLOATING, ITEM_BYTES, ROLES, Graph, Init, Node, Tensor
 
-INITS = ("zeros", "ones", "uniform", "integers", "data")
-SOURCE_ROLES = ("input", "weight", "state")
+INITS = ("zeros", "ones", "uniform", "integers", "values", "data")
+SOURCE_ROLES = ("input", "weight", "state", "buffer", "constant")
 
 
 def check(graph: Graph) -> None:
@@ -56,7 +57,7 @@ def _check_init(where: str, tensor: Tensor, init: Init) -> None:
     if init.kind not in INITS:
         raise GraphError(f"{where}: unknown init {init.kind!r}, expected one of {', '.join(INITS)}")
     is_integer = tensor.dtype == "int32"
-    if init.kind == "uniform" and (is_integer or not 0 < init.scale < math.inf):
+    if init.kind == "uniform" and (tensor.dtype not in FLOATING or not 0 < init.scale < math.inf):
         raise GraphError(
             f"{where}: a uniform init needs a float dtype and a scale above 0, found {tensor.dtype} and {init.scale}"
         )
@@ -70,6 +71,11 @@ def _check_init(where: str, tensor: Tensor, init: Init) -> None:
             f"{where}: rows from a row of a source on are for inputs with dimensions, found row {init.row} of "
             f"{init.source!r}, role {tensor.role} and shape {tensor.shape}"
         )
+    if init.kind == "values":
+        try:
+            array_of(tensor)
+        except GraphError as error:
+            raise GraphError(f"{where}: {error}") from error
     if init.kind == "data" and tensor.role != "input":
         raise GraphError(f"{where}: only inputs come from the data set, found role {tensor.role}")
 
@@ -176,6 +182,8 @@ def _check_updates(graph: Graph, producers: Mapping[str, Node]) -> None:
             )
         if target not in producers:
             raise GraphError(f"{where}: no node produces {target!r}")
+        if graph.tensors[source].role == "constant":
+            raise GraphError(f"{where}: a constant is never updated; a buffer may be")
         old, new = graph.tensors[source], graph.tensors[target]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise GraphError(

@@ -12,6 +12,8 @@ CONTENTS = {
     "input": "inputs",
     "weight": "weights",
     "state": "optimizer state",
+    "buffer": "buffers",
+    "constant": "buffers",
     "activation": "activations",
     "gradient": "gradients",
     "loss": "activations",

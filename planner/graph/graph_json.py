@@ -5,12 +5,14 @@
  "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
 
 A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}}. Keys
-that hold their default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays.
+that hold their default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an
+infinite one, which JSON has no number for, is {"float": "inf"} or {"float": "-inf"}.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,10 +23,14 @@ import msgspec
 
 from planner.errors import GraphError
 from planner.files import format_of
+from planner.graph.called import CALL, GRADIENT, register_called
 from planner.graph.checking import check
 from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
 
 T = TypeVar("T")
+
+INFINITE = "float"
+"""The key of what stands for an infinite number."""
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,6 +43,7 @@ class _Init(_Record):
     below: int = 0
     source: str = ""
     row: int = 0
+    values: str = ""
 
 
 class _Tensor(_Record):
@@ -54,6 +61,7 @@ class _Node(_Record):
     attrs: dict[str, Any] = {}
     forward: str | None = None
     unroll: tuple[str, int] | None = None
+    line: str = ""
 
 
 class _Entry(_Record):
@@ -76,7 +84,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers."""
     record = _Graph(
         {name: _tensor_record(tensor) for name, tensor in graph.tensors.items()},
-        [_Node(n.name, n.op, n.inputs, n.outputs, dict(n.attrs), n.forward, n.unroll) for n in graph.nodes],
+        [_Node(n.name, n.op, n.inputs, n.outputs, _plain(n.attrs), n.forward, n.unroll, n.line) for n in graph.nodes],
         dict(graph.updates),
         dict(graph.metrics),
         {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
@@ -100,6 +108,8 @@ def from_data(data: object, path: str = "$") -> Graph:
     for number, record in enumerate(outer.nodes):
         where = f"{path}.nodes[{number}]"
         nodes.append(_node(_convert(record, _Node, where), where))
+    if any(node.op in (CALL, GRADIENT) for node in nodes):
+        register_called()
     updates, metrics = _names(outer.updates, f"{path}.updates"), _names(outer.metrics, f"{path}.metrics")
     entries = {
         name: Entry(**msgspec.structs.asdict(_convert(entry, _Entry, f"{path}.entries.{name}")))
@@ -157,7 +167,7 @@ def _lower(message: str) -> str:
 
 def _tensor_record(tensor: Tensor) -> _Tensor:
     init = tensor.init
-    record = None if init is None else _Init(init.kind, init.scale, init.below, init.source, init.row)
+    record = None if init is None else _Init(init.kind, init.scale, init.below, init.source, init.row, init.values)
     return _Tensor(tensor.shape, tensor.dtype, tensor.role, record)
 
 
@@ -168,10 +178,23 @@ def _tensor(name: str, record: _Tensor) -> Tensor:
 
 def _node(record: _Node, path: str) -> Node:
     attrs = {name: _from_plain(value, f"{path}.attrs.{name}") for name, value in record.attrs.items()}
-    return Node(record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll)
+    return Node(
+        record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll, record.line
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute's value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return {INFINITE: str(value)} if isinstance(value, float) and math.isinf(value) else value
 
 
 def _from_plain(value: object, path: str) -> Value:
+    if isinstance(value, dict) and value.keys() == {INFINITE} and value[INFINITE] in ("inf", "-inf"):
+        return float(value[INFINITE])
     if isinstance(value, list):
         return tuple(_from_plain(item, f"{path}[{number}]") for number, item in enumerate(value))
     if isinstance(value, dict):

@@ -9,17 +9,22 @@ from typing import Any, cast
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.ir import FLOATING, Value
+from planner.graph.ir import FLOATING, ITEM_BYTES, Value
 
 Shape = tuple[int, ...]
 Kind = tuple[Shape, str]
 """A tensor's shape and dtype."""
 
-INTEGER_OPERANDS = frozenset({"labels", "indices", "mask", "other_mask", "bits", "other_bits"})
+INTEGER_OPERANDS = {
+    **dict.fromkeys(("labels", "indices", "step"), ("int32",)),
+    **dict.fromkeys(("mask", "other_mask", "bits", "other_bits"), ("bool", "int32")),
+}
+"""From names of operands that hold whole numbers or truth values to the dtypes they may have."""
+
 MOVES = frozenset(
     {"reshape", "permute", "select", "slice", "cat", "stack", "unbind", "expand", "flip", "diagonal", "clone"}
 )
-"""Operators that only move elements, so that they move whole numbers too."""
+"""Operators that only move elements."""
 
 LEAST = {"stride": 1, "kernel": 1, "dilation": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
@@ -42,8 +47,8 @@ def _freeze(value: Value, where: str) -> Hashable:
         return dict, tuple((key, _freeze(item, f"{where}.{key}")) for key, item in value.items())
     if value is None or type(value) in (int, str):
         return value
-    if isinstance(value, float) and not math.isfinite(value):
-        raise GraphError(f"attribute {where} must be finite, found {value}")
+    if isinstance(value, float) and math.isnan(value):
+        raise GraphError(f"attribute {where} must be a number, found {value}")
     if isinstance(value, bool | int | float | str):
         return type(value), value
     raise GraphError(
@@ -80,7 +85,8 @@ def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashabl
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A description is ordinary Python over the attributes: "3" for a stride fails wherever it is first used.
         raise GraphError(f"attributes {attrs} do not suit the operator: {error}") from error
-    check_dtypes(description.operands, dtypes, moves=op in MOVES)
+    if not description.is_opaque:
+        check_dtypes(description, dtypes)
     return tuple(zip(description.output_shapes(extents), description.output_dtypes(dtypes), strict=True))
 
 
@@ -93,23 +99,32 @@ def _check_ranges(attrs: Mapping[str, Value]) -> None:
     if isinstance(count, bool) or not isinstance(count, int | float) or count <= 0:
         raise GraphError(f"attribute count must be a number above 0, found {count!r}")
     dtype = attrs.get("dtype", FLOATING[0])
-    if dtype not in FLOATING:
-        raise GraphError(f"attribute dtype must be one of {', '.join(FLOATING)}, found {dtype!r}")
+    if dtype not in ITEM_BYTES:
+        raise GraphError(f"attribute dtype must be one of {', '.join(ITEM_BYTES)}, found {dtype!r}")
 
 
-def check_dtypes(names: Sequence[str], dtypes: Sequence[str], *, moves: bool = False) -> None:
-    """Labels, indices, masks and bits are int32; all other operands have one dtype, int32 only if they are moved."""
-    common: str | None = None
-    for name, dtype in zip(names, dtypes, strict=True):
-        if name in INTEGER_OPERANDS:
-            if dtype != "int32":
-                raise GraphError(f"operand {name} must be int32, found {dtype}")
-        elif dtype == "int32" and not moves:
-            called = ", ".join(sorted(INTEGER_OPERANDS))
-            raise GraphError(
-                f"operand {name} must be a floating-point tensor, found {dtype}; one of integers is called {called}"
-            )
-        elif common is not None and dtype != common:
-            raise GraphError(f"operand {name} has dtype {dtype}, the operands before it {common}")
-        else:
-            common = dtype
+def check_dtypes(description: tdl.Description, dtypes: Sequence[str]) -> None:
+    """Raise GraphError unless an operator takes operands of these dtypes.
+
+    Labels, indices and steps are int32, masks and bits may be bool as well; all other operands have one dtype, which is
+    of whole numbers or truth values only where the results are too, or have the dtype of an attribute.
+    """
+    others: list[tuple[str, str]] = []
+    for name, dtype in zip(description.operands, dtypes, strict=True):
+        if name not in INTEGER_OPERANDS:
+            others.append((name, dtype))
+        elif dtype not in INTEGER_OPERANDS[name]:
+            raise GraphError(f"operand {name} must be {' or '.join(INTEGER_OPERANDS[name])}, found {dtype}")
+    for name, dtype in others:
+        if dtype != others[0][1]:
+            raise GraphError(f"operand {name} has dtype {dtype}, the operands before it {others[0][1]}")
+    if others and others[0][1] not in FLOATING and description.dtype is None:
+        _check_closed(*others[0], description.output_kinds(dtypes))
+
+
+def _check_closed(name: str, dtype: str, kinds: Sequence[str]) -> None:
+    """Raise GraphError where results of whole numbers are fractions, or those of truth values are numbers."""
+    if "float" in kinds:
+        raise GraphError(f"operand {name} must be a floating-point tensor, found {dtype}; cast it before")
+    if dtype == "bool" and "int" in kinds:
+        raise GraphError(f"operand {name} must hold numbers, found bool; cast it to int32 before")

@@ -10,8 +10,8 @@ from display import Shown
 
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 
-ROLES = ("input", "weight", "state", "activation", "gradient", "loss")
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
+ROLES = ("input", "weight", "state", "buffer", "constant", "activation", "gradient", "loss")
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "bool": 1}
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -20,8 +20,9 @@ class Init:
     """How a tensor that no node produces gets its first values.
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
-    below, from the global hash) or "data" (from the data set; for labels, `below` is the number of classes). The input
-    of a micro-batch holds rows of the whole batch's: those from `row` on of the tensor called `source`.
+    below, from the global hash), "values" (these: see `constants.py`) or "data" (from the data set; for labels, `below`
+    is the number of classes). The input of a micro-batch holds rows of the whole batch's: those from `row` on of the
+    tensor called `source`.
     """
 
     kind: str
@@ -29,11 +30,16 @@ class Init:
     below: int = 0
     source: str = ""
     row: int = 0
+    values: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array of the graph; `init` is None exactly where a node produces it."""
+    """A named array of the graph; `init` is None exactly where a node produces it.
+
+    Of what no node produces, an "input" is given for every iteration, a "weight" is trained or frozen, a "state" is the
+    optimizer's, a "buffer" belongs to the model and is not trained, and a "constant" never changes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -60,7 +66,7 @@ class Node:
     timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's; other nodes that
     occur several times, as in every micro-batch, have it too, with their own name. Both are hints for coarsening.
     `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do not
-    determine.
+    determine. `line` is the line of the user's source that asked for it, as file:line, where it is known.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Node:
     attrs: Mapping[str, Value] = field(default_factory=dict)
     forward: str | None = None
     unroll: tuple[str, int] | None = None
+    line: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

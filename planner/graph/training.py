@@ -61,8 +61,8 @@ def training_graph(
 ) -> Graph:
     """Append backward pass and updates to a forward graph, and return the checked whole.
 
-    `metrics` must name the "loss"; every tensor of role "weight" is trained. `also` names further tensors whose
-    gradients are wanted. Raises GraphError.
+    `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen.
+    `also` names further tensors whose gradients are wanted. Raises GraphError.
     """
     loss = metrics.get("loss")
     if loss is None:
@@ -71,7 +71,9 @@ def training_graph(
         raise GraphError(f"loss_scale must be at most {LARGEST_FLOAT16:g} in float16, found {recipe.loss_scale:g}")
     builder.set_role(loss, "loss")
     weights = [
-        tensor.name for tensor in builder.tensors.values() if tensor.role == "weight" and tensor.init is not None
+        tensor.name
+        for tensor in builder.tensors.values()
+        if tensor.role == "weight" and tensor.init is not None and tensor.name not in builder.frozen
     ]
     read = {weight: builder.copies.get(weight, weight) for weight in weights}
     forward = len(builder.nodes)

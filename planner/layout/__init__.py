@@ -6,6 +6,7 @@ from planner.layout.geometry import (
     TERMS,
     Production,
     Strategy,
+    can_split,
     fetch,
     needed,
     owned,
@@ -26,7 +27,7 @@ from planner.layout.placement import (
 )
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures
-from planner.layout.split import Runs, digits, eligible, iteration_runs, part
+from planner.layout.split import Runs, digits, divided, eligible, first_steps, iteration_runs, part, shares_of
 
 __all__ = [
     "EVERYWHERE",
@@ -44,11 +45,14 @@ __all__ = [
     "Shard",
     "Signature",
     "Strategy",
+    "can_split",
     "count",
     "digits",
+    "divided",
     "elements",
     "eligible",
     "fetch",
+    "first_steps",
     "format_layout",
     "iteration_runs",
     "local_shape",
@@ -58,6 +62,7 @@ __all__ = [
     "parse_placement",
     "part",
     "production",
+    "shares_of",
     "signatures",
     "store",
 ]

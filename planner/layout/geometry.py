@@ -13,7 +13,16 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import REMEMBERED, Runs, digits, first_eligible, iteration_runs, normalise
+from planner.layout.split import (
+    REMEMBERED,
+    Runs,
+    digits,
+    eligible,
+    first_eligible,
+    iteration_runs,
+    normalise,
+    shares_of,
+)
 
 Strategy = tuple[str, ...]
 """One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
@@ -39,6 +48,11 @@ def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: 
 def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: tuple[int, ...]) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
     return tuple(owned(shape, layout, ways, worker) for worker in range(prod(ways)))
+
+
+def can_split(signature: Signature, variable: str, ways: tuple[int, ...], step: int) -> bool:
+    """Whether a step can split an operator along a variable: every part has an iteration, or one is meant to."""
+    return variable == tdl.ON_ONE or eligible(signature.extents[variable], ways, step)
 
 
 def split_runs(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> dict[str, Runs]:
@@ -182,7 +196,7 @@ def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exc
         return (Exchange(ways, made.regions, stored, same, made.reducer),)
     cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
     shares = tuple(map(intersect, made.regions, cuts))
-    kept = frozenset(range(len(ways))) - reducing
+    kept = same if shares_of(ways) else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
 

@@ -9,7 +9,18 @@ from dataclasses import replace
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, Shard, Signature, eligible, signatures
+from planner.layout import (
+    EVERYWHERE,
+    PARTIAL,
+    TERMS,
+    Layout,
+    Shard,
+    Signature,
+    can_split,
+    eligible,
+    shares_of,
+    signatures,
+)
 from planner.layout.split import first_eligible
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
@@ -28,6 +39,9 @@ HOPS = 2
 
 MOST_WORKERS = 1024
 """How many workers a plan may have: with more, k x k matrices and tables of who holds what outgrow a computer."""
+
+MOST_SHARE = 10**9
+"""What a worker's share may be."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -118,7 +132,7 @@ def _check_factorisations(plan: Plan) -> None:
             raise PlanError(
                 f"{where}[{number}].cost: expected no less than the plan's {found.cost}, found {tried.cost}"
             )
-    own = [tried.cost for tried in found.factorisations if tried.ways == plan.ways]
+    own = [tried.cost for tried in found.factorisations if tried.ways == tuple(plan.ways)]
     if found.factorisations and not (own and math.isclose(own[0], found.cost, rel_tol=ROUNDING)):
         raise PlanError(f"{where}: expected {found.cost} for the plan's ways {list(plan.ways)}, found {own or 'none'}")
 
@@ -148,6 +162,15 @@ def check_workers(workers: int) -> None:
             f"expected at most {MOST_WORKERS} workers, found {workers}: the bytes of every exchange are counted for "
             "each pair of workers, which takes ever more time and memory"
         )
+
+
+def check_shares(shares: Sequence[int], workers: int, what: str = "shares") -> None:
+    """Raise a PlanError unless there is a share from 1 for each worker."""
+    if len(shares) != workers:
+        raise PlanError(f"{what}: expected one for each of {workers} workers, found {len(shares)}")
+    for number, share in enumerate(shares):
+        if type(share) is not int or not 1 <= share <= MOST_SHARE:
+            raise PlanError(f"{what}[{number}]: expected a whole number from 1 to {MOST_SHARE}, found {share!r}")
 
 
 def check_names(given: Mapping[str, object], known: Mapping[str, object], section: str, step: int = 0) -> None:
@@ -183,7 +206,8 @@ def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
             why = description.refusals.get(choice, "no such index variable")
             known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
             raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
-        _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+        if not can_split(signature, choice, plan.ways, step):
+            _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
 
 
 def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:
@@ -220,9 +244,7 @@ def _sums(signature: Signature, choice: str) -> bool:
     return choice == TERMS or (strategy is not None and strategy.reducer == "Sum")
 
 
-def _check_extent(extent: int, ways: Sequence[int], step: int, what: str) -> None:
+def _check_extent(extent: int, ways: tuple[int, ...], step: int, what: str) -> None:
     if not eligible(extent, ways, step):
-        raise PlanError(
-            f"{what} is not eligible: expected an extent of at least {math.prod(ways[: step + 1])} to split "
-            f"at this step, found {extent}"
-        )
+        least = "which no part is empty" if shares_of(ways) else f"at least {math.prod(ways[: step + 1])} to split"
+        raise PlanError(f"{what} is not eligible: expected an extent of {least} at this step, found {extent}")

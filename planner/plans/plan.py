@@ -18,7 +18,7 @@ from planner.files import write_file
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
-from planner.layout import Layout, Strategy
+from planner.layout import Layout, Strategy, first_steps, shares_of
 from planner.plans.records import (
     DECISIVE,
     FORMAT,
@@ -40,8 +40,9 @@ class Plan(Shown):
     """How a training graph is split over `workers` workers in len(ways) steps.
 
     `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
-    variable of its operator, `*` or `+`. `search` says how the plan was found, for people; nothing depends on it.
-    With `keep_fetches` a worker keeps what it has fetched of a tensor until the last node has read it.
+    variable of its operator, `*`, `+` or `1`. `ways` know the workers' shares where these differ. `search` says how
+    the plan was found, for people; nothing depends on it. With `keep_fetches` a worker keeps what it has fetched of a
+    tensor until the last node has read it.
     """
 
     graph: Graph
@@ -72,7 +73,7 @@ class Plan(Shown):
         return replace(
             self,
             search=NOT_SEARCHED,
-            ways=self.ways[:steps],
+            ways=first_steps(self.ways, steps),
             layouts={name: layout[:steps] for name, layout in self.layouts.items()},
             strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
         )
@@ -107,18 +108,18 @@ class Plan(Shown):
         found = msgspec.to_builtins(self.search)
         decisive = {key: found.pop(key) for key in DECISIVE if key in found}
         reported = ReportedRecord(self.bytes_record(), found, self.training_record())
-        return text_of(
-            PlanRecord(
-                format=FORMAT,
-                graph=to_data(self.graph),
-                seed=self.seed,
-                ways=list(self.ways),
-                search=decisive,
-                keep_fetches=self.keep_fetches,
-                steps=steps,
-                reported=reported,
-            )
+        record = PlanRecord(
+            format=FORMAT,
+            graph=to_data(self.graph),
+            seed=self.seed,
+            ways=list(self.ways),
+            shares=list(shares_of(self.ways)),
+            search=decisive,
+            keep_fetches=self.keep_fetches,
+            steps=steps,
+            reported=reported,
         )
+        return text_of(record)
 
     def save(self, path: str | Path) -> None:
         """Write the plan where `planner.load` reads it; PlanError for what is no path."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import zip_longest
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import msgspec
 from planner.errors import GraphError, PlanError
 from planner.files import format_of
 from planner.graph.graph_json import distinct_keys, from_data
-from planner.layout import parse_placement
-from planner.plans.check import check_names, check_plan, check_search
+from planner.layout import divided, parse_placement
+from planner.plans.check import check_names, check_plan, check_search, check_shares
 from planner.plans.plan import Plan
 from planner.plans.records import FORMAT, READ, PlanRecord, ReportedRecord
 from planner.plans.search_record import SearchRecord
@@ -80,6 +81,8 @@ def _plan(record: PlanRecord) -> Plan:
             raise PlanError(f"$.ways[{step}]: expected at least 2, found {way}")
     if [step.ways for step in record.steps] != record.ways:
         raise PlanError(f"$.steps: expected ways {record.ways}, found {[step.ways for step in record.steps]}")
+    if record.shares:
+        check_shares(record.shares, prod(ways), "$.shares")
     graph = from_data(record.graph, "$.graph")
     placements = [
         {name: _placement(text, f"$.steps[{i}].tensors.{name}") for name, text in step.tensors.items()}
@@ -88,7 +91,7 @@ def _plan(record: PlanRecord) -> Plan:
     return Plan(
         graph,
         record.seed,
-        ways,
+        divided(ways, record.shares),
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),

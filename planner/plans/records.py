@@ -50,12 +50,13 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole file."""
+    """The whole file; `shares` are those of all workers, where they differ."""
 
     format: str
     graph: dict[str, Any]
     seed: Annotated[int, msgspec.Meta(ge=0)]
     ways: list[int]
+    shares: list[int] = []
     search: dict[str, Any]
     keep_fetches: bool = False
     steps: list[StepRecord]

@@ -68,6 +68,9 @@ class _NodeWorker:
         self.apart = [name for name in self.runs if name in self.description.contiguous]
 
     def work(self) -> NodeWork:
+        counts = tuple(map(elements, self.needs)), tuple(map(elements, self.made))
+        if not all(self.runs.values()):  # another worker runs it
+            return NodeWork((), 0.0, *counts)
         extents = self.signature.extents
         together = {name: self._together(name) for name in extents if name not in self.apart}
         calls = tuple(
@@ -77,7 +80,6 @@ class _NodeWorker:
         operations = self.description.operations(
             {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
         )
-        counts = tuple(map(elements, self.needs)), tuple(map(elements, self.made))
         return NodeWork(calls, operations, *counts, self._products(calls))
 
     def _products(self, calls: Sequence[CallGeometry]) -> tuple[Product, ...]:

@@ -2,43 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.pytorch.importing import from_torch
-
-SMALL_BYTES = 1 << 30
-"""Modules with less in parameters and buffers are made for real, so that the content of buffers is known."""
+from planner.pytorch.tracing import Inputs
 
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any]) -> Any:
+def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
     """Return the graph of the module that a function makes, or what it returns where that is no module.
 
-    The function runs first without memory for its tensors, so that a module of any size can be imported, and for a
-    small one again with.
+    The parameters get no memory, so that a module of any size can be imported. Where that does not suit the function it
+    runs once more as it is.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    try:
+        with _without_memory(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
+            made = make()
+    except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
         return made
-    if _size(parts(made).module) < SMALL_BYTES:
-        made = make()
-    return imported(parts(made))
+    return imported(parts(made), opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made) -> Graph:
+def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
     optimizer = optimizer_of(made.optimizer)
-    return from_torch(made.module, made.inputs, loss=made.loss, targets=made.targets, optimizer=optimizer)
+    return from_torch(
+        made.module,
+        made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=optimizer,
+        opaque_unknown=opaque_unknown,
+    )
+
+
+class _LargeAreFake(TorchDispatchMode):
+    """Within, tensors made from nothing get no memory where that would be much."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, a large tensor's without memory."""
+        is_large = function.namespace == "aten" and function._schema.arguments[:1] and _elements(function, args) > LARGE
+        with self.mode if is_large else nullcontext():
+            return function(*args, **(kwargs or {}))
+
+
+LARGE = 1 << 28
+"""Elements from which on a tensor gets no memory."""
+
+
+def _elements(function: Any, args: Sequence[Any]) -> int:
+    """Return how many elements an operator makes that is told their number; 0 for any other."""
+    return prod(args[0]) if function._schema.arguments[0].name == "size" and args else 0
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Within, parameters of modules are fake as soon as they are registered; buffers keep their content."""
+    mode, known = FakeTensorMode(allow_non_fake_inputs=True), WeakTensorKeyDictionary()
+
+    def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or isinstance(parameter, FakeTensor):
+            return parameter
+        if parameter not in known:
+            known[parameter] = nn.Parameter(mode.from_tensor(parameter.detach()), parameter.requires_grad)
+        found: nn.Parameter = known[parameter]
+        return found
+
+    handle = register_module_parameter_registration_hook(registered)
+    try:
+        with _LargeAreFake(mode):
+            yield
+    finally:
+        handle.remove()
 
 
 def _is_module(made: Any) -> bool:
@@ -49,7 +106,7 @@ class Made(NamedTuple):
     """What a user's function made."""
 
     module: nn.Module
-    inputs: Sequence[torch.Tensor]
+    inputs: Inputs
     loss: Callable[..., torch.Tensor] | None
     targets: Sequence[torch.Tensor]
     optimizer: Any
@@ -61,17 +118,16 @@ def parts(made: Any) -> Made:
         found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
         raise GraphError(f"expected {EXPECTED}, found {found}")
     module, inputs, loss, targets, optimizer = (*made, None, (), None)[:5] if len(made) < 4 else (*made, None)[:5]
-    given = []
-    for name, values in (("inputs", inputs), ("targets", targets)):
-        one = (values,) if isinstance(values, torch.Tensor) else values
-        if not isinstance(one, tuple | list) or not all(isinstance(value, torch.Tensor) for value in one):
-            raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {values!r}")
-        given.append(tuple(one))
-    return Made(module, given[0], loss, given[1], optimizer)
+    return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
 
 
-def _size(module: nn.Module) -> int:
-    return sum(one.nbytes for one in (*module.parameters(), *module.buffers()))
+def _tensors(name: str, values: Any) -> Any:
+    """Return a tensor, or several in order or by name, as several; a GraphError for anything else."""
+    found = (values,) if isinstance(values, torch.Tensor) else values
+    every = found.values() if isinstance(found, Mapping) else found
+    if not isinstance(found, tuple | list | Mapping) or not all(isinstance(one, torch.Tensor) for one in every):
+        raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {values!r}")
+    return found
 
 
 def optimizer_of(given: Any) -> Optimizer | None:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from string import ascii_letters
 
-from planner.graph.ir import ITEM_BYTES
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import aligned, densely, squeezed
 from planner.pytorch.translation import Translation
 
 
-def promoted(t: Translation, one: Value, other: Value) -> tuple[Value, Value]:
-    """Return two floating-point values in the wider dtype of both."""
-    wider = max(t.dtype(one), t.dtype(other), key=lambda name: ITEM_BYTES[name])
-    return as_dtype(t, one, wider), as_dtype(t, other, wider)
-
-
 def as_dtype(t: Translation, value: Value, dtype: str) -> Value:
-    """Return the value in a floating-point dtype."""
+    """Return the value in another dtype."""
     return value if t.dtype(value) == dtype else unary(t, "cast", value, dtype=dtype)
 
 

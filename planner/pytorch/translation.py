@@ -6,11 +6,14 @@ of the catalog needs, contractions, element-wise operators with broadcasting, re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from planner.graph.build import GraphBuilder
+import numpy as np
+
+from planner.graph.build import ONES, ZEROS, GraphBuilder
+from planner.graph.constants import Array
 from planner.graph.infer import MOVES
 from planner.graph.ir import Init, Node
 from planner.graph.ir import Value as Attribute
@@ -25,28 +28,32 @@ UNKNOWN = 2
 class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
-    `place` is where the operator at hand stands in the model: nodes are named after it.
+    `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
+    source. `opaque_unknown`: operators that have none here are called whole.
     """
 
-    def __init__(self, dtype: str, cuts: Cuts) -> None:
+    def __init__(self, dtype: str, cuts: Cuts, *, opaque_unknown: bool = False) -> None:
         self.builder = GraphBuilder(dtype)
         self.axes = Axes()
-        self.place = ""
+        self.place = self.line = ""
+        self.opaque_unknown = opaque_unknown
+        self._literals: dict[Hashable, str] = {}
         self.extents: dict[tuple[str, int], int] = {}
         self._cuts = cuts
         self._names: dict[tuple[str, int | None], int] = {}
         self._step: int | None = None
+        self._makers: dict[str, Node] = {}
         self._limits: dict[str, int] = {}
         self.logits = self.labels = ""
 
-    def weight(self, name: str, shape: tuple[int, ...], init: Init) -> Value:
-        """Declare a parameter that is trained."""
+    def weight(self, name: str, shape: tuple[int, ...], init: Init, *, frozen: bool) -> Value:
+        """Declare a parameter, which is trained unless it is frozen."""
         fine, groups = self._declared(name, shape)
-        self.builder.weight(name, fine, init)
+        self.builder.weight(name, fine, init, frozen=frozen)
         return self._source(name, groups, fine, shape)
 
     def input(self, name: str, shape: tuple[int, ...], init: Init, dtype: str | None = None) -> Value:
-        """Declare data, or a tensor that is not trained."""
+        """Declare data."""
         fine, groups = self._declared(name, shape)
         self.builder.input(name, fine, init, dtype)
         return self._source(name, groups, fine, shape)
@@ -72,6 +79,21 @@ class Translation:
             self.builder.input(name, (), init)
         return Value(name, (), ())
 
+    def literal(self, content: Array) -> str:
+        """Return the tensor of this content; there is one of each."""
+        if (key := (content.dtype.name, content.shape, content.tobytes())) not in self._literals:
+            self._literals[key] = self._made(content)
+        return self._literals[key]
+
+    def _made(self, content: Array) -> str:
+        """Add a tensor of some content: zero, one and numbers that count up take no room."""
+        is_whole = content.dtype.name == "int32"
+        if content.ndim == 0 and content in (0, 1) and content.dtype.name == self.builder.dtype:
+            return self.constant(ONES if content else ZEROS).tensor
+        if is_whole and content.ndim == 1 and len(steps := set(np.diff(content).tolist())) == 1:
+            return self.counted(int(content[0]), len(content), steps.pop()).tensor
+        return self.builder.constant(self._name("constant"), content)
+
     def counted(self, start: int, count: int, step: int = 1) -> Value:
         """Return the whole numbers from `start` on."""
         found = self.emit("arange", start=start, step=step, extents={"i": count})
@@ -84,9 +106,16 @@ class Translation:
     def emit_as(self, name: str, op: str, /, *tensors: str, **attrs: Attribute) -> tuple[str, ...]:
         """Add a node of a name of its own; return its outputs."""
         own = self._name(name)
-        if self._step is None:
-            return self.builder.emit(Node(own, op, tensors, (), attrs))
-        return self.builder.emit(Node(f"{own}.{self._step}", op, tensors, (), attrs, unroll=(own, self._step)))
+        node = Node(own, op, tensors, (), attrs, line=self.line)
+        if self._step is not None:
+            node = replace(node, name=f"{own}.{self._step}", unroll=(own, self._step))
+        found = self.builder.emit(node)
+        self._makers |= dict.fromkeys(found, replace(node, outputs=found))
+        return found
+
+    def maker(self, tensor: str) -> Node | None:
+        """Return the node that makes a tensor; None for one that no node makes."""
+        return self._makers.get(tensor)
 
     @contextmanager
     def timestep(self, step: int) -> Iterator[None]:
@@ -108,16 +137,20 @@ class Translation:
         for name in self._sources_of(value.tensor):
             self._limits[name] = min(limit, self._limits.get(name, limit))
 
-    def _sources_of(self, tensor: str) -> Iterator[str]:
-        """Yield the inputs of which a tensor has elements."""
-        makers = {name: node for node in self.builder.nodes for name in node.outputs}
+    def is_data(self, value: Value) -> bool:
+        """Whether a value's tensor is the data's own, with nothing but another shape."""
+        return all(self.builder.tensors[name].init is not None for name in self._sources_of(value.tensor, ("reshape",)))
+
+    def _sources_of(self, tensor: str, through: Container[str] = MOVES) -> Iterator[str]:
+        """Yield the tensors of which a tensor has elements, by operators that move them."""
         waiting = [tensor]
         while waiting:
             name = waiting.pop()
-            if name not in makers:
+            node = self._makers.get(name)
+            if node is None or node.op not in through:
                 yield name
-            elif makers[name].op in MOVES:
-                waiting += makers[name].inputs
+            else:
+                waiting += node.inputs
 
     def finish_inputs(self) -> None:
         """Let the data be below the limits that were met."""

@@ -11,9 +11,11 @@ import msgspec
 from rich.table import Table
 
 import display
+import tdl
 from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
 from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
-from planner.graph.ir import Graph
+from planner.graph.ir import ITEM_BYTES, Graph
+from planner.layout import shares_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
 from planner.program.tasks import Program
@@ -32,7 +34,9 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_moved(plan), *_found(plan.search, plan.ways)]
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_shares(plan), *_moved(plan)]
+    rows += _opaque(plan)
+    rows += _found(plan.search, plan.ways)
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -66,11 +70,13 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "tensors": len(plan.graph.tensors),
         "weight_bytes": _weight_bytes(plan.graph),
         "workers": plan.workers,
-        "ways": plan.ways,
+        "ways": tuple(plan.ways),
+        **({"shares": shares} if (shares := shares_of(plan.ways)) else {}),
         "search": msgspec.to_builtins(plan.search),
         "keep_fetches": plan.keep_fetches,
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
+        **({"opaque": opaque} if (opaque := opaque_nodes(plan)) else {}),
     }
 
 
@@ -92,6 +98,38 @@ def _batch(graph: Graph) -> str:
     if not size:
         return "none"
     return f"{size} in {count} micro-batches" if count > 1 else str(size)
+
+
+def _shares(plan: Plan) -> Rows:
+    if shares := shares_of(plan.ways):
+        yield "shares", ", ".join(map(str, shares))
+
+
+def opaque_nodes(plan: Plan) -> dict[str, Any]:
+    """Return the opaque operators with how many nodes they are, how many of these run on one worker, and their bytes.
+
+    Bytes are those that move to have such nodes' operands and to store their results; empty where there are none.
+    """
+    signatures = plan.traffic().signatures
+    opaque = [work for work in plan.traffic().work if signatures[work.node.name].description.is_opaque]
+    if not opaque:
+        return {}
+    moved = 0
+    for work in opaque:
+        hops = [(read.tensor, read.exchange) for read in work.reads if read.exchange is not None]
+        hops += [(write.tensor, hop) for write in work.writes for hop in write.hops]
+        moved += sum(int(hop.moved().sum()) * ITEM_BYTES[plan.graph.tensors[name].dtype] for name, hop in hops)
+    named = Counter(str(work.node.attrs.get("target", work.node.op)) for work in opaque)
+    on_one = sum(tdl.ON_ONE in work.strategy for work in opaque)
+    return {"operators": dict(named.most_common()), "nodes": len(opaque), "on_one_worker": on_one, "bytes": moved}
+
+
+def _opaque(plan: Plan) -> Rows:
+    if found := opaque_nodes(plan):
+        named = ", ".join(f"{count} {name}" for name, count in found["operators"].items())
+        where = f"{found['on_one_worker']} on one worker" if found["on_one_worker"] else "all on every worker"
+        yield "opaque operators", f"{found['nodes']} nodes, {where}: {named}"
+        yield "  for them move", exact_bytes(found["bytes"])
 
 
 def _moved(plan: Plan) -> Rows:

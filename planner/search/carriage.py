@@ -16,7 +16,7 @@ from functools import partial
 from planner.accumulate import accumulation_groups
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.layout import Signature, eligible
+from planner.layout import Signature, eligible, first_steps
 from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
@@ -46,7 +46,7 @@ class _Flow:
 def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
     """Return what may be partial and be carried at each step."""
     flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
-    steps = [_carriage_at_last_step(coarse, flow, possible, ways[: step + 1]) for step in range(len(ways))]
+    steps = [_carriage_at_last_step(coarse, flow, possible, first_steps(ways, step + 1)) for step in range(len(ways))]
     return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
 

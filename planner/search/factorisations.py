@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from msgspec.structs import replace as with_fields
 
+from planner.errors import PlanError
 from planner.graph.facts import no_data_parallelism
 from planner.graph.ir import Graph
-from planner.plans.check import check_plan, check_search, check_workers
+from planner.layout import divided, eligible, shares_of
+from planner.plans.check import check_plan, check_search, check_shares, check_workers
 from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
 from planner.search.coarse.coarsen import Coarsenings
@@ -34,9 +36,10 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     move. What is returned has been checked. Raises a DoesNotFitError where the options limit memory and nothing fits,
     and what `search` raises.
     """
+    _check_shares(graph, workers, options)
     started, coarsenings = time.perf_counter(), Coarsenings(graph)
     plan = (
-        search(graph, options, coarsenings)
+        search(graph, replace(options, ways=divided(options.ways, options.shares)), coarsenings)
         if options.ways
         else _best_plan_over_factorisations(graph, workers, options, coarsenings)
     )
@@ -46,6 +49,22 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     check_plan(plan)
     check_search(plan)
     return plan
+
+
+def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
+    """Raise a PlanError where the shares do not suit the workers, or where the longest dimension has none for some."""
+    if not options.shares:
+        return
+    check_shares(options.shares, workers)
+    ways = options.ways or (workers,)
+    longest = max((extent for tensor in graph.tensors.values() for extent in tensor.shape), default=0)
+    uneven, steps = divided(ways, options.shares), range(len(ways))
+    for step in steps:
+        if eligible(longest, ways, step) and not eligible(longest, uneven, step):
+            raise PlanError(
+                f"shares: expected shares that leave no worker without a part, found that step {step + 1} of ways "
+                f"{','.join(map(str, ways))} makes an empty one even of the longest dimension, of {longest}"
+            )
 
 
 def _best_plan_over_factorisations(
@@ -60,7 +79,8 @@ def _best_plan_over_factorisations(
     for number, ways in enumerate(factorisations(workers)):
         again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
         try:
-            plan = search(graph, replace(options, ways=ways), coarsenings, again if bytes_alone else ALTERNATIVES)
+            own = replace(options, ways=divided(ways, options.shares))
+            plan = search(graph, own, coarsenings, again if bytes_alone else ALTERNATIVES)
         except DoesNotFitError as error:
             failed.append(error)
             continue
@@ -76,7 +96,7 @@ def _best_plan_over_factorisations(
 
 def data_parallel_bytes(plan: Plan, coarsenings: Coarsenings) -> int | None:
     """Return what data parallelism over the plan's workers would move; None where there is no batch to split."""
-    ways = (plan.workers,) if plan.ways else ()
+    ways = divided((plan.workers,), shares_of(plan.ways)) if plan.ways else ()
     if no_data_parallelism(plan.graph, plan.workers):
         return None
     options = SearchOptions(ways, "data-parallel")

@@ -37,7 +37,8 @@ class SearchOptions(Shown):
     them to do without. `objective` is "bytes" or, on a `machine`, "time";
     `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`),
     with what else is to be in there.
-    `bound` asks for a lower bound even where the searcher knows none.
+    `bound` asks for a lower bound even where the searcher knows none. `shares` are those of all workers, in the order
+    of ranks; equal where none are given.
     """
 
     ways: tuple[int, ...] = ()
@@ -52,6 +53,7 @@ class SearchOptions(Shown):
     memory_bytes: int | None = None
     arena_of: Callable[[Plan], Sequence[int]] | None = None
     bound: bool = False
+    shares: tuple[int, ...] = ()
 
 
 def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:

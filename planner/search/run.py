@@ -11,6 +11,7 @@ from msgspec.structs import replace as with_fields
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
+from planner.layout import shares_of
 from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
@@ -120,7 +121,7 @@ def _may_be_near(space: Space, options: SearchOptions, cost: int) -> bool:
     def moves_less(name: str, way: int, cost: float) -> bool:
         return SEARCHERS[name](replace(space, ways=(way,)), options.limits).cost < cost
 
-    if space.objective is not BYTES:
+    if space.objective is not BYTES or shares_of(ways):
         return True
     if name == "hybrid":
         return moves_less("data-parallel", ways[0], cost) and moves_less("model-parallel", ways[-1], cost)

@@ -73,7 +73,7 @@ def fits_a_graph(found: Composition) -> bool:
     for application, description in zip(found.applications, found.descriptions(), strict=True):
         given = [dtypes[name] for name in application.inputs]
         try:
-            check_dtypes(description.operands, given)
+            check_dtypes(description, given)
         except GraphError:
             return False
         dtypes |= zip(application.outputs, description.output_dtypes(given), strict=False)
@@ -81,11 +81,12 @@ def fits_a_graph(found: Composition) -> bool:
 
 
 def operand_dtypes(found: Composition) -> dict[str, str]:
-    """Return what a graph would give for each operand: what its first reader takes."""
+    """Return what a graph would give for each operand: whole numbers where a reader takes no others."""
     dtypes: dict[str, str] = {}
     for application, description in zip(found.applications, found.descriptions(), strict=True):
         for name, operand in zip(application.inputs, description.operands, strict=True):
-            dtypes.setdefault(name, "int32" if operand in INTEGER_OPERANDS else "float32")
+            if dtypes.get(name) != "int32":
+                dtypes[name] = "int32" if operand in INTEGER_OPERANDS else "float32"
     return {name: dtypes[name] for name in found.operands}
 
 

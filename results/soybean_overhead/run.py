@@ -13,9 +13,10 @@ from typing import Any
 
 from results import bars, svg
 from results.experiment import Pages, filled, publish, table
-from results.steps import GIGABYTE, MACHINES, MILLISECONDS, SYSTEMS, Row, exposed, graph, only, plan, steps
+from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, steps
 
 HERE = Path(__file__).parent
+SYSTEMS = ("data", "model", "SoyBean")
 WORKERS = (1, 2, 4, 8)
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "MLP, 4 x 8192, batch 512": ("mlp-4-8192", {"batch": 512}),
@@ -39,9 +40,9 @@ def measured(title: str) -> Iterable[Row]:
                 yield {"model": title, "workers": workers, "system": system, **row}
 
 
-def systems_of(workers: int) -> list[str]:
+def systems_of(workers: int) -> tuple[str, ...]:
     """Return the systems that are told apart on so many GPUs."""
-    return list(SYSTEMS) if workers > 1 else list(SYSTEMS)[:1]
+    return SYSTEMS if workers > 1 else SYSTEMS[:1]
 
 
 def cells(rows: list[Row], title: str, workers: int, machine: str) -> dict[str, Row]:

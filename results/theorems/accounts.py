@@ -171,7 +171,7 @@ def tile(shape: Sequence[int], dims: Sequence[int | None], ways: tuple[int, ...]
     for way, digit, dim in zip(ways, digits(ways, worker), dims, strict=True):
         if dim is not None:
             start, stop = box[dim]
-            low, high = part(stop - start, way, digit)
+            low, high = part(stop - start, range(way + 1), digit)
             box[dim] = (start + low, start + high)
     return tuple(box)
 

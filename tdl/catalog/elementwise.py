@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
+from tdl.errors import TDLError
 from tdl.expr import Expr
-from tdl.language import Body, Operand, exp, log, maximum, power, sqrt, tanh, where
+from tdl.language import Body, Lambda, Operand, exp, log, maximum, power, sqrt, tanh, tensor, trunc, where
 from tdl.language import sigmoid as logistic
 from tdl.operator import Operator, op
 
@@ -24,14 +26,34 @@ def pointwise(function: Callable[..., Any]) -> Operator:
     return op(category="elementwise")(description)
 
 
-def broadcast(function: Callable[[Expr, Expr], Expr]) -> Operator:
-    """Describe a binary operator; dimension j of b is dimension dims[j] of a."""
+def broadcast(function: Callable[..., Any]) -> Operator:
+    """Describe an operator whose last two operands, a and b, are broadcast as `spread` says; all others are not."""
 
-    def description(a: Operand, b: Operand, *, dims: Dims = None) -> Body:
-        return lambda *i: function(a[i], b[i if dims is None else tuple(i[dim] for dim in dims)])
+    def description(*operands: Operand, dims: Dims = None, a_dims: Dims = None) -> Lambda:
+        *full, a, b = operands
+        rank = full[0].rank if full else broadcast_rank(a.rank, b.rank, dims, a_dims)
+        return tensor(lambda *i: function(*(x[i] for x in full), a[spread(i, a_dims)], b[spread(i, dims)]), rank=rank)
 
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in signature(function).parameters]
+    given = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("dims", "a_dims")]
     description.__name__ = function.__name__
+    description.__signature__ = signature(description).replace(parameters=[*named, *given])  # type: ignore[attr-defined]
     return op(category="elementwise")(description)
+
+
+def spread(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
+    """Return where an operand is read whose dimension j is dimension dims[j] of the result; without dims, of all."""
+    return i if dims is None else tuple(i[dim] for dim in dims)
+
+
+def broadcast_rank(a_rank: int, b_rank: int, dims: Dims, a_dims: Dims) -> int:
+    """Return the rank of the result of two operands, of which at least one has each of its dimensions."""
+    if a_dims is None or dims is None:
+        return a_rank if a_dims is None else b_rank
+    rank = 1 + max((*a_dims, *dims), default=-1)
+    if {*a_dims, *dims} != set(range(rank)):
+        raise TDLError(f"dims {dims} and a_dims {a_dims} leave out a dimension of the result")
+    return rank
 
 
 @pointwise
@@ -111,7 +133,7 @@ def scale(x: Expr, *, factor: float) -> Expr:
 
 @pointwise
 def cast(x: Expr, *, dtype: str) -> Expr:
-    return x
+    return x if "float" in dtype else x != 0 if dtype == "bool" else trunc(x)
 
 
 @pointwise

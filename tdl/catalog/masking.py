@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tdl.catalog.elementwise import Dims, pointwise
+from tdl.catalog.elementwise import Dims, pointwise, spread
 from tdl.expr import Expr
 from tdl.functions import RANDOM_BITS
 from tdl.language import Body, Lambda, Operand, cos, log, random_bits, sqrt, tensor
@@ -14,18 +14,16 @@ from tdl.operator import op
 DRAWS = 1 << RANDOM_BITS
 
 
-def _broadcast(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
-    return i if dims is None else tuple(i[dim] for dim in dims)
-
-
 @op(category="elementwise")
 def where(mask: Operand, a: Operand, b: Operand, *, dims: Dims = None) -> Lambda:
-    return tensor(lambda *i: select(mask[_broadcast(i, dims)] != 0, a[i], b[i if b.rank else ()]), rank=a.rank)
+    """Take a where the mask is true, else b; either may be a scalar."""
+    rank = max(a.rank, b.rank, mask.rank if dims is None else 0)
+    return tensor(lambda *i: select(mask[spread(i, dims)] != 0, *(x[i if x.rank else ()] for x in (a, b))), rank=rank)
 
 
 @op(category="elementwise")
 def masked_fill(x: Operand, mask: Operand, *, value: float, dims: Dims = None) -> Body:
-    return lambda *i: select(mask[_broadcast(i, dims)] != 0, value, x[i])
+    return lambda *i: select(mask[spread(i, dims)] != 0, value, x[i])
 
 
 @pointwise
@@ -55,18 +53,18 @@ def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0) -> Body:
 
 
 @op
-def bernoulli(step: Operand, *, p: float, rank: int, seed: int = 0) -> Lambda:
+def bernoulli(step: Operand, *, p: float, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     dropped = math.ceil((1 - p) * DRAWS)
     return tensor(lambda *i: select(random_bits(seed, step[()], *i) >= dropped, 1.0, 0.0), rank=rank)
 
 
 @op
-def rand(step: Operand, *, rank: int, seed: int = 0) -> Lambda:
+def rand(step: Operand, *, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     return tensor(lambda *i: random_bits(seed, step[()], *i) / DRAWS, rank=rank)
 
 
 @op
-def randn(step: Operand, *, rank: int, seed: int = 0) -> Lambda:
+def randn(step: Operand, *, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     def normal(*i: Expr) -> Expr:
         radius = sqrt(-2 * log((random_bits(seed, step[()], *i, 0) + 1) / DRAWS))
         return radius * cos(random_bits(seed, step[()], *i, 1) * (2 * math.pi / DRAWS))

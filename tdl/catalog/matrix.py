@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import mul
+
 from tdl.errors import TDLError
 from tdl.expr import Expr
 from tdl.language import Body, Lambda, Operand, Sum, tensor
@@ -27,8 +30,8 @@ def einsum(*operands: Operand, equation: str) -> Lambda:
 
     def product(kept: tuple[Expr, ...], over: tuple[Expr, ...]) -> Expr:
         at = dict(zip((*output, *summed), (*kept, *over), strict=True))
-        first, *rest = (x[tuple(at[letter] for letter in own)] for x, own in zip(operands, inputs, strict=True))
-        return first * rest[0] if rest else first
+        factors = (x[tuple(at[letter] for letter in own)] for x, own in zip(operands, inputs, strict=True))
+        return reduce(mul, factors)
 
     if not summed:
         return tensor(lambda *kept: product(kept, ()), names=output)
@@ -36,12 +39,12 @@ def einsum(*operands: Operand, equation: str) -> Lambda:
 
 
 def _letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output; TDLError unless the equation fits one or two operands."""
+    """Return the letters of each operand and of the output; TDLError unless the equation fits the operands."""
     left, arrow, output = equation.replace(" ", "").partition("->")
     inputs = left.split(",")
     every = [*inputs, output]
-    if not arrow or not all(letters.isalpha() or not letters for letters in every) or len(inputs) > 2:
-        raise TDLError(f"equation '{equation}' is not of the form 'ij,jk->ik' with one or two operands")
+    if not arrow or not all(letters.isalpha() or not letters for letters in every):
+        raise TDLError(f"equation '{equation}' is not of the form 'ij,jk->ik'")
     if [len(letters) for letters in inputs] != ranks:
         raise TDLError(f"equation '{equation}' does not fit operands of ranks {tuple(ranks)}")
     if any(len(set(letters)) != len(letters) for letters in every) or not set(output) <= set(left):

@@ -1,8 +1,9 @@
 """Element-wise functions from tables: one row per operator, its function of elements and its slope, if it has one.
 
 A row `name: (f, slope)` makes the operators `name(x)` and `name_backward(grad, x)`, which is grad * slope(x). A binary
-row has two slopes and makes `name(a, b, *, dims)` and `name_backward(grad, a, b, *, dims)`, the gradients of a and b,
-both in the shape of a. Dimension j of b is dimension dims[j] of a. A scalar row has the second operand as `value`.
+row has two slopes and makes `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, the
+gradients of a and b, both in the shape of the result. Dimension j of b is dimension dims[j] of it, and of a a_dims[j].
+A scalar row has the second operand as `value`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ from inspect import Parameter, signature
 from itertools import zip_longest
 from typing import Any
 
-from tdl.catalog.elementwise import Dims, pointwise
+from tdl.catalog.elementwise import broadcast, pointwise
 from tdl.expr import Expr
 from tdl.language import (
-    Body,
-    Operand,
     absolute,
     acos,
     acosh,
@@ -60,7 +59,7 @@ from tdl.language import (
     trunc,
     where,
 )
-from tdl.operator import Operator, op
+from tdl.operator import Operator
 
 Function = Callable[..., Any]
 
@@ -86,7 +85,8 @@ def elu(x: Expr, *, alpha: float = 1.0, scale: float = 1.0) -> Expr:
 
 
 def clamp(x: Expr, *, min: float = -math.inf, max: float = math.inf) -> Expr:
-    return minimum(maximum(x, min), max)
+    x = x if min == -math.inf else maximum(x, min)
+    return x if max == math.inf else minimum(x, max)
 
 
 def hard(x: Expr) -> Expr:
@@ -154,6 +154,7 @@ UNARY: Mapping[str, tuple[Function, Function | None]] = {
     "softsign": (lambda x: x / (1 + absolute(x)), lambda x: 1 / ((1 + absolute(x)) * (1 + absolute(x)))),
     "sqrt": (sqrt, lambda x: 0.5 / sqrt(x)),
     "square": (lambda x: x * x, lambda x: 2 * x),
+    "stop_gradient": (lambda x: x, None),
     "tan": (tan, lambda x: 1 + tan(x) * tan(x)),
     "trunc": (trunc, None),
 }
@@ -239,21 +240,6 @@ def backward(name: str, *slopes: Function) -> Function:
     return products
 
 
-def spread(function: Function) -> Operator:
-    """Describe an operator whose last operand's dimension j is dimension dims[j] of the others."""
-    names = list(signature(function).parameters)
-
-    def description(*operands: Operand, dims: Dims = None) -> Body:
-        *full, last = operands
-        return lambda *i: function(*(x[i] for x in full), last[i if dims is None else tuple(i[dim] for dim in dims)])
-
-    positional = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    keyword = Parameter("dims", Parameter.KEYWORD_ONLY, default=None)
-    description.__name__ = function.__name__
-    description.__signature__ = signature(description).replace(parameters=[*positional, keyword])  # type: ignore[attr-defined]
-    return op(category="elementwise")(description)
-
-
 def _operators() -> list[Operator]:
     """Make the operators of every row, and those of the rows' slopes."""
     found = []
@@ -262,9 +248,9 @@ def _operators() -> list[Operator]:
         if slope is not None:
             found.append(pointwise(backward(name, slope)))
     for name, (function, first, second) in BINARY.items():
-        found.append(spread(named(name, function)))
+        found.append(broadcast(named(name, function)))
         if first is not None and second is not None:
-            found.append(spread(backward(name, first, second)))
+            found.append(broadcast(backward(name, first, second)))
     found += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
     found += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
     return found

@@ -113,4 +113,9 @@ def expand(x: Operand, *, dims: Dims, factor: float = 1.0) -> Lambda:
         raise TDLError(f"dims {tuple(dims)} are not distinct dimensions of an output that has {rank}")
     inserted, kept = sorted(dims), [dim for dim in range(rank) if dim not in dims]
     names = [f"e{inserted.index(dim)}" if dim in dims else f"i{kept.index(dim)}" for dim in range(rank)]
-    return tensor(lambda *v: x[tuple(v[dim] for dim in kept)] * factor, names=names)
+
+    def element(*v: Expr) -> Expr:
+        read = x[tuple(v[dim] for dim in kept)]
+        return read if factor == 1 else read * factor
+
+    return tensor(element, names=names)

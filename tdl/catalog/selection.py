@@ -6,8 +6,13 @@ extent to (v of a gradient) have theirs in the attribute `extents`.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from tdl.evaluate import Array
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Min, Operand, Sum, tensor, where
+from tdl.language import Body, Lambda, Min, Opaque, Operand, Placed, Sum, at, tensor, where
 from tdl.operator import op
 
 NOWHERE = 2**31 - 1
@@ -56,5 +61,38 @@ def index_of(x: Operand, value: Operand, *, dim: int) -> Lambda:
 
 
 @op
-def arange(*, start: int = 0, step: int = 1) -> Body:
+def arange(*, start: int = 0, step: int = 1, dtype: str = "int32") -> Body:
     return lambda i: i * step + start
+
+
+@op
+def one_hot(indices: Operand, *, depth: int, dtype: str = "int32") -> Lambda:
+    return tensor(lambda *i, k=depth: where(indices[i] == k, 1, 0), rank=indices.rank)
+
+
+@op
+def sort(x: Operand, *, dim: int, descending: bool = False) -> Body:
+    """Put values in order along a dimension, equal ones as they were; and where they were."""
+    return lambda *i: _ordered(x, i, dim, descending, None)
+
+
+@op
+def topk(x: Operand, *, k: int, dim: int, largest: bool = True) -> Lambda:
+    """Find the k greatest (or least) values along a dimension, in order, and where they were."""
+
+    def element(*i: Expr, place: Any = k) -> tuple[Placed, ...]:
+        own = (*i[:dim], place, *i[dim:])
+        return tuple(at(own, found) for found in _ordered(x, own, dim, largest, k))
+
+    return tensor(element, rank=x.rank - 1)
+
+
+def _ordered(x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int | None) -> tuple[Expr, Expr]:
+    """Value and place of the element that comes at i[dim] in a dimension in order; k says how many come at all."""
+
+    def order(row: Array) -> Array:
+        return np.argsort(-row if descending else row, kind="stable")[:k]
+
+    like, row = 0 if k is None else None, x[*i[:dim], :, *i[dim + 1 :]]
+    values = Opaque(lambda row: row[order(row)], like=like, name="sort", kind="same")
+    return values(row)[i[dim]], Opaque(order, like=like, name="order", kind="int")(row)[i[dim]]

@@ -204,10 +204,6 @@ def _definite(draw, *shape):
 _SPECTRA = (2, 8)
 
 OPAQUE = {
-    "sort_last": drawn(
-        lambda d, b, c, n=(2, 8), down=(0, 1): Case((d.array(b, c, n),), {"descending": down == 1}),
-    ),
-    "topk_last": drawn(lambda d, b, c, k=(2, 4), rest=(0, 3): Case((d.array(b, c, k + rest),), {"k": k})),
     "fft_last": drawn(lambda d, b, c, n=_SPECTRA: Case((d.array(b, c, n),), {"length": n})),
     "ifft_last": drawn(lambda d, b, c, n=_SPECTRA: Case((d.array(b, c, 2 * n),), {"length": n})),
     "rfft_last": drawn(lambda d, b, c, n=_SPECTRA: Case((d.array(b, c, n),), {"length": n})),

@@ -21,7 +21,6 @@ def _scatter(d, *, dim=(0, 1), n=(2, 5), s=(1, 4), b=(2, 4)):
 
 
 SELECTION = {
-    "one_hot": drawn(lambda d, b, c, depth=(2, 8): Case((d.below(depth, b, c),), {"depth": depth})),
     "pick": drawn(
         lambda d, axis=(0, 2), n=(2, 4), b=(2, 4), c=(2, 4): Case(
             (_beside(d, axis, n, b, c), d.below(n, b, c)), {"axis": axis}

@@ -5,6 +5,7 @@ from functools import cache
 
 from planner.graph.build import GraphBuilder
 from planner.graph.training import training_graph
+from planner.layout import divided, shares_of
 from planner.models import Training, build
 from planner.models.layers import classify, convolution, linear
 from planner.plans.plan import Plan
@@ -18,6 +19,14 @@ MODELS = {
     "rnn": ("rnn-2-6", {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7}),
 }
 WAYS = [(2,), (2, 2), (2, 2, 2), (3,), (3, 2), (4, 2)]
+SHARED_WAYS = [
+    divided((2,), (3, 1)),
+    divided((2, 2), (1, 2, 2, 1)),
+    divided((3, 2), (2, 1, 1, 1, 2, 2)),
+    divided((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
+]
+"""Ways of workers of which some have more to do than others."""
+
 SEARCHES = [
     ("recursive", "S"),
     ("recursive", "S,R"),
@@ -44,7 +53,7 @@ class Case:
 
     @property
     def name(self):
-        ways = "x".join(map(str, self.ways))
+        ways = "x".join(map(str, self.ways)) + "".join(f"-{share}" for share in shares_of(self.ways))
         placements = self.placements.replace(",", "")
         return f"{self.model}-{ways}-{self.searcher}-{placements}-{self.dtype}-{self.optimizer}"
 
@@ -91,6 +100,9 @@ def cases(trainings=TRAININGS):
         for searcher, placements in SEARCHES
         for dtype, optimizer in trainings
     ]
+
+
+SHARED = [Case(model, ways, "recursive", "S,R") for model in MODELS for ways in SHARED_WAYS]
 
 
 def distinct(chosen):

@@ -12,10 +12,22 @@ from planner.accumulate import accumulation_groups
 ITEM = {"float32": 4, "float64": 8, "int32": 4}
 
 
-def digit(index, extent, ways, step):
+def shares_below(ways, worker):
+    """At every step, the shares of those who have the worker's digits before, and a lower one than 0, 1, ... there."""
+    everyone = list(itertools.product(*map(range, ways)))
+    shares = dict(zip(everyone, getattr(ways, "shares", itertools.repeat(1)), strict=False))
+    return [
+        [sum(shares[one] for one in everyone if one[:at] == worker[:at] and one[at] < n) for n in range(way + 1)]
+        for at, way in enumerate(ways)
+    ]
+
+
+def digit(index, extent, step, below):
+    """The digit of an index at a step, by the shares below every digit."""
     low, high = 0, extent
-    for way in ways[: step + 1]:
-        cuts = [low + (high - low) * number // way for number in range(way + 1)]
+    for shares in below[: step + 1]:
+        way = len(shares) - 1
+        cuts = [low + (high - low) * number // shares[-1] for number in shares]
         found = max(number for number in range(way) if cuts[number] <= index and cuts[number] < cuts[number + 1])
         low, high = cuts[found], cuts[found + 1]
     return found
@@ -31,10 +43,20 @@ class Recount:
         self.digits = {}
         self.fetches = {}
 
-    def along(self, extent, step):
-        if (extent, step) not in self.digits:
-            self.digits[extent, step] = np.array([digit(x, extent, self.ways, step) for x in range(extent)])
-        return self.digits[extent, step]
+    def along(self, extent, step, worker):
+        key = extent, step, worker[:step] if hasattr(self.ways, "shares") else ()
+        if key not in self.digits:
+            below = shares_below(self.ways, worker)
+            self.digits[key] = np.array([digit(x, extent, step, below) for x in range(extent)])
+        return self.digits[key]
+
+    def eligible(self, extent, step):
+        """Whether no worker's cuts up to this step leave a part empty."""
+        leaves = math.prod(self.ways[: step + 1])
+        return all(
+            len(set(zip(*(self.along(extent, at, worker).tolist() for at in range(step + 1)), strict=True))) == leaves
+            for worker in self.workers
+        )
 
     def count(self):
         groups = accumulation_groups(self.plan.graph)
@@ -69,7 +91,7 @@ class Recount:
                 found &= worker[step] == 0
             elif placement not in ("R", "P+"):
                 dim = int(placement[1:])
-                mine = self.along(shape[dim], step) == worker[step]
+                mine = self.along(shape[dim], step, worker) == worker[step]
                 found &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
         return found
 
@@ -86,7 +108,7 @@ class Recount:
                 x
                 for x in range(extents[name])
                 if all(
-                    self.along(extents[name], step)[x] == worker[step]
+                    self.along(extents[name], step, worker)[x] == worker[step]
                     for step, choice in enumerate(self.plan.strategies[node.name])
                     if choice == name
                 )
@@ -168,10 +190,11 @@ class Recount:
             cuts = ["R"] * len(self.ways)
             for step in range(len(self.ways)):
                 if step in reducing and layout[step] == "R":
-                    fits = [d for d, n in enumerate(tensor.shape) if n >= math.prod(self.ways[: step + 1])]
+                    fits = [d for d, n in enumerate(tensor.shape) if self.eligible(n, step)]
                     cuts[step] = f"S{fits[0]}" if fits else "0"
                 elif step in reducing or step in same:
                     cuts[step] = layout[step]
             shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]
-            self.move(made, shares, [i for i in range(len(self.ways)) if i not in reducing], item)
+            alike = same if hasattr(self.ways, "shares") else [i for i in range(len(self.ways)) if i not in reducing]
+            self.move(made, shares, alike, item)
             self.move(shares, stored, same, item)

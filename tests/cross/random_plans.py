@@ -1,7 +1,7 @@
 """Plans searched by nobody."""
 
 from planner.accumulate import accumulation_groups
-from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, eligible, signatures
+from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, can_split, eligible, signatures
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 
@@ -24,8 +24,8 @@ def random_plan(g, ways, rng):
     def choice(node, step):
         signature = found[node.name]
         description = signature.description
-        fits = [v for v in description.strategies if eligible(signature.extents[v], ways, step)]
-        options = [*fits, EVERYWHERE] if description.is_elementwise or not fits else fits
+        fits = [v for v in description.strategies if can_split(signature, v, ways, step)]
+        options = [*fits, EVERYWHERE] if description.is_elementwise or description.is_opaque or not fits else fits
         terms = frozenset(n for n, name in enumerate(node.inputs) if layouts[name][step] == PARTIAL)
         return rng.choice([*options, *[TERMS] * (3 * bool(terms and description.linear(terms)))])
 

@@ -5,7 +5,7 @@ import pytest
 
 from planner.program.lower import lower
 from planner.program.tasks import Send
-from tests.cross.cases import cases
+from tests.cross.cases import SHARED, cases
 from tests.cross.masks import Recount
 
 
@@ -20,7 +20,7 @@ def in_messages(program):
     return total
 
 
-@pytest.mark.parametrize("case", cases([("float32", "sgd")]), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*cases([("float32", "sgd")]), *SHARED], ids=lambda case: case.name)
 def test_planned_lowered_recounted(case):
     plan = case.plan()
     program = lower(plan)

@@ -13,7 +13,7 @@ from planner.layout import PARTIAL, TERMS
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_json
 from planner.program.lower import Lowering, lower
-from tests.cross.cases import MODELS, WAYS, graph
+from tests.cross.cases import MODELS, SHARED_WAYS, WAYS, graph
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
@@ -31,11 +31,11 @@ def trained(plan, prefetch=1, steps=2):
     return {name: run.gather(name) for name in plan.graph.updates}, run
 
 
-@pytest.mark.parametrize("ways", WAYS, ids=str)
+@pytest.mark.parametrize("ways", [*WAYS, *SHARED_WAYS], ids=str)
 @pytest.mark.parametrize("model", [*MODELS, "flattened"])
 def test_random_plans(model, ways):
     rng = random.Random(f"{model}{ways}")
-    for prefetch in (0, 1, 3):
+    for prefetch in (0, 1, 3) if ways in WAYS else (1,):
         plan = random_plan(double(model), ways, rng)
         np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
         found, run = trained(plan, prefetch)
@@ -71,7 +71,7 @@ def test_buffers_alive_together_never_overlap():
         assert max(b.offset + b.nbytes for b in buffers) <= worker.arena_bytes
 
 
-@pytest.mark.parametrize("ways", WAYS, ids=str)
+@pytest.mark.parametrize("ways", [*WAYS, *SHARED_WAYS], ids=str)
 @pytest.mark.parametrize("model", MODELS)
 def test_one_worker_is_lowered_as_among_all(model, ways):
     plan = random_plan(double(model), ways, random.Random(f"{model} {ways} alone"))

@@ -71,9 +71,9 @@ DAMAGES = {
         lambda g: with_node(g, "loss", attrs={"count": 0}),
         "node 'loss' (cross_entropy): attribute count must be a number above 0, found 0",
     ),
-    "infinite attribute": (
-        lambda g: with_node(g, "fc1.w.update", attrs={"lr": float("inf"), "momentum": 0.9}),
-        "attribute lr must be finite, found inf",
+    "attribute that is no number": (
+        lambda g: with_node(g, "fc1.w.update", attrs={"lr": float("nan"), "momentum": 0.9}),
+        "attribute lr must be a number, found nan",
     ),
     "undefined operand": (
         lambda g: with_node(g, "relu1", inputs=("fc9",)),
@@ -129,7 +129,8 @@ DAMAGES = {
     ),
     "activation unproduced": (
         lambda g: with_tensor(g, "images", role="activation", init=Init("zeros")),
-        "tensor 'images': no node produces it, so its role must be one of input, weight, state, found activation",
+        "tensor 'images': no node produces it, so its role must be one of "
+        "input, weight, state, buffer, constant, found activation",
     ),
     "init of a produced tensor": (
         lambda g: with_tensor(g, "fc1", init=Init("zeros")),

@@ -10,7 +10,7 @@ from executor.verification import Options, check_operator
 from executor.verification.cases import CASES as DRAWN
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Node, gradients
-from planner.graph.rules import RULES
+from planner.graph.rules import RULES, flat
 from tdl.catalog.loss import LOSSES
 from tdl.catalog.pointwise import BINARY, SCALAR, UNARY
 
@@ -33,6 +33,9 @@ CASES = {
             ([(2, 3, 4), (3,)], {"dims": (1,)}),
             ([(2, 3, 4), (4, 2)], {"dims": (2, 0)}),
             ([(2, 3, 4), ()], {"dims": ()}),
+            ([(4,), (2, 3, 4)], {"a_dims": (2,)}),
+            ([(), (2, 3)], {"a_dims": ()}),
+            ([(4, 2), (3, 2)], {"a_dims": (2, 0), "dims": (1, 0)}),
         ]
         for op in ("add", "sub", "mul", "div")
     },
@@ -46,6 +49,8 @@ CASES = {
         ([(2, 3, 4), (2, 4, 5)], {"equation": "bij,bjk->bik"}),
         ([(2, 3, 4), (4, 5)], {"equation": "bij,jk->bk"}),
         ([(2, 3, 4)], {"equation": "abc->ca"}),
+        ([(2, 3), (3, 4), (4, 5)], {"equation": "ij,jk,kl->il"}),
+        ([(2, 3), (3,), (2, 4), (3,)], {"equation": "ab,b,ac,b->cb"}),
     ],
     "convolution": [
         ([(2, 3, 5, 6), (4, 3, 3, 2)], {"stride": (2, 1), "padding": (1, 0)}),
@@ -79,8 +84,13 @@ TABLES = {
     *UNARY, *BINARY, *SCALAR, *LOSSES, "where", "masked_fill", "causal_mask", "tril", "triu", "lerp", "dropout",
     "bmm", "amax", "amin", "prod", "var", "cumsum", "normalize", "softmax", "log_softmax", "nll_loss", "permute", "cat",
     "select", "slice", "constant_pad_nd", "flip", "diagonal", "embedding", "index_select", "gather", "im2col", "col2im",
-    "batch_norm_var", "sum_exp", "shift_two",
+    "batch_norm_var", "sum_exp", "shift_two", "sort", "topk",
 }  # fmt: skip
+
+# What these make, truth values, has no gradient.
+GRADIENTLESS = {name for name in {*BINARY, *SCALAR, *UNARY} if RULES.get(name) is flat} - {
+    *("ceil", "floor", "round", "sign", "trunc", "stop_gradient"),
+}
 
 
 def test_every_rule_has_a_case():
@@ -88,11 +98,18 @@ def test_every_rule_has_a_case():
     assert set(RULES) <= set(DRAWN)
 
 
-@pytest.mark.parametrize("name", sorted(TABLES))
+@pytest.mark.parametrize("name", sorted(TABLES - GRADIENTLESS))
 def test_rules_of_tables(name):
     result = check_operator(name, Options(cases=3, kinds=("gradient",)))
     assert [str(failure) for failure in result.failures] == []
     assert result.checks >= 3
+
+
+@pytest.mark.parametrize("name", sorted(GRADIENTLESS))
+def test_no_gradient_flows_through_truth_values(name):
+    result = check_operator(name, Options(cases=3, kinds=("gradient", "kernel")))
+    assert result.failures == ()
+    assert set(result.kinds) == {"kernel"}
 
 
 def weighted_sum(b, tensor, name):

@@ -9,7 +9,15 @@ import pytest
 from planner.graph.entries import groups
 from planner.layout import PARTIAL, REPLICATE, Shard, owned
 from planner.layout.grouping import coarser
-from planner.placements import Axis, StridedShard, mesh_axes, mesh_axes_of_view, step_placements, uneven
+from planner.placements import (
+    Axis,
+    StridedShard,
+    interleaved_twice,
+    mesh_axes,
+    mesh_axes_of_view,
+    step_placements,
+    uneven,
+)
 
 WAYS = ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)
@@ -74,6 +82,15 @@ def test_adjacent_steps_with_the_same_placement_are_one_axis():
         Axis(2, StridedShard(1, 2), (3,)),
     )
     assert [str(StridedShard(0, 2)), mesh_axes((), ())] == ["S0/2", ()]
+
+
+def test_what_is_interleaved_along_several_axes_is_named():
+    assert interleaved_twice(mesh_axes((REPLICATE, Shard(0), Shard(0)), (2, 2, 2))) is None
+    assert interleaved_twice(mesh_axes((Shard(1), Shard(0), REPLICATE, Shard(1)), (2, 2, 2, 2))) is None
+    assert interleaved_twice(mesh_axes((REPLICATE, Shard(0), REPLICATE, Shard(0)), (2, 2, 2, 2))) == (
+        "dimension 0: expected to be interleaved along one axis, found 2"
+    )
+    assert interleaved_twice(mesh_axes_of_view((Shard(1), Shard(0)), (2, 2), (4, 4), ((0, 1),))) is not None
 
 
 def test_an_uneven_extent_is_named():

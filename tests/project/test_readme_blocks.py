@@ -66,4 +66,4 @@ def test_pytorch(shell):
     folder, run = shell
     (folder / "docs").symlink_to(ROOT / "docs")
     run_page(blocks_of("docs/pytorch.md"), folder, run)
-    assert (folder / "gpt.json").exists()
+    assert (folder / "trained.safetensors").exists()

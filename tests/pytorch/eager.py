@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from executor.cluster import alone
 from executor.training import Trainer, part_of
@@ -32,18 +33,32 @@ def _indices(runs):
     return np.concatenate([np.arange(start, stop) for start, stop in runs]) if runs else np.arange(0)
 
 
+class InDouble(TorchFunctionMode):
+    """Within, what a model does in fp32 on purpose it does in fp64, so that rounding hides nothing."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        args = [torch.float64 if one is torch.float32 else one for one in args]
+        kwargs = {key: torch.float64 if one is torch.float32 else one for key, one in (kwargs or {}).items()}
+        return args[0].double() if function is torch.Tensor.float else function(*args, **kwargs)
+
+
+def _loss(module, inputs, loss, targets):
+    result = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+    result = result if isinstance(result, torch.Tensor) or loss is not None else result["loss"]
+    return result if loss is None else loss(result, *targets)
+
+
 def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
-    """Return losses and parameters after some steps of SGD."""
+    """Return losses, and parameters and buffers after some steps of SGD."""
     module = copy.deepcopy(module)
     optimizer, losses = torch.optim.SGD(module.parameters(), lr=RATE), []
     for _ in range(steps):
         optimizer.zero_grad()
-        result = module(*inputs)
-        value = result if loss is None else loss(result, *targets)
+        value = _loss(module, inputs, loss, targets)
         value.backward()
         optimizer.step()
         losses.append(value.item())
-    return losses, {name: one.detach().numpy() for name, one in module.named_parameters()}
+    return losses, {name: one.detach().numpy() for name, one in module.state_dict().items()}
 
 
 def imported_steps(graph, module, values, steps=STEPS):
@@ -62,18 +77,15 @@ def imported_steps(graph, module, values, steps=STEPS):
     return losses, found
 
 
-def differences(module, inputs, loss=None, targets=()):
-    """Return the largest differences of losses and of parameters, relative to a tensor's largest value."""
+def differences(module, inputs, loss=None, targets=(), steps=STEPS):
+    """Return the graph, and the largest differences of losses, parameters and buffers, relative to a tensor's largest."""
     graph = from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd", lr=RATE))
-    kept = module.state_dict()
-    data = [
-        t.name for t in graph.tensors.values() if t.init is not None and t.init.kind == "data" and t.name not in kept
-    ]
-    given = [*inputs, *targets]
-    assert len(data) == len(given), (data, len(given))
-    values = {name: one.numpy() for name, one in [*kept.items(), *zip(data, given, strict=True)]}
-    expected_losses, expected = eager_steps(module, inputs, loss, targets)
-    losses, found = imported_steps(graph, module, values)
+    data = [tensor.name for tensor in graph.tensors.values() if tensor.init is not None and tensor.init.kind == "data"]
+    given = dict(inputs) if isinstance(inputs, dict) else dict(zip(data, inputs, strict=False))
+    given |= dict(zip([name for name in data if name not in given], targets, strict=True))
+    values = {name: given[name].numpy() for name in data}
+    expected_losses, expected = eager_steps(module, inputs, loss, targets, steps)
+    losses, found = imported_steps(graph, module, values, steps)
     gap = max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses, strict=True))
     worst = {}
     for name, value in expected.items():

@@ -1,5 +1,6 @@
 """A module of PyTorch becomes a graph that trains like it; what cannot be taken is named."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,7 +8,8 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
-from planner.pytorch import from_torch, made  # noqa: E402
+from planner.graph.constants import array_of  # noqa: E402
+from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.axes import parts  # noqa: E402
 from planner.pytorch.forms import _refined  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
@@ -19,7 +21,9 @@ def test_three_steps_train_like_eager(name):
     torch.manual_seed(0)
     module, inputs, loss, targets = CASES[name]()
     graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)
-    assert set(of_parameters) == {one for one, _ in module.named_parameters()}
+    assert set(of_parameters) == {name for name, _ in module.named_parameters()} | {
+        name for name, _ in module.named_buffers() if name.endswith(("running_mean", "running_var"))
+    }
     assert of_loss < 1e-12
     assert max(of_parameters.values()) < 1e-10, of_parameters
     assert planner.plan(graph, workers=2).total_bytes > 0
@@ -49,17 +53,30 @@ class Doubled(torch.autograd.Function):
         return gradient
 
 
-def _overwritten_below_a_view(x):
-    view = x.view(3, 8)
+def _overwritten_below_a_strange_view(x):
+    view = x.t().reshape(24)
     x.mul_(2)
     return view
 
 
-def test_a_large_module_takes_no_memory(monkeypatch):
-    monkeypatch.setattr(made, "SMALL_BYTES", 0)
-    large = planner.model("docs/examples/pytorch_model.py:make", batch=8)
-    monkeypatch.undo()
-    assert large == planner.model("docs/examples/pytorch_model.py:make", batch=8)
+class Large(nn.Module):
+    """A parameter that would fill the memory, and a buffer whose content matters."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(1 << 20, 1 << 20, bias=False)
+        self.first = self.fc
+        self.register_buffer("factor", torch.arange(1 << 4) / 3)
+
+    def forward(self, x):
+        return (self.first(x)[:, :16] * self.factor).sum()
+
+
+def test_a_large_module_takes_no_memory():
+    graph = graph_of(lambda: (Large(), torch.zeros(2, 1 << 20)))
+    assert graph.tensors["fc.weight"].nbytes == 1 << 42
+    (factor,) = (tensor for tensor in graph.tensors.values() if tensor.role == "constant")
+    assert np.allclose(array_of(factor), np.arange(16) / 3)
 
 
 class Returning(nn.Module):
@@ -80,11 +97,10 @@ class Returning(nn.Module):
         (lambda x: x if x.sum() > 0 else -x, "cannot export"),
         (Doubled.apply, "Doubled: a torch.autograd.Function"),
         (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
-        (lambda x: x.detach() * x, "detach has no operator"),
-        (lambda x: x[x > 0], "gt has no operator"),
+        (lambda x: x[x > 0], "index has a result whose extent depends on data"),
         (lambda x: x * x.sum().item(), "item has no operator"),
-        (_overwritten_below_a_view, "changes what a view is read of"),
-        (lambda x: x.to(torch.bfloat16).float(), "to has no operator"),
+        (_overwritten_below_a_strange_view, "changes what is read through t as well"),
+        (lambda x: x.to(torch.complex64).abs(), "complex64"),
     ],
 )
 def test_what_cannot_be_taken_is_named(function, message):
@@ -120,9 +136,14 @@ def test_a_buffer_of_one_number_is_kept():
     assert of_loss < 1e-12
 
 
-def test_a_buffer_that_a_graph_cannot_hold_is_refused():
-    with pytest.raises(planner.GraphError, match="buffer factor of shape"):
-        from_torch(Buffered(torch.randn(6)), (torch.randn(4, 6),))
+def test_a_buffer_of_any_content_is_kept():
+    _, of_loss, _ = differences(Buffered(torch.randn(6)).double(), (values(4, 6),))
+    assert of_loss < 1e-12
+
+
+def test_a_buffer_that_is_too_large_is_refused():
+    with pytest.raises(planner.GraphError, match=r"test_importer.py:\d+ .*more than"):
+        from_torch(Buffered(torch.randn(200000, 6)), (torch.randn(200000, 6),))
 
 
 def test_a_module_without_a_loss_is_refused():

@@ -1,6 +1,7 @@
 """Element masks: every element of every worker, one at a time; nothing here comes from the code under test."""
 
 import math
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -9,21 +10,40 @@ import tdl
 from planner.layout import Shard
 
 
-def digit_table(extent, ways):
-    """[index, step]: the part of each nested split that an index falls in."""
+def shares_below(ways, prefix):
+    """The shares of all workers whose digits begin so, added up one by one."""
+    everyone = workers(ways)
+    shares = getattr(ways, "shares", [1] * len(everyone))
+    return sum(share for worker, share in zip(everyone, shares, strict=True) if worker[: len(prefix)] == prefix)
+
+
+@cache
+def digit_table(extent, ways, worker=None):
+    """[index, step]: the part of each nested split that an index falls in, as this worker cuts."""
     found = np.zeros((extent, len(ways)), dtype=int)
+    worker = worker or (0,) * len(ways)
 
     def cut(low, high, step):
         if step == len(ways):
             return
+        below = [shares_below(ways, (*worker[:step], j)) for j in range(ways[step])]
         for j in range(ways[step]):
-            a = low + (high - low) * j // ways[step]
-            b = low + (high - low) * (j + 1) // ways[step]
+            a = low + (high - low) * sum(below[:j]) // sum(below)
+            b = low + (high - low) * sum(below[: j + 1]) // sum(below)
             found[a:b, step] = j
             cut(a, b, step + 1)
 
     cut(0, extent, 0)
     return found
+
+
+def eligible(extent, ways, step):
+    """Whether every worker's cuts, up to this step, give every digit an index."""
+    leaves = math.prod(ways[: step + 1])
+    return all(
+        len({tuple(row) for row in digit_table(extent, ways, worker)[:, : step + 1].tolist()}) == leaves
+        for worker in workers(ways)
+    )
 
 
 def workers(ways):
@@ -34,7 +54,7 @@ def owned(shape, layout, ways, worker):
     mask = np.ones(shape, dtype=bool)
     for step, placement in enumerate(layout):
         if isinstance(placement, Shard):
-            along = digit_table(shape[placement.dim], ways)[:, step] == worker[step]
+            along = digit_table(shape[placement.dim], ways, worker)[:, step] == worker[step]
             mask &= along.reshape([-1 if d == placement.dim else 1 for d in range(len(shape))])
     return mask
 
@@ -44,7 +64,7 @@ def iterations(signature, strategy, ways, worker):
     return {
         name: [
             x
-            for x, own in enumerate(digit_table(extent, ways).tolist())
+            for x, own in enumerate(digit_table(extent, ways, worker).tolist())
             if all(own[step] == worker[step] for step, choice in enumerate(strategy) if choice == name)
         ]
         for name, extent in signature.extents.items()
@@ -127,12 +147,12 @@ def share(signature, output, strategy, layout, ways, worker):  # noqa: PLR0917
             continue
         dim = layout[step].dim if isinstance(layout[step], Shard) else None
         if dim is None and reducing:
-            fits = [d for d, n in enumerate(shape) if n >= math.prod(ways[: step + 1])]
+            fits = [d for d, n in enumerate(shape) if eligible(n, ways, step)]
             if not fits and worker[step]:
                 return np.zeros(shape, dtype=bool)
             dim = fits[0] if fits else None
         if dim is not None:
-            along = digit_table(shape[dim], ways)[:, step] == worker[step]
+            along = digit_table(shape[dim], ways, worker)[:, step] == worker[step]
             mask = mask & along.reshape([-1 if d == dim else 1 for d in range(len(shape))])
     return mask
 
@@ -157,5 +177,6 @@ def moved(signature, output, strategy, layout, ways):
     if reducing and not replicates:
         return pulled(own, same)
     shares = {w: share(signature, output, strategy, layout, ways, w) if reducing else made[w] for w in everyone}
-    total = pulled(shares, [s for s in range(len(ways)) if s not in reducing]) if reducing else 0
+    alike = same if hasattr(ways, "shares") else [s for s in range(len(ways)) if s not in reducing]
+    total = pulled(shares, alike) if reducing else 0
     return total + sum(int((own[w] & ~shares[w]).sum()) for w in everyone)

@@ -32,6 +32,11 @@ def _by_root(draw: Draw, **attributes: Value) -> Case:
     return Case((draw.array(*shape), draw.array(*shape), draw.positive(*shape)), {"lr": 0.1, "eps": 1e-3, **attributes})
 
 
+def _cast(draw: Draw) -> Case:
+    x, dtype = draw.array(*draw.shape()), (*FLOATING, "int32", "bool")[draw.size(0, 5)]
+    return Case(((x, (4 * x).astype(np.int32), x > 0)[draw.size(0, 2)],), {"dtype": dtype})
+
+
 def _mm(draw: Draw) -> Case:
     (i, j, k), (transpose_a, transpose_b) = draw.sizes(3), (draw.flag(), draw.flag())
     a = draw.array(k, i) if transpose_a else draw.array(i, k)
@@ -41,6 +46,7 @@ def _mm(draw: Draw) -> Case:
 
 EQUATIONS = (
     "bi,ghi->bgh", "bgh,ghi->bi", "bi,bgh->ghi", "bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", "bhqk,bhqd->bhkd",
+    "ai,bi,i->ab", "ij,jk,kl->il", "ab,b,ac,d->cad",
     "ij->ji", "ijk->j", "i,j->ij", "i,j->ji", "abc,ab->c", "abd,cb->adc", "ijk,k->ji", "ab,ab->a",
 )  # fmt: skip
 
@@ -84,7 +90,7 @@ CASES: dict[str, Generate] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), binary),
     "add_n": lambda draw: same_shape(draw, draw.size(1, 4)),
     "scale": partial(same_shape, count=1, factor=0.75),
-    "cast": lambda draw: same_shape(draw, 1, dtype=FLOATING[draw.size(0, 3)]),
+    "cast": _cast,
     "sgd": partial(same_shape, count=2, lr=0.1),
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": lambda draw: Case((draw.array(),)),

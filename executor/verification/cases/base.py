@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One application of an operator: operands (float64, or int32 for labels and indices) and attributes.
+    """One application of an operator: operands (float64; int32 for labels and indices; bool for masks) and attributes.
 
     `shapes` are those of the outputs and `extents` those of index variables, where they are known from elsewhere than
     the description.
@@ -76,6 +76,9 @@ class Draw:
 
 Generate = Callable[[Draw], Case]
 
+DTYPES = ("float64", "int32", "bool")
+"""What operands are drawn in."""
+
 
 def drawn(generate: Generate, draw: Draw) -> Case:
     """Draw a case; TDLError unless it is one, of arrays as graphs have them in double precision."""
@@ -84,8 +87,9 @@ def drawn(generate: Generate, draw: Draw) -> Case:
         raise tdl.TDLError(f"the generator of cases returns {case!r}; expected a Case")
     for number, operand in enumerate(case.operands):
         kind = operand.dtype.name if isinstance(operand, np.ndarray | np.generic) else type(operand).__name__
-        if kind not in ("float64", "int32"):
-            raise tdl.TDLError(f"operand {number} of the case drawn is {kind}; expected an array of float64 or int32")
+        if kind not in DTYPES:
+            wanted = " or ".join(DTYPES)
+            raise tdl.TDLError(f"operand {number} of the case drawn is {kind}; expected an array of {wanted}")
     return case
 
 
@@ -106,12 +110,23 @@ def binary(draw: Draw) -> Case:
 
 
 def spread(draw: Draw, arrays: Sequence[Array], last: Callable[..., Array]) -> Case:
-    """Operands of one shape with a last one, of the same shape or of some of the others' dimensions."""
-    shape = arrays[0].shape
-    if draw.flag():
-        return Case((*arrays, last(draw, *shape)))
-    dims = draw.subset(len(shape))
-    return Case((*arrays, last(draw, *(shape[dim] for dim in dims))), {"dims": dims})
+    """Operands of one shape with a last one; this, the one before it, or both may lack some of the dimensions."""
+    *full, a = arrays
+    shape, way = a.shape, draw.size(0, 3)
+    attributes: dict[str, Value] = {}
+    dims = every = tuple(range(len(shape)))
+    if way > 1:
+        a_dims = draw.subset(len(shape))
+        attributes["a_dims"] = a_dims
+        dims = tuple(draw.generator.permutation([dim for dim in every if dim not in a_dims or draw.flag()]).tolist())
+        a = a.transpose(*a_dims, *(dim for dim in every if dim not in a_dims))
+        a = a.reshape(*(shape[dim] for dim in a_dims), -1)[..., 0]
+    if way in (1, 3):
+        dims = draw.subset(len(shape)) if way == 1 else dims
+        attributes["dims"] = dims
+    else:
+        dims = every
+    return Case((*full, a, last(draw, *(shape[dim] for dim in dims))), attributes)
 
 
 def groups(side: str) -> tuple[tuple[str, ...], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -102,6 +103,8 @@ def _quotient(draw: Draw, row: str, operands: int) -> Case:
 def _integers(draw: Draw, row: str, operands: int) -> Case:
     shape = draw.shape()
     arrays = tuple(draw.below(3, *shape) for _ in range(operands))
+    if row in MASKS and draw.flag():
+        arrays = tuple(array > 0 for array in arrays)
     return Case(arrays, _attributes(draw, row))
 
 
@@ -111,10 +114,12 @@ def _broadcast_mask(draw: Draw, operands: int) -> Case:
     dims = draw.subset(len(shape)) if draw.flag() else None
     attributes: dict[str, Value] = {} if dims is None else {"dims": dims}
     mask = draw.below(2, *(shape if dims is None else (shape[dim] for dim in dims)))
+    mask = mask > 0 if draw.flag() else mask
     if operands == 2:
-        return Case((draw.array(*shape), mask), {**attributes, "value": -1.5})
-    other = draw.array(*shape) if draw.flag() else draw.array()
-    return Case((mask, draw.array(*shape), other), attributes)
+        return Case((draw.array(*shape), mask), {**attributes, "value": (-1.5, -math.inf)[draw.size(0, 1)]})
+    scalar = draw.size(0, 3 if dims is None else 2)  # Without dims the mask has every dimension.
+    one, other = (draw.array(*(() if scalar in ways else shape)) for ways in ((1, 3), (2, 3)))
+    return Case((mask, one, other), attributes)
 
 
 def _square(draw: Draw, **attributes: Value) -> Case:
@@ -126,15 +131,15 @@ def _diagonal(draw: Draw) -> Case:
 
 
 def _dropout(draw: Draw) -> Case:
-    step = draw.generator.integers(0, 1000, ()).astype(float)
+    step = draw.below(1000)
     return Case((draw.array(*draw.shape()), step), {"p": draw.size(1, 7) / 8, "seed": draw.size(0, 5)})
 
 
 def _random(draw: Draw, **attributes: Value) -> Case:
     shape = draw.shape()
     extents = {f"i{dim}": extent for dim, extent in enumerate(shape)}
-    step = draw.generator.integers(0, 1000, ()).astype(float)
-    return Case((step,), {**attributes, "rank": len(shape), "seed": draw.size(0, 5), "extents": extents})
+    attributes |= {"rank": len(shape), "seed": draw.size(0, 5), "dtype": "float64", "extents": extents}
+    return Case((draw.below(1000),), attributes)
 
 
 def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Generate]:

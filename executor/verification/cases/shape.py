@@ -128,6 +128,20 @@ def _index_of(draw: Draw) -> Case:
     return Case((x, value), {"dim": dim})
 
 
+def _in_order(draw: Draw, flag: str) -> Case:
+    shape = draw.shape()
+    attributes: dict[str, Value] = {"dim": (dim := draw.size(0, len(shape) - 1)), flag: draw.flag()}
+    if flag == "largest":
+        attributes["k"] = draw.size(1, shape[dim])
+    return Case((draw.array(*shape),), attributes)
+
+
+def _one_hot(draw: Draw) -> Case:
+    depth = draw.size(2, 6)
+    dtype: dict[str, Value] = {"dtype": "float64"} if draw.flag() else {}
+    return Case((draw.below(depth, *draw.shape(0, 3)),), {"depth": depth, **dtype})
+
+
 def _arange(draw: Draw) -> Case:
     extents: dict[str, Value] = {"i": draw.size(2, 64)}
     return Case((), {"start": draw.size(-3, 3), "step": draw.size(1, 3), "extents": extents})
@@ -155,4 +169,7 @@ CASES: dict[str, Generate] = {
     "gather_backward": partial(_by_indices, each=True, backward=True),
     "index_of": _index_of,
     "arange": _arange,
+    "one_hot": _one_hot,
+    "sort": partial(_in_order, flag="descending"),
+    "topk": partial(_in_order, flag="largest"),
 }

@@ -63,7 +63,7 @@ class Backward:
     def emit_all(self, op: str, inputs: tuple[str, ...], name: str, **attrs: Value) -> tuple[str, ...]:
         """Add a backward node of the forward node; return its outputs."""
         name = f"{self.node.name}.{name}"
-        node = Node(name, op, inputs, (), attrs, self.node.name, self.node.unroll)
+        node = Node(name, op, inputs, (), attrs, self.node.name, self.node.unroll, self.node.line)
         return self.builder.emit(node, "gradient")
 
     def _target(self, operand: int) -> str:
@@ -125,6 +125,11 @@ def _one(builder: GraphBuilder, dtype: str) -> str:
     while name in builder.tensors and builder.tensors[name] != Tensor(name, (), dtype, "input", ONES):
         name += "_"
     return name if name in builder.tensors else builder.input(name, (), ONES, dtype)
+
+
+def flat(b: Backward) -> Gradients:
+    """No gradient flows: the slope is zero wherever there is one, or the gradient is stopped."""
+    return (None,) * len(b.node.inputs)
 
 
 def number(b: Backward, name: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.graph.rules.base import Backward, Gradients, Rule, integers, number
+from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, number
 from tdl.catalog.pointwise import BINARY, OPERATORS, SCALAR, UNARY
 
 
@@ -37,51 +37,53 @@ def _add_n(b: Backward) -> Gradients:
     return (b.arriving[0],) * len(b.node.inputs)
 
 
-def _narrow(b: Backward, gradient: str) -> str:
-    """Sum a gradient of the first operand's shape over the dimensions along which the second is broadcast."""
-    rank = b.rank()
-    if b.node.attrs.get("dims") is None:
+def _narrow(b: Backward, gradient: str, operand: int) -> str:
+    """Sum a gradient of the result's shape over the dimensions along which an operand is broadcast."""
+    own = ("a_dims", "dims")[operand]
+    if b.node.attrs.get(own) is None:
         return gradient
-    dims = integers(b, "dims")
-    reduced = tuple(dim for dim in range(rank) if dim not in dims)
+    dims = integers(b, own)
+    reduced = tuple(dim for dim in range(len(b.builder.shape(b.result))) if dim not in dims)
     if reduced:
-        gradient = b.emit_step("sum", (gradient,), 1, "sum", dims=reduced)
+        gradient = b.emit_step("sum", (gradient,), operand, "sum", dims=reduced)
     kept = tuple(sorted(dims))
     if kept == dims:
         return gradient
     letters = "abcdefghijklmnopqrstuvwxyz"
     source, target = letters[: len(kept)], "".join(letters[kept.index(dim)] for dim in dims)
-    return b.emit_step("einsum", (gradient,), 1, "transpose", equation=f"{source}->{target}")
+    return b.emit_step("einsum", (gradient,), operand, "transpose", equation=f"{source}->{target}")
 
 
 def _add(b: Backward) -> Gradients:
     if isinstance(b.arriving[0], float):
         return b.arriving * 2
-    return b.gradient, _narrow(b, b.gradient) if b.wanted[1] else None
+    return tuple(_narrow(b, b.gradient, operand) if b.wanted[operand] else None for operand in (0, 1))
 
 
 def _sub(b: Backward) -> Gradients:
-    second = None
-    if b.wanted[1]:
-        second = b.emit("neg", (_narrow(b, b.gradient),), 1)
-    return b.gradient, second
+    first = _narrow(b, b.gradient, 0) if b.wanted[0] else None
+    second = b.emit("neg", (_narrow(b, b.gradient, 1),), 1) if b.wanted[1] else None
+    return first, second
 
 
 def _mul(b: Backward) -> Gradients:
     left, right = b.node.inputs
-    first = b.emit("mul", (b.gradient, right), 0, **b.attrs("dims")) if b.wanted[0] else None
-    second = _narrow(b, b.emit("mul", (b.gradient, left), 1)) if b.wanted[1] else None
+    first = second = None
+    if b.wanted[0]:
+        first = _narrow(b, b.emit("mul", (b.gradient, right), 0, **b.attrs("dims")), 0)
+    if b.wanted[1]:
+        dims = {"dims": b.node.attrs["a_dims"]} if "a_dims" in b.node.attrs else {}
+        second = _narrow(b, b.emit("mul", (b.gradient, left), 1, **dims), 1)
     return first, second
 
 
 def _div(b: Backward) -> Gradients:
-    right = b.node.inputs[1]
-    dims = b.attrs("dims")
-    quotient = b.emit("div", (b.gradient, right), 0, **dims)
-    if not b.wanted[1]:
-        return quotient, None
-    product = b.emit_step("mul", (quotient, b.result), 1, "product")
-    return quotient, b.emit("neg", (_narrow(b, product),), 1)
+    quotient = b.emit("div", (b.gradient, b.node.inputs[1]), 0, **b.attrs("dims"))
+    second = None
+    if b.wanted[1]:
+        product = b.emit_step("mul", (quotient, b.result), 1, "product")
+        second = b.emit("neg", (_narrow(b, product, 1),), 1)
+    return _narrow(b, quotient, 0) if b.wanted[0] else None, second
 
 
 def _of_row(op: str) -> Rule:
@@ -95,22 +97,18 @@ def _of_row(op: str) -> Rule:
 
 
 def _of_binary_row(op: str) -> Rule:
-    """Return the rule of a binary row: both gradients from one node, the second summed over what it is spread over."""
+    """Return the rule of a binary row: both gradients from one node, each summed over what it is spread over."""
 
     def rule(b: Backward) -> Gradients:
-        first, second = b.emit_all(f"{op}_backward", (b.gradient, *b.node.inputs), "grad_operands", **b.attrs("dims"))
-        return first, _narrow(b, second) if b.wanted[1] else None
+        inputs, spread = (b.gradient, *b.node.inputs), b.attrs("dims", "a_dims")
+        found = b.emit_all(f"{op}_backward", inputs, "grad_operands", **spread)
+        return tuple(_narrow(b, found[operand], operand) if b.wanted[operand] else None for operand in (0, 1))
 
     return rule
 
 
 def _passed(b: Backward) -> Gradients:
     return b.arriving
-
-
-def _flat(b: Backward) -> Gradients:
-    """No gradient flows: the slope is zero wherever there is one."""
-    return (None,) * len(b.node.inputs)
 
 
 def _same(b: Backward) -> Gradients:
@@ -127,17 +125,20 @@ def _filled(b: Backward) -> Gradients:
 
 
 def _where(b: Backward) -> Gradients:
-    mask, _, other = b.node.inputs
-    dims = b.attrs("dims")
+    mask = b.node.inputs[0]
     second = third = None
-    if b.wanted[2]:
-        third = b.emit_step("masked_fill", (b.gradient, mask), 2, "kept", **dims, value=0.0)
-        if not b.builder.shape(other) and b.builder.shape(b.gradient):
-            third = b.emit("sum", (third,), 2, dims=tuple(range(len(b.builder.shape(b.gradient)))))
     if b.wanted[1]:
-        unmasked = b.emit_step("logical_not", (mask,), 1, "unmasked")
-        second = b.emit("masked_fill", (b.gradient, unmasked), 1, **dims, value=0.0)
+        second = _where_kept(b, b.emit_step("logical_not", (mask,), 1, "unmasked"), 1)
+    if b.wanted[2]:
+        third = _where_kept(b, mask, 2)
     return None, second, third
+
+
+def _where_kept(b: Backward, hidden: str, operand: int) -> str:
+    """Return the gradient of an operand of `where`, which may be a scalar, from what a mask does not hide of it."""
+    kept = b.emit_step("masked_fill", (b.gradient, hidden), operand, "kept", **b.attrs("dims"), value=0.0)
+    dims = tuple(range(len(b.builder.shape(b.gradient))))
+    return kept if b.shape(operand) or not dims else b.emit("sum", (kept,), operand, dims=dims)
 
 
 def _lerp(b: Backward) -> Gradients:
@@ -171,7 +172,7 @@ RULES: dict[str, Rule] = {
     "add_n": _add_n,
     **{name: _of_row(name) for name, (_, slope) in {**UNARY, **SCALAR}.items() if slope is not None},
     **{name: _of_binary_row(name) for name, slopes in BINARY.items() if None not in slopes},
-    **dict.fromkeys(FLAT, _flat),
+    **dict.fromkeys(FLAT, flat),
     **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), _passed),
     "rsub_scalar": _neg,
     **dict.fromkeys(("tril", "triu", "dropout"), _same),

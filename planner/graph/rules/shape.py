@@ -98,6 +98,13 @@ def _by_indices(b: Backward) -> Gradients:
     return _scattered(b, f"{b.node.op}_backward", int(number(b, "dim")), "dim", inputs=b.node.inputs[1:])
 
 
+def _in_order(b: Backward) -> Gradients:
+    """Put the gradient of the values where they came from; none flows to where they were."""
+    if b.arriving[0] is None:
+        return (None,)
+    return _scattered(b, "gather_backward", int(number(b, "dim")), "dim", inputs=b.node.outputs[1:])[:1]
+
+
 def _shift_two(b: Backward) -> Gradients:
     return (b.emit("constant_pad_nd", (b.gradient,), 0, low=(2,), high=(0,)),)
 
@@ -117,4 +124,6 @@ RULES: dict[str, Rule] = {
     "embedding": _embedding,
     "index_select": _by_indices,
     "gather": _by_indices,
+    "sort": _in_order,
+    "topk": _in_order,
 }

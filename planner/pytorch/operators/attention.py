@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import densely, merged
+from planner.pytorch.contents import Content, value_of
+from planner.pytorch.forms import densely, merged, view
 from planner.pytorch.operations import binary, contract, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
-from planner.pytorch.operators.layers import softmax
+from planner.pytorch.operators.comparing import masked, negated
+from planner.pytorch.operators.losses import softmax
 from planner.pytorch.translation import Translation
 
 
@@ -16,18 +20,34 @@ def _attention(t: Translation, call: TracedCall) -> Value:
     q, k, v = call["query"], call["key"], call["value"]
     if call["dropout_p"]:
         raise UnsupportedError("attention with dropout: expected dropout_p=0")
-    if call.get("enable_gqa"):
-        raise UnsupportedError("attention with fewer heads of keys than of queries: repeat them before")
     factor = call["scale"] if call["scale"] is not None else 1.0 / math.sqrt(q.shape[-1])
+    if call.get("enable_gqa"):
+        k, v = (_repeated_heads(t, one, q.shape[-3] // one.shape[-3]) for one in (k, v))
     q = unary(t, "scale", q, factor=float(factor))
     batch = [(dim, dim) for dim in range(q.rank - 2)]
     scores = contract(t, q, k, [(q.rank - 1, k.rank - 1)], batch)
-    if call["is_causal"]:
+    mask = call.content("attn_mask")
+    if call["is_causal"] or (mask is not None and mask.is_causal):
         scores = causal(t, scores)
-    if call["attn_mask"] is not None:
+    elif mask is not None and mask.tensor.dtype is torch.bool:
+        # What hides is a constant of its own: nothing has to be negated.
+        scores = (
+            scores
+            if bool(mask.distinct.all())
+            else masked(t, scores, value_of(t, Content(~mask.distinct.expand(mask.shape))), -math.inf)
+        )
+    elif call.arguments["attn_mask"] is not None:
         scores = _masked(t, scores, call["attn_mask"])
     probabilities = softmax(t, scores, scores.rank - 1)
     return contract(t, probabilities, v, [(scores.rank - 1, v.rank - 2)], batch)
+
+
+def _repeated_heads(t: Translation, value: Value, times: int) -> Value:
+    """Repeat each head, which is the dimension before the last two."""
+    at = value.rank - 2
+    dims, shape = (*value.dims[:at], (), *value.dims[at:]), (*value.shape[:at], times, *value.shape[at:])
+    target = (*value.shape[: at - 1], value.shape[at - 1] * times, *value.shape[at:])
+    return view(t, Value(value.tensor, dims, shape), target)
 
 
 def causal(t: Translation, scores: Value) -> Value:
@@ -42,8 +62,8 @@ def causal(t: Translation, scores: Value) -> Value:
 
 
 def _masked(t: Translation, scores: Value, mask: Value) -> Value:
-    if t.dtype(mask) == "int32":
-        raise UnsupportedError("attention with a mask of truth values: use is_causal, or a mask that is added")
+    if t.dtype(mask) == "bool":
+        return masked(t, scores, negated(t, mask), -math.inf)
     return binary(t, "add", scores, mask)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
+from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
-from planner.pytorch.operations import binary, promoted, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.contents import DTYPES, Content, value_of
+from planner.pytorch.operations import as_dtype, binary, unary
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
+from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
 
 UNARY = (
@@ -15,6 +20,7 @@ UNARY = (
 )  # fmt: skip
 
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
+TORCH = {name: dtype for dtype, name in reversed(DTYPES.items())}
 
 
 def _unary(op: str) -> Converter:
@@ -48,8 +54,8 @@ def _elu(t: Translation, call: TracedCall) -> Value:
 def _softplus(t: Translation, call: TracedCall) -> Value:
     """Scale before and after; beyond the threshold PyTorch's result differs by less than rounding."""
     beta = float(call["beta"])
-    value = unary(t, "softplus", _scaled(t, call["self"], beta))
-    return _scaled(t, value, 1.0 / beta)
+    value = unary(t, "softplus", scaled(t, call["self"], beta))
+    return scaled(t, value, 1.0 / beta)
 
 
 def _clamp(t: Translation, call: TracedCall) -> Value:
@@ -64,63 +70,100 @@ def _hardtanh(t: Translation, call: TracedCall) -> Value:
     return unary(t, "clamp", call["self"], min=float(call["min_val"]), max=float(call["max_val"]))
 
 
-def _scaled(t: Translation, value: Value, factor: float) -> Value:
-    return value if factor == 1.0 else unary(t, "scale", value, factor=factor)
-
-
-def _number(operand: object) -> float | None:
-    return float(operand) if isinstance(operand, int | float) else None
+def scaled(t: Translation, value: Value, factor: float) -> Value:
+    """Return the value times a number."""
+    if factor == 1:
+        return value
+    return unary(t, "scale", value, factor=float(factor) if t.dtype(value) in FLOATING else int(factor))
 
 
 def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
+    dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
     if call.get("rounding_mode") is not None:
         raise UnsupportedError(f"{call.op} with a rounding_mode: round the quotient")
-    one, other = call["self"], call["other"] if "other" in call.arguments else call["exponent"]
-    alpha = float(call.get("alpha", 1.0))
-    value = _number(other)
-    if value is not None:
-        return _with_number(t, call, one, value * alpha)
-    if _number(one) is not None:
-        return unary(t, "rpow_scalar", other, value=float(one))
-        other = _scaled(t, other, alpha)
-    if not t.same_dtype(one, other):
-        one, other = promoted(t, one, other)
-    return binary(t, call.op, one, other)
+    alpha = call.get("alpha", 1)
+    if (value := number(call, second)) is not None:
+        found = _with_number(t, call, as_dtype(t, call["self"], dtype), value * alpha)
+        return expanded(t, found, call.shapes[0])
+    if (value := number(call, "self")) is not None:
+        found = _of_number(t, call, value, scaled(t, as_dtype(t, call[second], dtype), alpha))
+        return expanded(t, found, call.shapes[0])
+    one, other = (as_dtype(t, value, dtype) for value in (call["self"], call[second]))
+    return binary(t, call.op, one, scaled(t, other, alpha))
 
 
 def _with_number(t: Translation, call: TracedCall, one: Value, value: float) -> Value:
     match call.op:
         case "add":
-            return one if not value else unary(t, "add_scalar", one, value=value)
+            return _shifted(t, one, value)
         case "sub":
-            return one if not value else unary(t, "add_scalar", one, value=-value)
+            return _shifted(t, one, -value)
         case "mul":
-            return _scaled(t, one, value)
+            return scaled(t, one, value)
         case "div":
-            return _scaled(t, one, 1.0 / value)
+            return scaled(t, one, 1.0 / value)
         case "pow":
-            return unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=value)
+            return unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value))
+        case "maximum":
+            return unary(t, "clamp", one, min=float(value))
+        case "minimum":
+            return unary(t, "clamp", one, max=float(value))
     raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
 
 
+def _of_number(t: Translation, call: TracedCall, value: float, other: Value) -> Value:
+    """Apply an operator whose first operand is a number."""
+    match call.op:
+        case "add" | "mul" | "maximum" | "minimum":
+            return _with_number(t, call, other, value)
+        case "sub":
+            return unary(t, "rsub_scalar", other, value=float(value))
+        case "div":
+            return scaled(t, unary(t, "reciprocal", other), value)
+        case "pow":
+            return unary(t, "rpow_scalar", other, value=float(value))
+    raise UnsupportedError(f"{call.op} of a number and a tensor has no operator here")
+
+
+def _shifted(t: Translation, value: Value, by: float) -> Value:
+    if not by:
+        return value
+    return unary(t, "add_scalar", value, value=float(by) if t.dtype(value) in FLOATING else int(by))
+
+
+def _floor_divide(t: Translation, call: TracedCall) -> Value:
+    """Divide whole numbers by one, which fractions of 64 bits do exactly."""
+    divisor, value = number(call, "other"), call["self"]
+    if divisor is None or t.dtype(value) != "int32":
+        raise UnsupportedError("floor_divide of anything but whole numbers by a number: round the quotient")
+    one = value_of(t, Content(torch.tensor(float(divisor), dtype=torch.float64)))
+    quotient = unary(t, "floor", binary(t, "div", as_dtype(t, value, "float64"), one))
+    return as_dtype(t, quotient, "int32")
+
+
+def _copied(t: Translation, call: TracedCall) -> Value:
+    """Return what is written over a tensor."""
+    return expanded(t, as_dtype(t, call["src"], call.dtypes[0]), call.shapes[0])
+
+
+def _filled(t: Translation, call: TracedCall) -> Value:
+    value = number(call, "value")
+    if value is None:
+        return expanded(t, as_dtype(t, call["value"], call.dtypes[0]), call.shapes[0])
+    return value_of(t, Content(torch.full((), value, dtype=TORCH[call.dtypes[0]]).expand(call.shapes[0])))
+
+
 def _rsub(t: Translation, call: TracedCall) -> Value:
-    value = _number(call["other"])
+    value = number(call, "other")
     if value is None or float(call["alpha"]) != 1.0:
         raise UnsupportedError("rsub with a tensor or alpha: write other - self")
     return unary(t, "rsub_scalar", call["self"], value=value)
 
 
-def _masked_fill(t: Translation, call: TracedCall) -> Value:
-    value = _number(call["value"])
-    if value is None:
-        raise UnsupportedError("masked_fill with a tensor: give the value as a number")
-    return binary(t, "masked_fill", call["self"], call["mask"], value=value)
-
-
 def _dropout(t: Translation, call: TracedCall) -> Value:
+    value: Value = call["input" if "input" in call.arguments else "self"]
     if not call["train"] or not call["p"]:
-        value: Value = call["input"]
         return value
     raise UnsupportedError(f"dropout of {call['p']:g} in training: build the model with p=0")
 
@@ -138,7 +181,10 @@ CONVERTERS: dict[str, Converter] = {
     "hardtanh": _hardtanh,
     "relu6": lambda t, call: unary(t, "clamp", call["self"], min=0.0, max=6.0),
     "rsub": _rsub,
-    "masked_fill": _masked_fill,
+    "floor_divide": _floor_divide,
+    "copy": _copied,
+    "fill": _filled,
+    "detach": lambda t, call: unary(t, "stop_gradient", call["self"]),
     "dropout": _dropout,
     "feature_dropout": _dropout,
 }

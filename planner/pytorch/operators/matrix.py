@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planner.pytorch.axes import Value
-from planner.pytorch.operations import binary, contract
+from planner.pytorch.operations import binary, contract, reduce
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.elementwise import scaled
 from planner.pytorch.operators.shapes import permuted
 from planner.pytorch.translation import Translation
 
@@ -44,31 +45,43 @@ def _reordered(found: Value, shared: int, extra: int, of_first: bool) -> Value:
 
 
 def _addmm(t: Translation, call: TracedCall) -> Value:
-    if call["beta"] != 1 or call["alpha"] != 1:
-        raise UnsupportedError(f"{call.op} with alpha or beta")
     one, other = (call["mat1"], call["mat2"]) if call.op == "addmm" else (call["batch1"], call["batch2"])
-    return binary(t, "add", matmul(t, one, other), call["self"])
+    product = scaled(t, matmul(t, one, other), call["alpha"])
+    return binary(t, "add", product, scaled(t, call["self"], call["beta"])) if call["beta"] else product
 
 
 def _einsum(t: Translation, call: TracedCall) -> Value:
-    equation, operands = call["equation"].replace(" ", ""), call["tensors"]
-    left, _, output = equation.partition("->")
+    """Multiply operands two by two, in their order; what only one operand has is summed before."""
+    equation, operands = call["equation"].replace(" ", ""), list(call["tensors"])
+    left, arrow, output = equation.partition("->")
     inputs = left.split(",")
-    if "." in equation or "->" not in equation or len(operands) != 2:
-        raise UnsupportedError(f"einsum {equation!r}: expected two operands, an arrow and no dots")
-    (one, other), (first, second) = operands, inputs
-    if len(set(first)) < len(first) or len(set(second)) < len(second):
-        raise UnsupportedError(f"einsum {equation!r}: a letter repeats within an operand")
-    for letters, number in ((first, 0), (second, 1)):
-        alone = [at for at, letter in enumerate(letters) if letter not in output and letter not in inputs[1 - number]]
-        if alone:
-            raise UnsupportedError(f"einsum {equation!r}: sums over a letter of one operand: sum that operand first")
+    if "." in equation or not arrow or any(len(set(letters)) < len(letters) for letters in inputs):
+        raise UnsupportedError(f"einsum {equation!r}: expected an arrow, no dots, and no letter twice in an operand")
+    letters, value = inputs[0], operands[0]
+    for number, (own, other) in enumerate(zip(inputs[1:], operands[1:], strict=True), 2):
+        kept = {*output, *"".join(inputs[number:])}
+        letters, value = _pair(t, (letters, value), (own, other), kept)
+    letters, value = _alone(t, letters, value, set(output))
+    return permuted(value, [letters.index(letter) for letter in output])
+
+
+Lettered = tuple[str, Value]
+
+
+def _alone(t: Translation, letters: str, value: Value, kept: set[str]) -> Lettered:
+    """Sum over the letters that are not kept."""
+    gone = [at for at, letter in enumerate(letters) if letter not in kept]
+    return ("".join(x for x in letters if x in kept), reduce(t, "sum", value, gone)) if gone else (letters, value)
+
+
+def _pair(t: Translation, one: Lettered, other: Lettered, kept: set[str]) -> Lettered:
+    """Multiply two operands and sum over the letters of both that are not kept."""
+    (first, left), (second, right) = _alone(t, *one, kept | {*other[0]}), _alone(t, *other, kept | {*one[0]})
     common = [letter for letter in first if letter in second]
     pairs = {letter: (first.index(letter), second.index(letter)) for letter in common}
-    shared = [letter for letter in common if letter in output]
-    found = contract(t, one, other, [pairs[x] for x in common if x not in output], [pairs[x] for x in shared])
-    order = [*shared, *(x for x in first if x not in common), *(x for x in second if x not in common)]
-    return permuted(found, [order.index(letter) for letter in output])
+    shared = [letter for letter in common if letter in kept]
+    found = contract(t, left, right, [pairs[x] for x in common if x not in kept], [pairs[x] for x in shared])
+    return "".join([*shared, *(x for x in first + second if x not in common)]), found
 
 
 CONVERTERS: dict[str, Converter] = {

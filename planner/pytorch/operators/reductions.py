@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import merged
-from planner.pytorch.operations import binary, reduce, unary
+from planner.pytorch.forms import densely, merged
+from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.comparing import alike
 from planner.pytorch.translation import Translation
 
 
@@ -25,7 +26,7 @@ def mean(t: Translation, value: Value, dims: Sequence[int], keep: bool = False) 
 
 
 def _sum(t: Translation, call: TracedCall) -> Value:
-    value = call["self"]
+    value = as_dtype(t, call["self"], call.dtypes[0])
     return reduce(t, "sum", value, _dims(call, value), bool(call.get("keepdim")))
 
 
@@ -38,7 +39,7 @@ def _extreme(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
         value = call["self"]
         if "other" in call.arguments:
-            return binary(t, f"{call.op}imum", value, call["other"])
+            return binary(t, f"{call.op}imum", *alike(t, value, call["other"]))
         if "dim" in call.arguments and call.op in ("max", "min"):
             raise UnsupportedError(f"{call.op} along a dimension with indices: use torch.a{call.op} for the values")
         return reduce(t, op, value, _dims(call, value), bool(call.get("keepdim")))
@@ -71,9 +72,10 @@ def _variance(t: Translation, value: Value, dims: tuple[int, ...], call: TracedC
 
 
 def _cumsum(t: Translation, call: TracedCall) -> Value:
-    value = merged(t, call["self"], call.dim(call["self"].rank))
+    value = as_dtype(t, call["self"], call.dtypes[0])
+    value = merged(t, value if value.dims[call.dim(value.rank)] else densely(t, value), call.dim(value.rank))
     (axis,) = value.dims[call.dim(value.rank)]
-    found = t.emit("cumsum", value.tensor, dim=axis)
+    found = t.emit("cumsum", value.tensor, dim=axis, extents={f"i{axis}": t.builder.shape(value.tensor)[axis]})
     t.same_axes(found, value.tensor)
     return Value(found, value.dims, value.shape)
 

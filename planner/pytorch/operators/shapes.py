@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from planner.graph.ir import FLOATING
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import dense, densely, merged, squeezed, view
+from planner.pytorch.operations import as_dtype
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.translation import Translation
 
@@ -43,7 +45,11 @@ def _unsqueeze(t: Translation, call: TracedCall) -> Value:
 
 
 def _expand(t: Translation, call: TracedCall) -> Value:
-    value, shape = call["self"], call.shapes[0]
+    return expanded(t, call["self"], call.shapes[0])
+
+
+def expanded(t: Translation, value: Value, shape: Sequence[int]) -> Value:
+    """Repeat a value to a shape."""
     missing = len(shape) - value.rank
     dims, own = ((),) * missing + value.dims, (1,) * missing + value.shape
     if any(group and now != then for group, now, then in zip(dims, shape, own, strict=True)):
@@ -54,8 +60,7 @@ def _expand(t: Translation, call: TracedCall) -> Value:
 
 def _broadcast(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Leave broadcasting to the operators that follow, where shapes are equal."""
-    values = call["tensors"]
-    return tuple(_expand(t, TracedCall(call.op, {"self": value}, call.shapes)) for value in values)
+    return tuple(expanded(t, value, call.shapes[0]) for value in call["tensors"])
 
 
 def taken(t: Translation, value: Value, dim: int, index: int) -> Value:
@@ -171,11 +176,14 @@ def _unbind(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 
 
 def _cat(t: Translation, call: TracedCall) -> Value:
-    values = [value for value in call["tensors"] if prod(value.shape)]
-    dim = call.dim(values[0].rank)
+    values = [as_dtype(t, call.value(one), call.dtypes[0]) for one in call.arguments["tensors"] if prod(one.shape)]
+    return joined(t, values, call.dim(values[0].rank))
+
+
+def joined(t: Translation, values: Sequence[Value], dim: int) -> Value:
+    """Put values one after another along a dimension."""
     if len(values) == 1:
-        only: Value = values[0]
-        return only
+        return values[0]
     tensors = [dense(t, value) for value in values]
     found = t.emit("cat", *tensors, dim=dim, sizes=tuple(value.shape[dim] for value in values))
     for tensor in tensors:
@@ -203,17 +211,23 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
 
 
 def _pad(t: Translation, call: TracedCall) -> Value:
-    value = densely(t, call["self"])
-    low, high = [0] * value.rank, [0] * value.rank
-    mode = call.get("mode", "constant")
-    if mode != "constant" or any(amount < 0 for amount in call["pad"]):
-        raise UnsupportedError(f"pad with mode {mode} or less than nothing: expected constant")
+    value, low, high = call["self"], [0] * call["self"].rank, [0] * call["self"].rank
+    if (mode := call.get("mode", "constant")) != "constant":
+        raise UnsupportedError(f"pad with mode {mode}: expected constant")
     for place, amount in enumerate(call["pad"]):
-        (high if place % 2 else low)[value.rank - 1 - place // 2] = int(amount)
+        dim = value.rank - 1 - place // 2
+        if amount >= 0:
+            (high if place % 2 else low)[dim] = int(amount)
+            continue
+        kept = range(value.shape[dim] + amount) if place % 2 else range(-amount, value.shape[dim])
+        value = sliced(t, value, dim, kept)
+    if not any((*low, *high)):
+        return value
+    value, filling = densely(t, value), call.get("value") or 0
     return t.plain(
         t.emit(
-            "constant_pad_nd", value.tensor, low=tuple(low), high=tuple(high),
-            value=float(call.get("value") or 0.0), sizes=value.shape,
+            "constant_pad_nd", value.tensor, low=tuple(low), high=tuple(high), sizes=value.shape,
+            value=float(filling) if call.dtypes[0] in FLOATING else int(filling),
         )
     )  # fmt: skip
 
@@ -230,9 +244,17 @@ def _roll(t: Translation, call: TracedCall) -> Value:
     for shift, dim in zip(call["shifts"], call["dims"], strict=True):
         at, extent = dim % value.rank, value.shape[dim]
         if cut := -shift % extent:
-            tensors = [dense(t, sliced(t, value, at, range(*ends))) for ends in ((cut, extent), (0, cut))]
-            value = t.plain(t.emit("cat", *tensors, dim=at, sizes=(extent - cut, cut)))
+            value = joined(t, [sliced(t, value, at, range(*ends)) for ends in ((cut, extent), (0, cut))], at)
     return value
+
+
+def _repeat(t: Translation, call: TracedCall) -> Value:
+    """Repeat every dimension as a whole, by a dimension before it."""
+    value, repeats = call["self"], call["repeats"]
+    missing = len(repeats) - value.rank
+    dims = [group for own in ((),) * missing + value.dims for group in ((), own)]
+    shape = [extent for pair in zip(repeats, (1,) * missing + value.shape, strict=True) for extent in pair]
+    return view(t, Value(value.tensor, tuple(dims), tuple(shape)), call.shapes[0])
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -256,4 +278,5 @@ CONVERTERS: dict[str, Converter] = {
     "constant_pad_nd": _pad,
     "flip": _flip,
     "roll": _roll,
+    "repeat": _repeat,
 }

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout.geometry import reached
 from planner.layout.region import intersect_runs
-from planner.layout.split import REMEMBERED, Runs, chosen_runs, digits, iteration_runs, normalise
+from planner.layout.split import (
+    REMEMBERED,
+    Runs,
+    chosen_runs,
+    cuts,
+    deciding,
+    digits,
+    iteration_runs,
+    normalise,
+    shares_of,
+)
 
 Counts = NDArray[np.int64]
 
@@ -48,29 +58,39 @@ def first_replica_flags(ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def leaf_range_by_worker(extent: int, ways: tuple[int, ...]) -> Counts:
-    """Return [worker, 2]: the leaf of the nested split that has all of the worker's digits, as start and stop."""
-    runs = (chosen_runs(extent, digits(ways, worker), ways) for worker in range(prod(ways)))
-    return np.array([run[0] if run else (0, 0) for run in runs], dtype=np.int64)
+def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
+    """Return [cutting worker, leaf, 2]: the leaves of the nested split that a worker's cuts make, as start and stop.
+
+    Leaf i has all digits of worker i. All workers cut alike, and there is one row, unless their shares differ.
+    """
+    cutting = range(prod(ways)) if shares_of(ways) else range(1)
+    runs = [
+        [chosen_runs(extent, digits(ways, leaf), cuts(ways, worker)) for leaf in range(prod(ways))]
+        for worker in cutting
+    ]
+    return np.array([[run[0] if run else (0, 0) for run in leaves] for leaves in runs], dtype=np.int64)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_held(extent: int, ways: tuple[int, ...]) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    bounds = leaf_range_by_worker(extent, ways)
+    if shares_of(ways):
+        return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
+    bounds = leaf_ranges(extent, ways)[0]
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
         counts = np.concatenate([anywhere, counts])
-    return counts.reshape(1 << len(ways), -1)
+    return np.asarray(counts.reshape(1 << len(ways), -1))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_of_set_held(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
-    bounds = leaf_range_by_worker(extent, ways)
+    leaves = leaf_ranges(extent, ways)
     inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
     for worker, runs in enumerate(sets):
+        bounds = leaves[worker % len(leaves)]
         for start, stop in runs:
             inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
     own = np.indices(ways).reshape(len(ways), len(sets))
@@ -114,7 +134,7 @@ Chosen = tuple[int, ...]
 def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
-    steps = steps_of_mask(reduce(int.__or__, chosen, 0))
+    steps = deciding(ways, steps_of_mask(reduce(int.__or__, chosen, 0)))
 
     def runs_of_worker(worker: int) -> Runs:
         runs = {

@@ -21,6 +21,7 @@ from planner.layout import (
     Shard,
     Signature,
     Strategy,
+    can_split,
     eligible,
 )
 from planner.layout.split import REMEMBERED, first_eligible
@@ -183,8 +184,9 @@ def choices_at_step(
 
     `everywhere`: for every operator, because the objective makes computing twice cost something.
     """
-    split = tuple(name for name in signature.description.strategies if eligible(signature.extents[name], ways, step))
-    if not split or everywhere or (replicate and signature.description.is_elementwise):
+    description = signature.description
+    split = tuple(name for name in description.strategies if can_split(signature, name, ways, step))
+    if not split or everywhere or description.is_opaque or (replicate and description.is_elementwise):
         return (*split, EVERYWHERE)
     return split
 

@@ -16,8 +16,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+import tdl
 from planner.graph.ir import ITEM_BYTES
-from planner.layout import Signature
+from planner.layout import Signature, shares_of
 from planner.layout.products import contraction
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
@@ -62,11 +63,12 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worker:
-    """A worker's device, and how much slower its processor and its memory are while all workers compute."""
+    """A worker's device, how much slower its processor and its memory are while all workers compute, its share."""
 
     device: Device
     processor: float
     memory: float
+    share: int = 1
 
     @property
     def speed_key(self) -> tuple[str, float, float]:
@@ -92,48 +94,61 @@ class Worker:
         return calls * max(alone_s + device.launch_latency_s, device.host_launch_s)
 
 
-def workers_of_machine(machine: Machine, count: int) -> tuple[Worker, ...]:
-    """Return the first `count` devices of a machine as workers that compute at the same time."""
-    devices = machine.devices[:count]
+def workers_of_machine(machine: Machine, ways: tuple[int, ...]) -> tuple[Worker, ...]:
+    """Return the first devices of a machine as workers that compute at the same time."""
+    devices = machine.devices[: prod(ways)]
     cores: Counter[int | None] = Counter()
     bandwidth: Counter[int] = Counter()
     for device in devices:
         cores[device.processor] += device.cores  # type: ignore[assignment]
         bandwidth[device.memory] += device.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
 
-    def worker_on_device(device: Device) -> Worker:
+    def worker_on_device(device: Device, share: int) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity
         shared = None if device.processor is None else machine.resources[device.processor].capacity
         processor = 1.0 if shared is None else max(1.0, cores[device.processor] / shared)
-        return Worker(device, processor, max(1.0, bandwidth[device.memory] / bus))
+        return Worker(device, processor, max(1.0, bandwidth[device.memory] / bus), share)
 
-    return tuple(map(worker_on_device, devices))
+    return tuple(map(worker_on_device, devices, shares_of(ways) or (1,) * len(devices)))
 
 
 def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
     """Return [state]: the longest time any worker takes over a node.
 
-    Where the strategies are of the first few steps only, a part's work is shared out evenly over its workers.
+    Where the strategies are of the first few steps only, a part's work is shared out over its workers by their shares.
     """
-    groups = prod(strategies.ways)
-    share = groups / len(workers)
-    firsts = workers[:: len(workers) // groups]
-    kinds = {worker.speed_key: worker for worker in firsts}
-    kind_of = np.array([list(kinds).index(worker.speed_key) for worker in firsts])
+    members, kinds = _members_of_groups(workers, prod(strategies.ways))
     columns = [
-        kind_of,
         _kernel_call_counts(node, strategies),
         _operation_counts(node, strategies),
         _bytes_touched(node, strategies),
         *_call_extents(node, strategies),
     ]
-    rows = np.stack(np.broadcast_arrays(*columns), axis=-1)
-    distinct, at = np.unique(rows.reshape(-1, len(columns)), axis=0, return_inverse=True)
-    times = [_seconds(node, list(kinds.values())[int(row[0])], row[1:], share) for row in distinct.tolist()]
+    of_member = [column[:, [group for group, _ in members]] for column in columns]
+    rows = np.stack(np.broadcast_arrays(np.array([kind for _, kind in members]), *of_member), axis=-1)
+    distinct, at = np.unique(rows.reshape(-1, len(columns) + 1), axis=0, return_inverse=True)
+    times = [_seconds(node, *kinds[int(row[0])], row[1:]) for row in distinct.tolist()]
     return np.asarray(np.array(times)[at.reshape(rows.shape[:-1])].max(axis=1))
 
 
-def _seconds(node: NodeKernel, worker: Worker, row: Sequence[float], share: float) -> float:
+def _members_of_groups(
+    workers: tuple[Worker, ...], groups: int
+) -> tuple[list[tuple[int, int]], list[tuple[Worker, float]]]:
+    """Return (group, number of a kind) of those members that differ in speed or share, and of every kind a worker.
+
+    With the worker comes its share of its group's work.
+    """
+    size, members = len(workers) // groups, dict[tuple[int, int], None]()
+    kinds = dict[object, tuple[int, Worker, float]]()
+    for at, worker in enumerate(workers):
+        first = at - at % size
+        share = worker.share / sum(one.share for one in workers[first : first + size])
+        number, *_ = kinds.setdefault((worker.speed_key, share), (len(kinds), worker, share))
+        members[at // size, number] = None
+    return list(members), [(worker, share) for _, worker, share in kinds.values()]
+
+
+def _seconds(node: NodeKernel, worker: Worker, share: float, row: Sequence[float]) -> float:
     """Return a worker's time over its share of a part: so many calls, operations, bytes, and the extents of a call."""
     calls, operations, nbytes, *extents = row
     if not calls:
@@ -194,11 +209,11 @@ def _elements_reached(need: Need, strategies: Strategies) -> NDArray[np.int64]:
 
 
 def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.int64]:
-    """Return [state, worker]: one call per contiguous run of the variables that need them."""
-    total = np.ones((len(strategies.states), prod(strategies.ways)), dtype=np.int64)
+    """Return [state, worker]: one call per contiguous run of the variables that need them, none where another runs."""
+    total = counts_held(1, strategies.ways)[strategies.steps_choosing(tdl.ON_ONE)]
     for name in node.signature.description.contiguous:
         counts = _counts_of_contiguous_runs(node.signature.extents[name], strategies.ways)
-        total *= counts[strategies.steps_choosing(name)]
+        total = total * counts[strategies.steps_choosing(name)]
     return total
 
 

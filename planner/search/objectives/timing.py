@@ -7,7 +7,6 @@ stays exact.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -141,7 +140,7 @@ def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph,
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
-    found, workers = levels(machine, ways), workers_of_machine(machine, math.prod(ways))
+    found, workers = levels(machine, ways), workers_of_machine(machine, ways)
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]

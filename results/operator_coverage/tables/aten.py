@@ -44,7 +44,7 @@ CREATION = each("empty empty_strided", FILLED, "any values will do") | {
     "rand": described('rand(step[0], rank=2, extents={"i0": 3, "i1": 4})', GENERATOR),
     "randn": described('randn(step[0], rank=2, extents={"i0": 3, "i1": 4})', GENERATOR),
     "randperm": described(
-        'u = rand(step[0], rank=1, extents={"i0": 5}); sort_last(u)', "the second output: the order of random keys"
+        'u = rand(step[0], rank=1, extents={"i0": 5}); sort(u, dim=0)', "the second output: the order of random keys"
     ),
     "native_dropout": described("dropout(x[2], step[0], p=0.5)", GENERATOR),
 }
@@ -145,7 +145,7 @@ INDEXING = {
     "masked_scatter": described(
         'p = cumsum(mask[1], dim=0, extents={"i0": 5}); '
         "q = add_scalar(p, value=-1); t = index_select(source[1], q, dim=0); where(mask, t, x[1])",
-        "of vectors: the place that is read is a sum over the mask, which no graph takes for indices",
+        "of vectors: the place that is read is a sum over the mask",
     ),
     "grid_sampler_2d": described(
         "bilinear_sampler(x[4], grid[4], size=(4, 5))", "corners aligned, zeros outside: a sum over all pixels"
@@ -242,8 +242,8 @@ SHAPE = {
 }
 
 ORDERING = {
-    "sort": described("sort_last(x[2])", "whole along the sorted dimension"),
-    "topk": described("topk_last(x[2], k=2)", "whole along the sorted dimension"),
+    "sort": described("sort(x[2], dim=1)", "whole along the sorted dimension"),
+    "topk": described("topk(x[2], k=2, dim=1)", "whole along the sorted dimension"),
     "_fft_r2c": described("rfft_last(x[2], length=6)", "whole along the transformed dimension"),
     "_fft_c2r": described("irfft_last(x[2], length=6)", "whole along the transformed dimension"),
 }

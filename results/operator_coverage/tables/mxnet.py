@@ -250,9 +250,9 @@ REDUCTIONS = {
 }
 
 ORDERING = {
-    "sort": described("sort_last(x[2])", "whole along the sorted dimension"),
-    "argsort": described("sort_last(x[2])", "the second output"),
-    "topk": described("topk_last(x[2], k=2)", "whole along the sorted dimension"),
+    "sort": described("sort(x[2], dim=1)", "whole along the sorted dimension"),
+    "argsort": described("sort(x[2], dim=1)", "the second output"),
+    "topk": described("topk(x[2], k=2, dim=1)", "whole along the sorted dimension"),
     "_contrib_fft": described("fft_last(x[2], length=6)", "whole along the transformed dimension"),
     "_contrib_ifft": described("ifft_last(x[2], length=6)", "whole along the transformed dimension"),
 }

@@ -20,26 +20,6 @@ def _last(x: Operand, whole: Opaque, index: tuple[Expr, ...]) -> Expr:
 
 
 @op
-def sort_last(x: Operand, *, descending: bool = False) -> Body:
-    """Values in order along the last dimension, and where they were."""
-    order = Opaque(lambda row: _order(row, descending), name="order")
-    ordered = Opaque(lambda row: row[_order(row, descending)], name="sort")
-    return lambda *i: (_last(x, ordered, i), _last(x, order, i))
-
-
-@op
-def topk_last(x: Operand, *, k: int, largest: bool = True) -> Lambda:
-    """The k greatest (or least) values along the last dimension, in order, and where they were."""
-    order = Opaque(lambda row: _order(row, largest)[:k], like=None, name="order")
-    ordered = Opaque(lambda row: row[_order(row, largest)[:k]], like=None, name="topk")
-    return tensor(lambda *i, rank_=k: (_last(x, ordered, (*i, rank_)), _last(x, order, (*i, rank_))), rank=x.rank - 1)
-
-
-def _order(row: Array, descending: bool) -> Array:
-    return np.argsort(-row if descending else row, kind="stable")
-
-
-@op
 def fft_last(x: Operand, *, length: int) -> Lambda:
     """Discrete Fourier transform of a real last dimension; real and imaginary parts alternate."""
     return _transform(x, lambda row: _interleave(np.fft.fft(row)), 2 * length)

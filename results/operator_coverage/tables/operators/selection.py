@@ -11,11 +11,6 @@ from tdl.operator import op
 
 
 @op
-def one_hot(indices: Operand, *, depth: int) -> Body:
-    return lambda *i, k=depth: where(indices[i] == k, 1, 0)
-
-
-@op
 def pick(x: Operand, index: Operand, *, axis: int) -> Lambda:
     return tensor(lambda *i: Sum(lambda c: where(index[i] == c, x[*i[:axis], c, *i[axis:]], 0)), rank=x.rank - 1)
 

@@ -1,30 +1,39 @@
-"""What a common order, fused fetches and a static arena save in memory (Tofu, Section 6).
+"""What control dependencies, fused and delayed fetches, spread reductions and a static arena save (Tofu, Section 6).
 
-    python -m results memory-savings
+    python -m results tofu-memory
 
-writes data.json and the tables in README.md, beside this file.
+writes data.json, memory.svg and the tables in README.md, beside this file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from planner.models import build
-from planner.plans.plan import single_worker
+from planner.plans.plan import Plan, single_worker
 from planner.program.lower import lower
 from planner.program.tasks import WorkerProgram
 from planner.search import SearchOptions, search
+from results import bars, svg
 from results.experiment import Pages, filled, publish, table
+from results.tofu_memory.gathering import GatheringPlan
+from simulator import simulated
 from simulator.caching import peak_reserved_bytes
 from simulator.lifetimes import Fetching, Reuse, peak_live_bytes, requests
+from topologies import load_topology
 
 HERE = Path(__file__).parent
 WAYS, PLACEMENTS = (2, 2, 2), "S"
+WORKERS = 8
 MODELS = {"wresnet-50-4": 64, "rnn-6-4k": 64, "transformer-12-768": 64}
 """Batch sizes by model."""
 
+MACHINE = "p2.8xlarge"
 GIGABYTE = 10**9
+EXPECTED = "an eighth of one worker's"
 REUSE = {
     Reuse.ORDER: "a common order of all tasks",
     Reuse.OPERATORS: "dependencies as between operators before splitting (Tofu's)",
@@ -40,12 +49,31 @@ def measured(model: str, batch: int) -> Row:
     plan = search(build(model, batch=batch), SearchOptions(ways=WAYS, placements=PLACEMENTS))
     worker = max(lower(plan).workers, key=lambda one: one.arena_bytes)
     return {
+        "variants": list(variants(plan)),
         "model": model,
         "batch": batch,
         "alone": lower(single_worker(plan)).workers[0].arena_bytes,
         "arena": worker.arena_bytes,
         "rules": [under(worker, reuse, fetching) for reuse in Reuse for fetching in Fetching],
     }
+
+
+def variants(plan: Plan) -> Iterable[Row]:
+    """Lower and simulate a plan with what no allocator decides left out, or something else done, one at a time."""
+    gathering = GatheringPlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+    for name, one, prefetch in (
+        ("as it is", plan, 1),
+        ("fetches as early as can be", plan, len(plan.graph.nodes)),
+        ("reductions by one worker", gathering, 1),
+        ("kept fetches", replace(plan, keep_fetches=True), 1),
+    ):
+        program = lower(one, prefetch)
+        yield {
+            "variant": name,
+            "arenas": [worker.arena_bytes for worker in program.workers],
+            "bytes": int(program.bytes.sum()),
+            "seconds": simulated(program, load_topology(MACHINE)).seconds,
+        }
 
 
 def under(worker: WorkerProgram, reuse: Reuse, fetching: Fetching) -> Row:
@@ -88,13 +116,55 @@ def arenas_table(rows: list[Row]) -> str:
         [
             (
                 f"{row['model']}, batch {row['batch']}",
-                f"{row['alone'] / 8 / GIGABYTE:.2f}",
+                f"{row['alone'] / WORKERS / GIGABYTE:.2f}",
                 f"{row['arena'] / GIGABYTE:.2f}",
-                f"{row['arena'] * 8 / row['alone']:.2f}",
+                f"{row['arena'] * WORKERS / row['alone']:.2f}",
             )
             for row in rows
         ],
     )
+
+
+def variants_table(rows: list[Row]) -> str:
+    """Render arenas, bytes and seconds of what is left out or taken besides."""
+    lines = []
+    for row in rows:
+        asis = row["variants"][0]
+        for one in row["variants"]:
+            arenas = one["arenas"]
+            lines.append(
+                [
+                    f"{row['model']}, batch {row['batch']}",
+                    one["variant"],
+                    f"{max(arenas) / GIGABYTE:.2f} ({max(arenas) / max(asis['arenas']) - 1:+.1%})",
+                    f"{sum(arenas) / GIGABYTE:.2f}",
+                    f"{one['bytes'] / GIGABYTE:.2f}",
+                    f"{one['seconds']:.2f} ({one['seconds'] / asis['seconds'] - 1:+.1%})",
+                ]
+            )
+    return table(["model", "program", "fullest worker, GB", "all workers, GB", "GB moved", f"s on {MACHINE}"], lines)
+
+
+def picture(rows: list[Row]) -> str:
+    """Draw what the fullest worker takes with neither of Tofu's measures, with each, with both, and as we run it."""
+    panels = []
+    for row in rows:
+        taken = {
+            "neither": found(row, Reuse.DATA, Fetching.SPLIT),
+            "control": found(row, Reuse.OPERATORS, Fetching.SPLIT),
+            "fused": found(row, Reuse.DATA, Fetching.FUSED),
+            "both": found(row, Reuse.OPERATORS, Fetching.FUSED),
+            "our arena": row["arena"],
+        }
+        expected = row["alone"] / WORKERS
+        groups = {
+            name: [bars.Bar(EXPECTED, min(nbytes, expected) / GIGABYTE, max(nbytes - expected, 0) / GIGABYTE)]
+            for name, nbytes in taken.items()
+        }
+        panels.append(bars.Panel(f"{row['model']}, batch {row['batch']}", groups, "what is done", "GB of a GPU"))
+    title = "Memory of the fullest of 8 workers, with and without what Tofu does (Section 6)"
+    note = "paler: beyond that; with a caching allocator, but for the arena"
+    return bars.draw(title, panels, {EXPECTED: svg.BLUE}, note=note)
 
 
 def savings(rows: list[Row]) -> str:
@@ -126,7 +196,8 @@ def pages(data: Any) -> Pages:
     """Return the README with its tables."""
     rows = data["rows"]
     blocks = {key: rules_table(rows, key) for key in ("caching", "alive")}
-    return {"README.md": filled(HERE / "README.md", arenas=arenas_table(rows), savings=savings(rows), **blocks)}
+    blocks |= {"arenas": arenas_table(rows), "savings": savings(rows), "variants": variants_table(rows)}
+    return {"README.md": filled(HERE / "README.md", **blocks), "memory.svg": picture(rows)}
 
 
 def main() -> None:

@@ -1,0 +1,85 @@
+"""Kernels of operators that only PyTorch has: it is called, and its autograd for their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, cast
+
+import torch
+
+from executor.kernels import KernelCall
+from executor.torch.tensors import tensor_of
+
+
+def call_operator(call: KernelCall) -> None:
+    """Write what the operator returns."""
+    with torch.no_grad():
+        results = _results(call, _operands(call))
+    for out, result in zip(call.outputs, results, strict=True):
+        tensor_of(out).copy_(result)
+
+
+def call_gradient(call: KernelCall) -> None:
+    """Write the gradients of the operands named in `differentiable`, given those of the results in `arriving`."""
+    operands = _operands(call)
+    count = len(operands)
+    wanted = [operands[number].requires_grad_() for number in call.integers("differentiable")]
+    with torch.enable_grad():
+        results = _results(call, operands)
+    arriving = [results[number] for number in call.integers("arriving")]
+    pairs = [
+        (result, _tensor(call, gradient))
+        for result, gradient in zip(arriving, call.inputs[count:], strict=True)
+        if result.requires_grad
+    ]
+    found: Sequence[torch.Tensor | None] = [None] * len(wanted)
+    if pairs:
+        ends, gradients = zip(*pairs, strict=True)
+        found = torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
+    for out, gradient in zip(call.outputs, found, strict=True):
+        tensor_of(out).copy_(torch.zeros(()) if gradient is None else gradient)
+
+
+def _operands(call: KernelCall) -> list[torch.Tensor]:
+    """Return copies of the operands, which an operator may change, in the dtypes that it expects."""
+    given = cast("tuple[str, ...]", call.attributes["given"])
+    arrays = call.inputs[: len(given)]
+    return [_tensor(call, array).to(getattr(torch, dtype)) for array, dtype in zip(arrays, given, strict=True)]
+
+
+def _tensor(call: KernelCall, array: Any) -> torch.Tensor:
+    """Return a tensor with a copy of an array."""
+    return tensor_of(call.xp.array(array, copy=True, order="C"))
+
+
+def _results(call: KernelCall, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the operator; a ValueError where this process has none of that name."""
+    target = str(call.attributes["target"])
+    namespace, *path = target.split(".")
+    try:
+        function: Any = reduce(getattr, path, getattr(torch.ops, namespace))
+    except AttributeError as error:
+        raise ValueError(
+            f"PyTorch has no operator {target} here: name the file that defines it, as in --operators FILE.py"
+        ) from error
+    arguments = cast("Mapping[str, Any]", call.attributes["arguments"])
+    given = {name: _decoded(value, operands) for name, value in arguments.items()}
+    places = [given.pop(argument.name) for argument in function._schema.arguments if not argument.kwarg_only]
+    found = function(*places, **given)
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
+    """Return an argument as it was; tensors are those of this worker, on their own device."""
+    if isinstance(value, tuple):
+        return [_decoded(one, operands) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    ((kind, content),) = value.items()
+    match kind:
+        case "tensor":
+            return operands[content]
+        case "device":
+            return operands[0].device if operands else torch.device("cpu")
+    return getattr(torch, content)

@@ -1,0 +1,237 @@
+"""What a plan becomes for another engine: placements by name, the bytes that it will move, and what it cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import Any
+
+from rich.table import Table
+
+import display
+from display import Shown, exact_bytes, facts, grid, table
+from planner.errors import PlanError
+from planner.explanations.accounts import by_kind, flows
+from planner.export.meshes import Mesh, check_even, joined, mesh_of, without
+from planner.export.moves import Engine
+from planner.export.targets import TARGETS, Target
+from planner.graph.entries import entries_of, groups
+from planner.graph.ir import Graph
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
+from planner.plans.plan import Plan
+
+RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
+"""Entries that PyTorch's recurrent layers have, and no others."""
+
+NUMBER = re.compile(r"\.\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor of the user's model: its shape, and its placement at every axis of the mesh."""
+
+    shape: tuple[int, ...]
+    placements: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An operator's nodes: how many there are, the bytes that they move by the plan and in the target, and why."""
+
+    nodes: int
+    plan_bytes: int
+    target_bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Exported(Shown):
+    """A plan for another engine.
+
+    `parameters` and `data` are by name, `outputs` those of submodules by their path, in the graph's dimensions, which
+    may be finer. `notes` say what lies otherwise than planned, by parameter. `kinds` are by operator.
+    """
+
+    plan: Plan
+    target: Target
+    mesh: Mesh
+    parameters: Mapping[str, Placed]
+    data: Mapping[str, Placed]
+    outputs: Mapping[str, Placed]
+    notes: Mapping[str, str]
+    kinds: Mapping[str, Kind]
+
+    @property
+    def target_bytes(self) -> int:
+        """What the target moves in an iteration, over all workers, as far as its rules are known."""
+        return sum(kind.target_bytes for kind in self.kinds.values())
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what the tables show, for a file."""
+        kinds = {op: asdict(kind) for op, kind in self.kinds.items()}
+        sums = {"plan_bytes": self.plan.total_bytes, "target_bytes": self.target_bytes}
+        mesh = dict(zip(self.mesh.axes, self.mesh.ways, strict=True))
+        return {"target": self.target.name, "mesh": mesh, **sums, "operators": kinds, "notes": dict(self.notes)}
+
+    def source(self, module: str) -> str:
+        """Return the Python file, which is to be imported by the name `module`."""
+        template = files("planner.export").joinpath(self.target.template).read_text()
+        values = {
+            "MODEL": self.plan.graph.name or "a model",
+            "MODULE": module,
+            "WORKERS": str(self.plan.workers),
+            "PLAN_BYTES": f"{self.plan.total_bytes:,}",
+            "TARGET_BYTES": f"{self.target_bytes:,}",
+            "WAYS": repr(dict(zip(self.mesh.axes, self.mesh.ways, strict=True))),
+            "PARAMETERS": _written(self.parameters, shapes=False),
+            "DATA": _written(self.data, shapes=True),
+            "OUTPUTS": _written(self.outputs, shapes=True),
+        }
+        return re.sub(r"@(\w+)@", lambda match: values[match[1]], template)
+
+
+def _written(placed: Mapping[str, Placed], *, shapes: bool) -> str:
+    """Write placements as Python."""
+    lines = []
+    for name, one in placed.items():
+        text = ",".join(map(str, one.placements))
+        lines.append(f"    {name!r}: {(one.shape, text) if shapes else text!r},")
+    return "\n".join(["{", *lines, "}"])
+
+
+def export(plan: Plan, name: str) -> Exported:
+    """Return what a plan is for an engine, `dtensor` or `jax`.
+
+    A PlanError says what the engine cannot take at all: extents that parts do not divide, recurrent layers.
+    """
+    target, graph = TARGETS[name], plan.graph
+    if not plan.ways:
+        raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
+    _refuse_recurrent_layers(graph, target)
+    asked = _outputs_of_modules(graph) if name == "dtensor" else _activations(graph)
+    outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
+    given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
+    weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
+    mesh = mesh_of(plan, (*weights, *data, *outputs.values()))
+    lies, notes = _held(plan, mesh, (*weights, *data), name)
+    parameters = {}
+    for entry, one in entries_of(graph).items():
+        if one.tensor is not None and one.tensor in lies:
+            fine = graph.tensors[one.tensor].shape
+            joins = groups(one.shape, fine)
+            if joins is None:
+                raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {one.shape}")
+            placements, same = joined(lies[one.tensor], joins, fine)
+            if not same:
+                notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
+            check_even(entry, one.shape, placements, mesh)
+            parameters[entry] = Placed(one.shape, placements)
+    wanted = {name: mesh.placements(plan.layouts[name]) for name in outputs.values()}
+    for path, one in outputs.items():
+        check_even(path, graph.tensors[one].shape, wanted[one], mesh)
+    known = {entry.tensor for entry in entries_of(graph).values()}
+    return Exported(
+        plan,
+        target,
+        mesh,
+        parameters,
+        {
+            name: Placed(graph.tensors[name].shape, lies[name])
+            for name in data
+            if name not in known and _is_fed(graph, name)
+        },
+        {path: Placed(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
+        notes,
+        _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
+    )
+
+
+def _is_fed(graph: Graph, name: str) -> bool:
+    init = graph.tensors[name].init
+    return init is not None and init.kind == "data"
+
+
+def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
+    found = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
+    if found and target is TARGETS["dtensor"]:
+        raise PlanError(f"{found[0]}: {target.name} has no recurrent layers: write its cells with nn.Linear")
+
+
+def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: str) -> tuple[dict[str, Layout], dict[str, str]]:
+    """Return where weights, states and data lie in the target, and what is said of those that lie otherwise."""
+    graph, notes = plan.graph, dict[str, str]()
+    tables = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
+    lies = {}
+    for name in names:
+        planned = held = mesh.placements(plan.layouts[name])
+        if target == "dtensor":
+            if name in tables:
+                held = without(held, {0: 1})
+            if held != planned:
+                notes[name] = "an embedding's rows are split once only: whole at later steps"
+        check_even(name, graph.tensors[name].shape, held, mesh)
+        lies[name] = held
+    for tensor in graph.tensors.values():
+        if tensor.init is not None and tensor.name not in lies:
+            lies[tensor.name] = mesh.placements(plan.layouts[tensor.name])
+    return lies, notes
+
+
+def _outputs_of_modules(graph: Graph) -> dict[str, str]:
+    """Return, by the path of a submodule that has parameters itself, the tensor that it returns.
+
+    Its nodes are called after it, and after what they do: "fc.mm", a second one "fc.add.1".
+    """
+    owners = {entry.rpartition(".")[0] for entry in graph.entries} - {""}
+    found = {}
+    for node in graph.nodes:
+        owner = NUMBER.sub("", node.name).rpartition(".")[0]
+        if owner in owners and node.forward is None and graph.tensors[node.outputs[0]].role == "activation":
+            found[owner] = node.outputs[0]
+    return found
+
+
+def _activations(graph: Graph) -> dict[str, str]:
+    """Return the activations of the forward pass."""
+    made = (node.outputs for node in graph.nodes if node.forward is None)
+    return {name: name for names in made for name in names if graph.tensors[name].role == "activation"}
+
+
+def _kinds(plan: Plan, target: Target, moved: Mapping[str, int]) -> dict[str, Kind]:
+    """Return every kind of operator's bytes, and why the target does not split it as planned where it does not."""
+    planned, found = by_kind(flows(plan)), signatures(plan.graph)
+    counts = Counter(node.op for node in plan.graph.nodes)
+    target_bytes: Counter[str] = Counter()
+    why: dict[str, str] = {}
+    for node in plan.graph.nodes:
+        target_bytes[node.op] += moved[node.name]
+        splits, reason = target.splits(found[node.name])
+        if {*plan.strategies[node.name]} - {*splits, EVERYWHERE, TERMS}:
+            why[node.op] = reason
+    return {op: Kind(count, planned[op], target_bytes[op], why.get(op, "")) for op, count in counts.items()}
+
+
+@display.tables.register
+def _tables(exported: Exported) -> list[Table]:
+    shown = sorted(exported.kinds.items(), key=lambda item: -item[1].target_bytes)
+    rows = [
+        (op, str(kind.nodes), exact_bytes(kind.plan_bytes), exact_bytes(kind.target_bytes), kind.why)
+        for op, kind in shown
+        if kind.why or kind.target_bytes or kind.plan_bytes
+    ]
+    summary = [
+        ("mesh", ", ".join(f"{axis} {way}" for axis, way in zip(exported.mesh.axes, exported.mesh.ways, strict=True))),
+        ("workers", grid(exported.plan.ways)),
+        ("bytes of the plan", exact_bytes(exported.plan.total_bytes)),
+        (f"bytes that {exported.target.name} will move", f"{exact_bytes(exported.target_bytes)}, by its rules"),
+    ]
+    tables = [
+        facts(f"export to {exported.target.name}", summary),
+        table("per operator", ("operator", "nodes", "plan", "target", "what the target does otherwise"), rows),
+    ]
+    if exported.notes:
+        tables.append(table("parameters that lie otherwise", ("name", "why"), list(exported.notes.items())))
+    return tables

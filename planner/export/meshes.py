@@ -1,0 +1,84 @@
+"""A plan's layouts as placements of one mesh, in which the parts of a dimension are contiguous.
+
+Engines of meshes compute with contiguous parts: a worker holds as much as in the plan, of a dimension that is split
+behind a step at which its digits are free other indices. All tensors share the mesh, whose axes are the plan's steps;
+adjacent steps that no tensor tells apart are one axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from planner.errors import PlanError
+from planner.layout import REPLICATE, Layout, Shard
+from planner.plans.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The extents of a mesh, and the steps of the plan that each axis is made of."""
+
+    ways: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What the axes are called."""
+        return tuple(f"step{'_'.join(str(step + 1) for step in steps)}" for steps in self.steps)
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return math.prod(self.ways)
+
+    def placements(self, layout: Layout) -> Layout:
+        """Return a layout's placement at every axis."""
+        return tuple(layout[steps[0]] for steps in self.steps)
+
+
+def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
+    """Return the mesh on which these tensors of a plan lie."""
+    layouts = {plan.layouts[name] for name in tensors}
+    steps: list[tuple[int, ...]] = [(0,)] if plan.ways else []
+    for before, step in pairwise(range(len(plan.ways))):
+        if all(layout[before] == layout[step] for layout in layouts):
+            steps[-1] = (*steps[-1], step)
+        else:
+            steps.append((step,))
+    return Mesh(tuple(math.prod(plan.ways[step] for step in own) for own in steps), tuple(steps))
+
+
+def check_even(name: str, shape: Sequence[int], placements: Layout, mesh: Mesh) -> None:
+    """Raise a PlanError where a tensor's extents are not divided by the parts that they are split into."""
+    for dim, extent in enumerate(shape):
+        parts = math.prod(way for way, one in zip(mesh.ways, placements, strict=True) if one == Shard(dim))
+        if extent % parts:
+            raise PlanError(
+                f"{name}: expected a dimension {dim} that {parts} parts divide, found {extent}: "
+                "plan with other --ways, or change the extent"
+            )
+
+
+def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[int]) -> tuple[Layout, bool]:
+    """Return the placements of a tensor whose dimensions are joined, and whether all parts stay contiguous.
+
+    A dimension that is not the first of its group (extents of 1 aside) is split as the joined one is.
+    """
+    target = {axis: place for place, group in enumerate(groups) for axis in group}
+    first = {next((axis for axis in group if shape[axis] > 1), None) for group in groups}
+    same = all(one.dim in first for one in placements if isinstance(one, Shard))
+    return tuple(Shard(target[one.dim]) if isinstance(one, Shard) else one for one in placements), same
+
+
+def without(placements: Layout, dims: Mapping[int, int]) -> Layout:
+    """Return placements with no more splits of a dimension than `dims` allows; what is beyond is replicated."""
+    left, found = dict(dims), []
+    for one in placements:
+        fits = not isinstance(one, Shard) or left.get(one.dim, 1) > 0
+        if isinstance(one, Shard) and one.dim in left:
+            left[one.dim] -= 1
+        found.append(one if fits else REPLICATE)
+    return tuple(found)

@@ -1,0 +1,129 @@
+"""What an engine of meshes moves: it takes operator by operator as its operands lie, and brings them where that fits.
+
+This is what DTensor's dispatcher does, and close to what XLA's partitioner does: of the ways to split an operator, the
+one for which the fewest bytes of its operands move. Nothing looks ahead, and nothing is fetched in parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from planner.export.meshes import Mesh
+from planner.export.targets import Target, leading
+from planner.graph.ir import Graph, Node, Tensor
+from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Layout, Placement, Shard, Signature, signatures
+
+
+def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int:
+    """Return the bytes that all workers together receive when a tensor is brought from one placement to another.
+
+    An all-gather for what becomes whole, an all-to-all for what is split elsewhere, a reduce-scatter for partial sums
+    that become split, and both for those that become whole.
+    """
+    lie, total = list(have), 0
+    for axis in reversed(range(len(mesh.ways))):
+        before, after, ways = lie[axis], want[axis], mesh.ways[axis]
+        if before in (after, REPLICATE) or after == PARTIAL:
+            lie[axis] = after
+            continue
+        sharded = math.prod(way for way, one in zip(mesh.ways, lie, strict=True) if isinstance(one, Shard))
+        local = tensor.nbytes // sharded
+        if before == PARTIAL:
+            moved = mesh.workers * (ways - 1) * local // ways * (1 if isinstance(after, Shard) else 2)
+        else:
+            moved = mesh.workers * (ways - 1) * local // (1 if after == REPLICATE else ways)
+        lie[axis], total = after, total + moved
+    return total
+
+
+@dataclass(slots=True)
+class Engine:
+    """An engine at work on a graph: where every tensor lies so far, and the bytes of every node."""
+
+    graph: Graph
+    mesh: Mesh
+    target: Target
+    lies: dict[str, Layout]
+    wanted: Mapping[str, Layout]
+    moved: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> dict[str, int]:
+        """Return the bytes that every node moves."""
+        found = signatures(self.graph)
+        updated = {new: old for old, new in self.graph.updates.items()}
+        for node in self.graph.nodes:
+            self.moved[node.name] = 0
+            if any(name in updated for name in node.outputs):
+                self._update(node, updated)
+            else:
+                self._compute(node, found[node.name])
+        return self.moved
+
+    def _update(self, node: Node, updated: Mapping[str, str]) -> None:
+        """Bring the gradient to where the weight lies."""
+        place = next(self.lies[updated[name]] for name in node.outputs if name in updated)
+        for name in node.inputs:
+            if self.graph.tensors[name].role == "gradient":
+                self._bring(node, name, place)
+        self.lies |= dict.fromkeys(node.outputs, place)
+
+    def _compute(self, node: Node, signature: Signature) -> None:
+        chosen = tuple(self._choice(node, signature, axis) for axis in range(len(self.mesh.ways)))
+        for operand, name in enumerate(node.inputs):
+            self._bring(
+                node, name, tuple(self._needed(signature, operand, name, one, a) for a, one in enumerate(chosen))
+            )
+        for number, name in enumerate(node.outputs):
+            self.lies[name] = tuple(_produced(signature, number, one) for one in chosen)
+            if name in self.wanted:
+                self._bring(node, name, self.wanted[name], keep=True)
+
+    def _bring(self, node: Node, name: str, place: Layout, *, keep: bool = False) -> None:
+        self.moved[node.name] += redistributed(self.graph.tensors[name], self.lies[name], place, self.mesh)
+        if keep:
+            self.lies[name] = place
+
+    def _choice(self, node: Node, signature: Signature, axis: int) -> str:
+        """Return how a node is split along an axis: as moves least, of equals as changes least."""
+
+        def price(choice: str) -> tuple[int, int]:
+            cost, changes = 0, 0
+            for operand, name in enumerate(node.inputs):
+                have = self.lies[name]
+                want = (*have[:axis], self._needed(signature, operand, name, choice, axis), *have[axis + 1 :])
+                cost += redistributed(self.graph.tensors[name], have, want, self.mesh)
+                changes += have != want
+            return cost, changes
+
+        return min(self._choices(node, signature, axis), key=price)
+
+    def _choices(self, node: Node, signature: Signature, axis: int) -> Iterator[str]:
+        partial = frozenset(at for at, name in enumerate(node.inputs) if self.lies[name][axis] == PARTIAL)
+        if partial and signature.description.linear(partial):
+            yield TERMS
+        splits, _ = self.target.splits(signature)
+        yield from (name for name in splits if not signature.extents[name] % self.mesh.ways[axis])
+        yield EVERYWHERE
+
+    def _needed(self, signature: Signature, operand: int, name: str, choice: str, axis: int) -> Placement:
+        if choice == TERMS:
+            return self.lies[name][axis] if self.lies[name][axis] == PARTIAL else REPLICATE
+        for access in signature.description.accesses:
+            if access.operand == operand:
+                for dim, index in enumerate(access.index):
+                    if leading(index) == choice:
+                        return Shard(dim)
+        return REPLICATE
+
+
+def _produced(signature: Signature, output: int, choice: str) -> Placement:
+    if choice == TERMS:
+        return PARTIAL
+    if choice in signature.description.reduction_variables:
+        return PARTIAL
+    for dim, index in enumerate(signature.description.outputs[output].index):
+        if leading(index) == choice:
+            return Shard(dim)
+    return REPLICATE

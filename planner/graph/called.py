@@ -1,0 +1,57 @@
+"""Operators of PyTorch that are called as they are: opaque, with a gradient that PyTorch's autograd computes.
+
+They are in the catalog once a graph has one. A node says which operator of PyTorch it is (`target`), what it is given
+besides tensors (`arguments`, in which {"tensor": n} is operand n), what dtypes PyTorch has where the graph has
+others (`given`), and which operands have a gradient (`differentiable`).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import tdl
+from planner.graph.rules import RULES, Backward, Gradients, materialise
+
+CALL = "torch_call"
+GRADIENT = "torch_call_backward"
+
+OPERATORS = (
+    tdl.opaque(CALL, "target", "arguments", "given", "differentiable"),
+    tdl.opaque(GRADIENT, "target", "arguments", "given", "differentiable", "arriving"),
+)
+
+
+def register_called() -> None:
+    """Add the operators to the catalog, and the gradient rule, if they are not there yet."""
+    if CALL not in tdl.catalog:
+        for operator in OPERATORS:
+            tdl.register(operator)
+        RULES[CALL] = _gradient
+
+
+def _gradient(b: Backward) -> Gradients:
+    """Emit one node that computes the gradients of all operands that have one and are wanted."""
+    differentiable = cast("tuple[int, ...]", b.node.attrs["differentiable"])
+    wanted = tuple(operand for operand in differentiable if b.wanted[operand])
+    found: list[str | None] = [None] * len(b.node.inputs)
+    arriving = tuple(number for number, gradient in enumerate(b.arriving) if gradient is not None)
+    if not wanted or not arriving:
+        return tuple(found)
+    gradients = [
+        materialise(b.builder, gradient, of)
+        for gradient, of in zip(b.arriving, b.node.outputs, strict=True)
+        if gradient is not None
+    ]
+    made = b.emit_all(
+        GRADIENT,
+        (*b.node.inputs, *gradients),
+        "gradients",
+        **b.attrs("target", "arguments", "given"),
+        differentiable=wanted,
+        arriving=arriving,
+        shapes=tuple(map(b.shape, wanted)),
+        dtypes=tuple(b.builder.tensors[b.node.inputs[operand]].dtype for operand in wanted),
+    )
+    for operand, gradient in zip(wanted, made, strict=True):
+        found[operand] = gradient
+    return tuple(found)

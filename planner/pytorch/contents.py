@@ -1,0 +1,98 @@
+"""Tensors with content as values of the graph: as little as says it all."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from planner.errors import GraphError
+from planner.graph.constants import Array, values
+from planner.pytorch.axes import Value
+from planner.pytorch.translation import Translation
+
+DTYPES = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int32",
+    torch.int32: "int32",
+    torch.bool: "bool",
+}
+"""What the graph has for PyTorch's dtypes; its whole numbers have 32 bits."""
+
+
+def known_dtype(dtype: torch.dtype) -> str:
+    """Return the graph's name of a dtype; a GraphError for one that it has not."""
+    if dtype not in DTYPES:
+        raise GraphError(f"expected one of {', '.join(map(str, DTYPES))}, found {dtype}")
+    return DTYPES[dtype]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A tensor of known content."""
+
+    tensor: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.tensor.shape)
+
+    @cached_property
+    def distinct(self) -> torch.Tensor:
+        """One element along each dimension along which all elements are the same, else all."""
+        found = self.tensor
+        for dim in range(found.ndim):
+            first = found.narrow(dim, 0, min(1, found.shape[dim]))
+            if found.shape[dim] > 1 and (found.stride(dim) == 0 or torch.equal(first.expand_as(found), found)):
+                found = first
+        return found
+
+    @cached_property
+    def number(self) -> float | None:
+        """The number that all elements are; None where they are not."""
+        return self.distinct.item() if self.tensor.numel() and self.distinct.numel() == 1 else None
+
+    @cached_property
+    def is_causal(self) -> bool:
+        """Whether it is a mask of truth values that shows each query the keys up to it, whatever sample or head."""
+        one = self.distinct
+        rows, columns = self.shape[-2:] if one.ndim > 1 else (0, 0)
+        if one.dtype is not torch.bool or rows != columns or rows == 1 or one.numel() != rows * columns:
+            return False
+        return torch.equal(one.reshape(rows, rows), torch.ones_like(one).reshape(rows, rows).tril())
+
+    @cached_property
+    def array(self) -> Array:
+        """What of it is distinct, as NumPy has it, without dimensions of one element.
+
+        A GraphError for whole numbers of more than 32 bits.
+        """
+        content, dtype = self.distinct.squeeze(), known_dtype(self.tensor.dtype)
+        if content.dtype is torch.bfloat16:
+            return content.float().numpy().astype(dtype)
+        found = content.numpy(force=True)
+        if dtype == "int32" and (abs(found) >= 2**31).any():
+            raise GraphError("a constant of whole numbers of more than 32 bits")
+        return found.astype(dtype)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether a graph can hold it."""
+        try:
+            values(self.array)
+        except GraphError:
+            return False
+        return True
+
+
+def value_of(t: Translation, content: Content) -> Value:
+    """Return a tensor with content as a value; dimensions along which it repeats hold one element."""
+    place = itertools.count()
+    dims = tuple((next(place),) if extent > 1 else () for extent in content.distinct.shape)
+    return Value(t.literal(content.array), dims, content.shape)

@@ -1,0 +1,102 @@
+"""What of a trace depends on no data and no parameter, computed as it is imported: positions, masks, angles."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from planner.pytorch.contents import Content
+from planner.pytorch.graphs import example, packet
+from planner.pytorch.tracing import Trace, is_data, is_parameter
+
+Known = Mapping[Node, Content]
+"""From a node to its result."""
+
+FILLED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda named: 0),
+    **dict.fromkeys(("empty", "empty_like", "new_empty", "empty_permuted"), lambda named: 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda named: 1),
+    **dict.fromkeys(("full", "full_like", "new_full"), lambda named: named["fill_value"]),
+}
+"""From operators whose result is one number, whatever their operand holds, to that number."""
+
+
+def bound(node: Node) -> dict[str, Any]:
+    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
+    found = {}
+    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        default = node.kwargs.get(argument.name, argument.default_value)
+        found[argument.name] = node.args[place] if place < len(node.args) else default
+    return found
+
+
+def needed_for(loss: Node) -> set[Node]:
+    """Return the nodes that a result depends on."""
+    waiting, found = [loss], {loss}
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            if node not in found:
+                found.add(node)
+                waiting.append(node)
+    return found
+
+
+def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
+    """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
+
+    What a graph cannot hold is left to the operators that make it, where there are such.
+    """
+    found = _computed_nodes(trace, needed)
+    known = {node: Content(one) for node, one in found.items() if isinstance(one, torch.Tensor)}
+    for node in reversed(list(trace.nodes)):
+        is_read = node in known and any(user in needed and user not in found for user in node.users)
+        if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
+            del known[node], found[node]
+    return known
+
+
+def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
+    """Return what the nodes make that depend on constants and buffers alone, a tensor or several."""
+    known, sources = dict[Node, Any](), trace.sources
+    with torch.no_grad():
+        for node in trace.nodes:
+            if node not in needed:
+                continue
+            if node.op == "placeholder":
+                spec = sources[node.name]
+                content = None if is_data(spec) or is_parameter(spec) else trace.constant(str(spec.target))
+            else:
+                content = _computed(trace, node, known)
+            if content is not None:
+                known[node] = content
+    return known
+
+
+def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
+    """Return a node's result; None where it depends on what is not known, or on chance."""
+    if node.op == "get_attr":
+        return getattr(trace.program.graph_module, str(node.target))
+    if node.target is operator.getitem and node.args[0] in known:
+        return known[node.args[0]][node.args[1]]  # type: ignore[index]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if packet(node) in FILLED:
+        return _filled(node)
+    operands = node.all_input_nodes
+    if any(one not in known for one in operands) or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return None
+    arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    found = node.target(*arguments, **named)
+    return found if all(isinstance(one, torch.Tensor) for one in tree_leaves(found)) else None
+
+
+def _filled(node: Node) -> torch.Tensor:
+    """Return a tensor of one number, which takes no more room than that."""
+    like, number = example(node), FILLED[packet(node)](bound(node))
+    return torch.full((), number, dtype=like.dtype).expand(like.shape)

@@ -1,0 +1,178 @@
+"""What a trace changes in place, written as new tensors that later readers read."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from planner.errors import GraphError
+from planner.pytorch.graphs import example, line_of, packet, schema
+
+aten = torch.ops.aten
+
+COUNTER = "num_batches_tracked"
+"""What batch norm counts in and never reads."""
+
+
+def out_of_place(graph: Graph, kept: Iterable[str]) -> None:
+    """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
+
+    `kept` are the placeholders of parameters and buffers, which must not change. Raises a GraphError, with the line,
+    for them, and for views of which nobody can tell where their elements lie.
+    """
+    placeholders = set(kept)
+    for node in list(graph.nodes):
+        if changes_first(node):
+            _replace(graph, node, placeholders)
+
+
+def changes_first(node: Node) -> bool:
+    """Whether a node's operator changes its first operand in place."""
+    name = packet(node)
+    return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
+
+
+def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
+    """Write the tensor that a changed one is a view of anew, and read again every view of it."""
+    changed = node.args[0]
+    assert isinstance(changed, Node)
+    ancestry = _ancestry(changed)
+    root = ancestry[0]
+    _refuse_kept(node, root, kept)
+    aliases = _aliases(root)
+    readers = {one: [user for user in one.users if user > node] for one in aliases}
+    for user in readers.pop(changed):
+        user.replace_input_with(changed, node)
+    if not any(readers.values()):
+        return
+    _refuse_copies(node, aliases)
+    writer = _Writer(graph, node)
+    whole = writer.written(ancestry)
+    for alias, users in readers.items():
+        if users:
+            again = writer.read(whole, _ancestry(alias))
+            for user in users:
+                user.replace_input_with(alias, again)
+
+
+def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
+    if root.op == "placeholder" and str(root.target) in kept and not str(root.target).endswith(COUNTER):
+        raise GraphError(
+            f"{line_of(node)}: {packet(node)} changes a parameter or buffer of the module; only batch norm's running "
+            "statistics are kept from one step to the next"
+        )
+
+
+def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
+    views = [one for one in aliases if _shares_memory(one)]
+    if strange := [one for one in views if packet(one) not in WRITTEN or _may_be_copy(one)]:
+        raise GraphError(
+            f"{line_of(node)}: {node.target} changes what is read through {packet(strange[0])} as well: copy it first"
+        )
+
+
+class _Writer:
+    """Adds nodes behind one that changes a tensor in place."""
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self.graph, self.node, self.last = graph, node, node
+
+    def written(self, ancestry: list[Node]) -> Node:
+        """Return the root of a view with the view's new content; `ancestry` leads from the root to the view."""
+        content = self.node
+        for parent, view in reversed(list(pairwise(ancestry))):
+            content = self._added(*WRITTEN[packet(view)](parent, view, content), {}, parent)
+        return content
+
+    def read(self, root: Node, ancestry: list[Node]) -> Node:
+        """Return a view of another root."""
+        content = root
+        for view in ancestry[1:]:
+            content = self._added(view.target, (content, *view.args[1:]), view.kwargs, view)
+        return content
+
+    def _added(self, target: Any, arguments: tuple[Any, ...], named: dict[str, Any], like: Node) -> Node:
+        with self.graph.inserting_after(self.last):
+            self.last = self.graph.call_function(target, arguments, named)
+        self.last.meta = {**self.node.meta, "val": example(like)}
+        return self.last
+
+
+Written = Callable[[Node, Node, Node], tuple[Any, tuple[Any, ...]]]
+"""From a tensor, a view of it and the view's new content to the operator and arguments that write it."""
+
+
+def _as_was(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
+    """Write a view that has all elements in their order."""
+    return aten.view.default, (content, list(example(parent).shape))
+
+
+def _scattered(target: Any) -> Written:
+    """Write a view that has some of the elements."""
+    return lambda parent, view, content: (target, (parent, content, *view.args[1:]))
+
+
+def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
+    """Write a view whose dimensions are in another order."""
+    order = [dim % len(view.args[1]) for dim in view.args[1]]  # type: ignore[union-attr, arg-type, operator]
+    return aten.permute.default, (content, [order.index(dim) for dim in range(len(order))])
+
+
+WRITTEN: Mapping[str, Written] = {
+    **dict.fromkeys(
+        ("view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to"), _as_was
+    ),
+    "slice": _scattered(aten.slice_scatter.default),
+    "select": _scattered(aten.select_scatter.default),
+    "transpose": lambda parent, view, content: (view.target, (content, *view.args[1:])),
+    "permute": _back,
+}
+"""By the operator that makes the view."""
+
+
+def _ancestry(node: Node) -> list[Node]:
+    """Return the nodes from the one that owns the memory to this view of it."""
+    found = [node]
+    while _shares_memory(found[-1]) and found[-1].all_input_nodes:
+        found.append(found[-1].all_input_nodes[0])
+    return found[::-1]
+
+
+def _aliases(root: Node) -> set[Node]:
+    """Return the nodes whose results are in the memory of a root."""
+    found, waiting = {root}, [root]
+    while waiting:
+        one = waiting.pop()
+        views = [user for user in one.users if _shares_memory(user) and user.all_input_nodes[0] is one]
+        waiting += [user for user in views if user not in found]
+        found.update(views)
+    return found
+
+
+def _shares_memory(node: Node) -> bool:
+    """Whether a node's result may be a view of its first operand."""
+    name = packet(node)
+    if node.target is operator.getitem:
+        return _returns_views(node.args[0])  # type: ignore[arg-type]
+    if name == "to":
+        return bool(example(node).dtype == example(node.all_input_nodes[0]).dtype)
+    if name == "contiguous":
+        return bool(example(node.all_input_nodes[0]).is_contiguous())
+    return name in COPIES_OR_VIEWS or _returns_views(node)
+
+
+COPIES_OR_VIEWS = ("reshape", "flatten")
+
+
+def _may_be_copy(node: Node) -> bool:
+    return packet(node) in COPIES_OR_VIEWS and not example(node.all_input_nodes[0]).is_contiguous()
+
+
+def _returns_views(node: Node) -> bool:
+    returned = (one.alias_info for one in schema(node).returns)
+    return any(one is not None and not one.is_write for one in returned)

@@ -1,0 +1,59 @@
+"""What is asked of the nodes of a trace: their operator, their line, their place in the module."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NO_OPERATOR = torch._C.parse_schema("none() -> ()")
+
+OF_TORCH = "/torch/"
+
+
+def schema(node: torch.fx.Node) -> Any:
+    """Return the schema of a node's operator; of one that is none an empty one."""
+    return getattr(node.target, "_schema", NO_OPERATOR)
+
+
+def packet(node: torch.fx.Node) -> str:
+    """Return the name of a node's operator without its overload; ATen's without "aten"."""
+    return str(schema(node).name).removeprefix("aten::")
+
+
+def example(node: torch.fx.Node) -> Any:
+    """Return the fake tensor, or whatever else, that a node has for its result."""
+    return node.meta.get("val")
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """Return the path of the submodule that a node belongs to."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    return re.sub(r"@\d+", "", path).removeprefix("module").removeprefix(".")
+
+
+def line_of(node: torch.fx.Node) -> str:
+    """Return the user's line that a node comes from, as file:line, or nothing."""
+    return _line_of(node.meta.get("stack_trace") or "")
+
+
+@lru_cache(maxsize=1 << 12)
+def _line_of(trace: str) -> str:
+    found = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    own = [(file, line) for file, line in found if OF_TORCH not in file]
+    file, line = (own or found or [("", "")])[-1]
+    return spelled(file, int(line)) if file else ""
+
+
+def spelled(file: str, line: int) -> str:
+    """Return a line of a file as people look for it: below the working directory, or below the installed packages."""
+    path = Path(file)
+    if "site-packages" in path.parts:
+        path = Path(*path.parts[path.parts.index("site-packages") + 1 :])
+    elif path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{line}"

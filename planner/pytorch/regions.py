@@ -1,0 +1,71 @@
+"""Regions of a trace that PyTorch keeps apart, such as those without gradients, put in line with the rest."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from planner.errors import GraphError
+from planner.pytorch.graphs import line_of
+
+GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+
+FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
+"""Where, among the arguments, those of the region's own graph begin; the argument before is the graph."""
+
+
+def inline_regions(module: GraphModule) -> None:
+    """Put the nodes of every region among the others; what leaves one without gradients is detached.
+
+    Raises a GraphError, with the line, for a region in which autocast chooses dtypes.
+    """
+    for node in list(module.graph.nodes):
+        name = str(node.target)
+        if name in FIRST_OPERAND:
+            _inline(module, node, name)
+
+
+def _inline(module: GraphModule, node: Node, name: str) -> None:
+    first = FIRST_OPERAND[name]
+    region = _part(module, node.args[first - 1])
+    inline_regions(region)
+    if name == AUTOCAST and node.args[2]:
+        inner = next((line_of(one) for one in region.graph.nodes if line_of(one)), "an unknown line")
+        raise GraphError(f"{inner}: autocast chooses dtypes by operator, which no graph here does: cast explicitly")
+    results = _copied(module, node, region, node.args[first:])
+    if name == GRADIENTS and not node.args[0]:
+        results = [_detached(module, node, one) for one in results]
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            raise GraphError(f"{line_of(user)}: reads a region of {name} as a whole")
+        user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+        module.graph.erase_node(user)
+    module.graph.erase_node(node)
+
+
+def _part(module: GraphModule, node: object) -> GraphModule:
+    """Return the graph that a node names."""
+    assert isinstance(node, Node)
+    return module.get_submodule(str(node.target))  # type: ignore[return-value]
+
+
+def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
+    """Copy a region's nodes to where it stands; return what it returns."""
+    inputs = [one for one in region.graph.nodes if one.op == "placeholder"]
+    for one in region.graph.nodes:
+        if one.op == "get_attr":
+            module.register_buffer(f"{node.name}_{one.target}", getattr(region, one.target), persistent=False)
+            one.target = f"{node.name}_{one.target}"
+    with module.graph.inserting_before(node):
+        found = module.graph.graph_copy(region.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
+    return list(found) if isinstance(found, list | tuple) else [found]  # type: ignore[list-item]
+
+
+def _detached(module: GraphModule, node: Node, result: Node) -> Node:
+    with module.graph.inserting_before(node):
+        found = module.graph.call_function(torch.ops.aten.detach.default, (result,))
+    found.meta = dict(result.meta)
+    return found

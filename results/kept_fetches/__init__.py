@@ -1,0 +1,1 @@
+"""What keeping fetches saves in bytes and costs in memory."""

@@ -1,0 +1,1 @@
+"""What control dependencies, fused and delayed fetches and spread reductions save in memory (Tofu, Section 6)."""

@@ -1,0 +1,49 @@
+"""Reductions that are not spread (Tofu, Sec 6): one worker of each group adds up all, the others fetch from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+from planner.layout import REPLICATE, Exchange, Placement, owned_by_all
+from planner.layout.geometry import steps_with
+from planner.layout.placement import Partial, Single
+from planner.layout.region import intersect
+from planner.plans.plan import Plan
+from planner.plans.traffic import Traffic, Work, Write
+
+
+class Gathering(Traffic):
+    """A plan's traffic in which the worker whose digits are 0 at the steps summed over adds up all terms."""
+
+    @cached_property
+    def work(self) -> tuple[Work, ...]:
+        """Every node's work."""
+        return tuple(replace(one, writes=tuple(map(self._gathered, one.writes))) for one in super().work)
+
+    def _gathered(self, write: Write) -> Write:
+        made, ways, layout = write.production, self.plan.ways, self.plan.layouts[write.tensor]
+        partial = steps_with(layout, Partial)
+        reducing, same = made.reducing - partial, made.same | partial
+        if not reducing:
+            return write
+
+        def at(step: int) -> Placement | Single:
+            if step in reducing:
+                return Single()
+            return layout[step] if step in same else REPLICATE
+
+        gathering = owned_by_all(made.shape, tuple(map(at, range(len(ways)))), ways)
+        sums = tuple(map(intersect, made.regions, gathering))
+        kept = frozenset(range(len(ways))) - reducing
+        reduction = Exchange(ways, made.regions, sums, kept, made.reducer)
+        stored = owned_by_all(made.shape, layout, ways)
+        return replace(write, hops=(reduction, Exchange(ways, sums, stored, same)))
+
+
+class GatheringPlan(Plan):
+    """A plan whose program reduces so."""
+
+    def traffic(self) -> Traffic:
+        """Return what every node reads and writes in one iteration."""
+        return Gathering(self)

@@ -1,0 +1,1 @@
+"""Plans on ranks of torchrun: bytes, parameters and seconds."""

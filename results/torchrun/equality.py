@@ -1,0 +1,107 @@
+"""Modules trained by plans on ranks of torchrun: torchrun --nproc-per-node K -m results.torchrun.equality PLAN...
+
+A plan's file is named MODEL-SEARCHER.json, where MODEL is one of `CASES`. Rank 0 prints, as JSON, of every plan: the
+bytes planned and those sent in each step, how far losses and the state dict are from eager's after `STEPS` steps, but
+for buffers that the graph does not update (stale), and which weights DTensor puts together to the same, or why it does
+not take them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from threadpoolctl import threadpool_limits
+
+from executor.torch import Distributed, distribute
+from executor.torch.sharded import held_entries, sharded_state
+from planner.errors import PlanError
+from planner.plans.plan_json import load_plan
+from results.torchrun.cases import CASES, Made
+from results.torchrun.ranks import RATE, STEPS
+
+
+def eager(made: Made) -> tuple[list[float], Mapping[str, torch.Tensor]]:
+    """Train a copy of the module by PyTorch alone; return losses and the state dict."""
+    module, inputs, loss, targets = copy.deepcopy(made[0]), *made[1:]
+    optimizer, losses = torch.optim.SGD(module.parameters(), lr=RATE), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        found = module(*inputs)
+        value = found if loss is None else loss(found, *targets)
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    return losses, module.state_dict()
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest difference, relative to the largest value."""
+    gap, size = float((found - expected).abs().max()), float(expected.abs().max())
+    return gap / size if size else gap
+
+
+def sharded(trained: Distributed, whole: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Say which entries are the same once DTensor has put them together, and which it does not take."""
+    equal, different, refused = 0, list[str](), dict[str, str]()
+    for name in held_entries(trained.trainer):
+        try:
+            (found,) = sharded_state(trained.trainer, [name]).values()
+        except PlanError as error:
+            refused[name] = str(error)
+            continue
+        full = found.full_tensor()
+        if dist.get_rank() == 0 and not torch.equal(full, whole[name]):
+            different.append(name)
+        equal += 1
+    return {"equal": equal - len(different), "different": different, "refused": refused}
+
+
+def trained(path: Path) -> dict[str, Any]:
+    """Train one plan's module; return, on rank 0, what came of it."""
+    torch.manual_seed(0)
+    plan, made = load_plan(path), CASES[path.stem.rpartition("-")[0]]()
+    module, inputs, _, targets = made
+    ours = distribute(module, plan)
+    losses, rows = list[float](), list[list[int]]()
+    for _ in range(STEPS):
+        losses.append(float(ours.step(inputs, targets)))
+        rows.append(ours.sent_bytes.tolist())
+    state = ours.state_dict()
+    tensors = sharded(ours, state)
+    sent = ours.trainer.cluster.gather(rows)
+    if dist.get_rank() != 0:
+        return {}
+    expected_losses, expected = eager(made)
+    kept = {entry.tensor for entry in plan.graph.entries.values()} - plan.graph.updates.keys() - {None}
+    stale = [name for name, _ in module.named_buffers() if plan.graph.entries[name].tensor in kept]
+    return {
+        "plan": path.stem,
+        "planned": plan.bytes.tolist(),
+        "sent": [[row[step] for row in sent] for step in range(STEPS)],
+        "losses": max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses, strict=True)),
+        "state": max(apart(state[name], one) for name, one in expected.items() if name not in stale),
+        "stale": stale,
+        "missing": sorted(expected.keys() - state.keys()),
+        "sharded": tensors,
+    }
+
+
+def main() -> None:
+    """Train every plan's module."""
+    dist.init_process_group("gloo")
+    with threadpool_limits(1):
+        found = [trained(Path(path)) for path in sys.argv[1:]]
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

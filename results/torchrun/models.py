@@ -1,0 +1,81 @@
+"""The perceptron and the GPT whose steps are timed, with how PyTorch's tensor parallelism splits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+WIDTH, BATCH = 2048, 512
+VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH, SAMPLES = 2048, 512, 8, 4, 128, 4
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module whose result cross entropy scores, its batch, and which layers are split by columns, and by rows."""
+
+    module: nn.Module
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    by_columns: tuple[str, ...]
+    by_rows: tuple[str, ...]
+
+
+class Block(nn.Module):
+    """A layer of a transformer, of any number of heads as its projections have room for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+        self.q, self.k, self.v, self.out = (nn.Linear(FEATURES, FEATURES) for _ in range(4))
+        self.up, self.down = nn.Linear(FEATURES, 4 * FEATURES), nn.Linear(4 * FEATURES, FEATURES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm1(x)
+        shape = (*x.shape[:2], -1, FEATURES // HEADS)
+        q, k, v = (part(y).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v))
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        hidden: torch.Tensor = self.down(F.gelu(self.up(self.norm2(x))))
+        return x + hidden
+
+
+class GPT(nn.Module):
+    """A language model; its result is [samples, vocabulary, length]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, FEATURES), nn.Parameter(torch.randn(LENGTH, FEATURES))
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(FEATURES), nn.Linear(FEATURES, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions)))
+        return logits.transpose(1, 2)
+
+
+def mlp() -> Model:
+    """Return a perceptron of four layers."""
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)]
+    module = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3])
+    return Model(module, torch.rand(BATCH, WIDTH), torch.randint(WIDTH, (BATCH,)), ("0", "4"), ("2", "6"))
+
+
+def gpt() -> Model:
+    """Return a GPT of four layers."""
+    numbers = [f"blocks.{number}" for number in range(LAYERS)]
+    tokens = torch.randint(VOCABULARY, (2, SAMPLES, LENGTH))
+    return Model(
+        GPT(),
+        tokens[0],
+        tokens[1],
+        tuple(f"{block}.{part}" for block in numbers for part in ("q", "k", "v", "up")),
+        tuple(f"{block}.{part}" for block in numbers for part in ("out", "down")),
+    )
+
+
+MODELS: Mapping[str, Callable[[], Model]] = {"mlp": mlp, "gpt": gpt}
+"""Models by name, made after torch.manual_seed(0)."""

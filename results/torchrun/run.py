@@ -1,0 +1,101 @@
+"""Plans on ranks of torchrun: whether they send what was planned and train as eager does, and what a step takes.
+
+    python -m results torchrun
+
+writes data.json and the tables in README.md, both beside this file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.torchrun.ranks import STEPS, TIMED, WAYS, on_ranks
+
+HERE = Path(__file__).parent
+ROUNDS = 15
+
+
+def data(rounds: int = ROUNDS) -> dict[str, Any]:
+    """Train and time everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        plans = in_process("results.torchrun.planned", folder)
+        return {
+            "machine": machine(),
+            "torch": version("torch"),
+            "speed": on_ranks(TIMED, "results.torchrun.speed", rounds, *plans["timed"]),
+            "trained": {str(n): on_ranks(n, "results.torchrun.equality", *plans[str(n)]) for n in WAYS},
+        }
+
+
+def speed_table(speed: dict[str, Any]) -> str:
+    """Render seconds per step."""
+    rows = []
+    for name, one in speed.items():
+        seconds = one["seconds"]
+        ratios = [f"{seconds['ours'] / seconds[other]:.2f}" for other in ("DTensor", "DDP")]
+        moved = f"{one['sent']:,}" + ("" if one["sent"] == one["planned"] else f", planned {one['planned']:,}")
+        rows.append([f"`{name}`", *(f"{1e3 * value:.0f}" for value in seconds.values()), *ratios, moved])
+    return table(["model", "ours (ms)", "DTensor (ms)", "DDP (ms)", "of DTensor's", "of DDP's", "our bytes"], rows)
+
+
+def trained_table(trained: dict[str, Any]) -> str:
+    """Render what came of every module: of its plan that was searched, and of the one that was not."""
+    rows = []
+    for ranks, found in trained.items():
+        for searched, drawn in zip(found[::2], found[1::2], strict=True):
+            pair = (searched, drawn)
+            sent = ["as planned" if all(step == one["planned"] for step in one["sent"]) else "other" for one in pair]
+            moved = [f"{sum(map(sum, one['planned'])):,} {said}" for one, said in zip(pair, sent, strict=True)]
+            worst = max(max(one["losses"], one["state"]) for one in pair)
+            whole = [sum(one["sharded"]["equal"] for one in pair), sum(map(different, pair)), sum(map(refused, pair))]
+            rows.append([f"`{searched['plan'].rpartition('-')[0]}`", ranks, *moved, f"{worst:.0e}", *map(str, whole)])
+    columns = ["module", "ranks", "bytes, searched", "bytes, drawn", "apart", "whole", "wrong", "refused"]
+    return table(columns, rows)
+
+
+def different(one: dict[str, Any]) -> int:
+    """Count the entries that DTensor puts together wrongly."""
+    return len(one["sharded"]["different"])
+
+
+def refused(one: dict[str, Any]) -> int:
+    """Count the entries that DTensor does not take."""
+    return len(one["sharded"]["refused"])
+
+
+def verdict(trained: dict[str, Any]) -> str:
+    """Say how many plans moved what was planned, and how far the worst is from eager."""
+    every = [one for found in trained.values() for one in found]
+    equal = sum(all(step == one["planned"] for step in one["sent"]) for one in every)
+    worst = max(max(one["losses"], one["state"]) for one in every)
+    stale = sorted({one["plan"].rpartition("-")[0] for one in every if one["stale"]})
+    aside = f" Buffers that the graph does not update are aside: of {', '.join(stale)}." if stale else ""
+    return (
+        f"Of {len(every)} plans, each run {STEPS} steps, {equal} sent the bytes planned between every pair of ranks in "
+        f"every step; no loss and no entry of a state dict is further from eager's than {worst:.0e}.{aside}"
+    )
+
+
+def pages(found: Any) -> Pages:
+    """Return the README with its tables."""
+    readme = filled(
+        HERE / "README.md",
+        machine=f"Measured on: {found['machine']}; PyTorch {found['torch']}.",
+        speed=speed_table(found["speed"]),
+        verdict=verdict(found["trained"]),
+        trained=trained_table(found["trained"]),
+    )
+    return {"README.md": readme}
+
+
+def main() -> None:
+    """Measure, and write the data and the README's tables."""
+    publish(HERE, data(), pages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Workers of unequal shares: planned = simulated = measured bytes, one worker's results, checkpoints between shares."""
+
+import numpy as np
+import pytest
+
+import planner
+from planner.layout import REPLICATE, Shard, divided, elements, owned_by_all, shares_of
+from planner.plans.plan_json import load_plan
+from planner.program.lower import lower
+from planner.report.schema import read_reports
+from simulator import simulated
+from tests.cross.cases import SHARED, SHARED_WAYS, graph
+from tests.cross.launch import execute
+from topologies import load_topology
+
+RUN = [case for case in SHARED if case.ways in SHARED_WAYS[1::2]]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Run plans for 4 and for 8 workers; return the reports by plan."""
+    folder, found = tmp_path_factory.mktemp("shares"), {}
+    for ranks in (4, 8):
+        paths = []
+        for case in RUN:
+            if case.plan().workers == ranks:
+                paths.append(folder / f"{case.name}.json")
+                case.plan().save(paths[-1])
+        execute(ranks, *paths, "--steps", 2, "--check", "--json", folder / "report")
+        found |= {report.plan.removesuffix(".json"): report for report in read_reports(folder / "report")}
+    return found
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", RUN, ids=lambda case: case.name)
+def test_bytes_and_parameters(case, reports):
+    plan, report = case.plan(), reports[case.name]
+    np.testing.assert_array_equal(simulated(lower(plan), load_topology("uniform-8")).timeline.bytes, plan.bytes)
+    np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
+    assert report.check.worst_difference <= 1e-5
+
+
+@pytest.mark.mpi
+def test_training_goes_on_under_other_shares(tmp_path):
+    paths = []
+    for number, shares in enumerate([(3, 1), (1, 2), ()]):
+        planner.plan(graph("mlp", "float64", "adam"), ways=(2,), shares=shares).save(tmp_path / f"{number}.json")
+        paths.append(tmp_path / f"{number}.json")
+    saved = ("--checkpoint", tmp_path / "run", "--every", 2)
+    execute(2, paths[0], "--steps", 2, *saved)
+    execute(2, paths[1], "--steps", 4, "--resume", tmp_path / "run", *saved)
+    execute(2, paths[2], "--steps", 6, "--resume", tmp_path / "run", "--json", tmp_path / "resumed")
+    execute(2, paths[2], "--steps", 6, "--json", tmp_path / "whole")
+    (resumed,), (whole,) = (read_reports(tmp_path / name) for name in ("resumed", "whole"))
+    np.testing.assert_allclose(resumed.losses, whole.losses[-2:], rtol=1e-12)
+
+
+def test_shares_are_stored_and_asked_for_in_lowest_terms(tmp_path):
+    plan = planner.plan(planner.model("mlp-2-64", batch=64), shares=[6, 2, 4, 4])
+    assert (plan.workers, shares_of(plan.ways)) == (4, (3, 1, 2, 2))
+    plan.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").ways == plan.ways
+    assert '"shares": [3, 1, 2, 2]' in (tmp_path / "plan.json").read_text()
+
+
+def test_equal_shares_are_none():
+    model = planner.model("mlp-2-64", batch=64)
+    equal, none = planner.plan(model, shares=(5, 5, 5, 5)), planner.plan(model, workers=4)
+    assert (equal.ways, equal.layouts, equal.strategies) == (none.ways, none.layouts, none.strategies)
+    assert "shares" not in equal.to_json()
+
+
+def test_what_a_worker_holds_by_hand():
+    """Of shares 3 1 2 2 step 1 halves; step 2 cuts both parts 3 to 1 for the first group, 1 to 1 for the second."""
+    ways = divided((2, 2), (3, 1, 2, 2))
+    columns = [((0, 6), (8, 14)), ((6, 8), (14, 16)), ((0, 4), (8, 12)), ((4, 8), (12, 16))]
+    rows = [((0, 6),), ((0, 6),), ((6, 12),), ((6, 12),)]
+    layout = (Shard(0), Shard(1))
+    assert owned_by_all((12, 16), layout, ways) == tuple(zip(rows, columns, strict=True))
+    assert owned_by_all((16,), (REPLICATE, Shard(0)), ways) == tuple((own,) for own in columns)
+    assert owned_by_all((16,), (Shard(0), Shard(0)), ways) == (
+        (((0, 6),),),
+        (((6, 8),),),
+        (((8, 12),),),
+        (((12, 16),),),
+    )
+    assert [elements(own) for own in owned_by_all((12, 16), layout, ways)] == [
+        12 * 16 * share // 8 for share in (3, 1, 2, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ((1, 2), "one for each of 4 workers, found 2"),
+        ((1, 0, 1, 1), r"shares\[1\]: expected a whole number from 1"),
+        ((1, -1, 1, 1), r"shares\[1\]: expected a whole number from 1"),
+        ((1, 1.5, 1, 1), r"shares\[1\]: expected a whole number from 1"),
+        ((1000, 1, 1000, 1000), "no worker without a part"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(shares, said):
+    with pytest.raises(planner.PlanError, match=said):
+        planner.plan(planner.model("mlp-2-64", batch=64), 4, shares=shares)
+
+
+def test_a_file_that_was_tampered_with_is_refused(tmp_path):
+    path = tmp_path / "plan.json"
+    planner.plan(planner.model("mlp-2-64", batch=64), 2, shares=(2, 1)).save(path)
+    for before, after, said in (
+        ("[2, 1]", "[2, 1, 1]", "one for each of 2 workers"),
+        ("[2, 1]", "[2, 0]", r"\$.shares\[1\]: expected a whole number from 1"),
+        ("[2, 1]", "[1, 1000]", "of which no part is empty"),
+    ):
+        bad = tmp_path / "bad.json"
+        bad.write_text(path.read_text().replace(f'"shares": {before}', f'"shares": {after}'))
+        with pytest.raises(planner.PlanError, match=said):
+            load_plan(bad)

@@ -1,0 +1,155 @@
+"""One process as a job of torchrun's, and what is refused."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import planner
+from executor.backend import BackendError
+from executor.environment import by_torchrun
+from executor.torch import cli, distribute
+from executor.torch.lost import others_may_be_lost
+from executor.torch.ranks import cluster
+from executor.torch.tensors import tensor_of
+from executor.transport import CHOICES, TransportError
+from executor.transport.choice import TRANSPORTS
+from executor.weights import WeightsError
+from planner.report.console import JobError
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield cluster()
+    dist.destroy_process_group()
+
+
+def made(rows=8):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    return module, torch.randn(rows, 6, dtype=torch.float64), torch.randint(3, (rows,))
+
+
+def planned(module, inputs, targets, **options):
+    optimizer = planner.Optimizer("sgd", lr=0.1)
+    graph = planner.from_torch(
+        module, (inputs,), loss=nn.functional.cross_entropy, targets=(targets,), optimizer=optimizer
+    )
+    return planner.plan(graph, **{"workers": 1, **options})
+
+
+def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
+    module, inputs, targets = made()
+    ours = distribute(module, planned(module, inputs, targets))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        expected = nn.functional.cross_entropy(module(inputs), targets)
+        expected.backward()
+        optimizer.step()
+        found = ours.step(inputs, targets)
+        assert found.dtype == torch.float64
+        assert found.item() == pytest.approx(expected.item(), rel=1e-14)
+    other, _, _ = made()
+    other.load_state_dict(ours.state_dict())
+    for one, same in zip(other.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(one, same, rtol=1e-14, atol=1e-14)
+    for name, one in ours.sharded_state_dict().items():
+        assert torch.equal(one.full_tensor(), ours.state_dict()[name])
+        before = one.to_local().clone()
+        ours.step(inputs, targets)
+        assert not torch.equal(one.to_local(), before)  # it is the memory that is trained
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [
+        (torch.zeros(4, 6), torch.zeros(8, dtype=torch.int64), r"expected shape \[8, 6\], found \[4, 6\]"),
+        (torch.zeros(8, 6), (), "expected 2 tensors, .*, found 1"),
+    ],
+)
+def test_another_batch_than_planned(alone, inputs, targets, message):
+    module, *batch = made()
+    ours = distribute(module, planned(module, *batch))
+    with pytest.raises(ValueError, match=message):
+        ours.step(inputs, targets)
+
+
+def test_another_module_than_planned(alone):
+    module, *batch = made()
+    with pytest.raises(WeightsError, match=r"0\.weight: expected shape \[4, 6\], found \[5, 6\]"):
+        distribute(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double(), planned(module, *batch))
+
+
+def test_another_number_of_ranks_than_planned(alone):
+    module, *batch = made()
+    with pytest.raises(planner.PlanError, match=r"expected 2 ranks, one per worker, found 1: .* --nproc-per-node 2"):
+        distribute(module, planned(module, *batch, workers=2))
+
+
+def test_without_ranks():
+    module, *batch = made()
+    with pytest.raises(planner.PlanError, match="expected 1 ranks: start them with torchrun --nproc-per-node 1"):
+        distribute(module, planned(module, *batch))
+
+
+def test_the_transport_follows_from_the_memory(alone):
+    assert alone.chosen("auto", np) == alone.chosen("gloo", np) == "gloo"
+    for other in sorted({*CHOICES} - {"auto", "gloo"}):
+        with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
+            alone.chosen(other, np)
+    assert {"auto", "gloo", *TRANSPORTS} == {*CHOICES}
+
+
+def test_a_gpu_that_is_not_there(alone, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendError, match="PyTorch finds no GPU"):
+        alone.use_device(import_module("math"))  # any module but NumPy stands for CuPy
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(BackendError, match="has no NCCL"):
+        alone.use_device(import_module("math"))
+
+
+def test_a_pytorch_without_gloo(monkeypatch, capsys):
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan.json"])
+    assert (ended.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
+
+
+def test_a_connection_that_is_lost_is_no_bug(monkeypatch):
+    monkeypatch.setattr("executor.torch.lost.GRACE_S", 0)
+    with pytest.raises(JobError, match=r"another rank is gone: Connection closed by peer \[127"), others_may_be_lost():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242")
+    with pytest.raises(RuntimeError, match="shapes"), others_may_be_lost():
+        raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int32"])
+def test_tensors_are_the_arrays_memory(dtype):
+    array = np.arange(12).reshape(3, 4).astype(dtype)[:, 1:3]
+    tensor = tensor_of(array)
+    assert (str(tensor.dtype), tensor.stride()) == (f"torch.{dtype}", (4, 1))
+    tensor += 1
+    assert array.astype(int).tolist() == [[2, 3], [6, 7], [10, 11]]
+
+
+def test_who_started_us():
+    started = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    assert by_torchrun({**started, "HOME": "/"})
+    assert not by_torchrun({name: value for name, value in started.items() if name != "RANK"})
+    assert not by_torchrun({"PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
+def test_mpi_is_not_needed():
+    code = "import sys; sys.modules['mpi4py'] = None; import executor.torch, executor.torch.cli"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

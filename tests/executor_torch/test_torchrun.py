@@ -1,0 +1,110 @@
+"""Ranks that torchrun starts: what was planned is sent, and every module trains as it does alone."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+pytest.importorskip("torch")
+from planner.plans.plan_json import load_plan
+from planner.report.cli import main as compare
+from planner.report.schema import read_reports
+from results.torchrun.cases import plans
+from results.torchrun.ranks import STEPS, torchrun
+
+SAMPLE = {2: ("mlp", "unet", "lstm", "resnet"), 4: ("mlp", "gpt"), 8: ("mlp",)}
+"""Modules by ranks; `results/torchrun` trains all of them on each number."""
+
+TIMEOUT_S = 300
+
+
+def run(ranks, *command, **environment):
+    return subprocess.run(
+        torchrun(ranks, *command),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def own_lines(done):
+    """What the ranks say; the rest is torchrun's."""
+    return [line for line in done.stderr.splitlines() if line.startswith(("error:", "warning:"))]
+
+
+@pytest.mark.parametrize("ranks", SAMPLE)
+def test_modules_train_as_by_themselves(ranks, tmp_path):
+    paths = [path for name in SAMPLE[ranks] for path in plans(name, ranks, tmp_path)]
+    done = run(ranks, "results.torchrun.equality", *paths)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == len(paths) == 2 * len(SAMPLE[ranks])
+    for one in found:
+        assert one["sent"] == [one["planned"]] * STEPS, one["plan"]
+        assert one["losses"] < 1e-12, one["plan"]
+        assert one["state"] < 1e-10, one["plan"]
+        assert one["missing"] == one["sharded"]["different"] == [], one["plan"]
+        assert one["sharded"]["equal"] > 0, one["plan"]
+        assert all(reason.startswith(f"{name}: dimension ") for name, reason in one["sharded"]["refused"].items())
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    return plans("unet", 2, tmp_path_factory.mktemp("plan"))[1]
+
+
+def splits_windows(path):
+    """Whether a plan splits rows or columns of a convolution, so that neighbours exchange borders."""
+    found = load_plan(path)
+    nodes = {node.name for node in found.graph.nodes if node.op.startswith("convolution")}
+    return any({"x", "y"} & set(found.strategies[name]) for name in nodes)
+
+
+def test_the_command(plan, tmp_path, capsys):
+    """Trained, checked against one worker with the kernels on arrays, and gone on with from a checkpoint."""
+    assert splits_windows(plan)
+    report, folder = tmp_path / "report.json", tmp_path / "checkpoints"
+    done = run(2, "executor", plan, "--steps", 2, "--check", "--checkpoint", folder, "--json", report)
+    assert (done.returncode, own_lines(done)) == (0, [])
+    (found,) = read_reports(report)
+    assert found.check.passed
+    assert found.bytes == found.planned_bytes
+    assert found.arena_bytes == found.planned_arena_bytes
+    assert (found.settings["transport"], found.settings["kernels"][:5]) == ("gloo", "torch")
+    with pytest.raises(SystemExit) as ended:
+        compare([str(report)])
+    assert (ended.value.code, "2 of 2 equal" in capsys.readouterr().out) == (0, True)
+    resumed = run(2, "executor", plan, "--steps", 4, "--resume", folder, "--check", "--json", report)
+    assert (resumed.returncode, own_lines(resumed)) == (0, [])
+    assert (read_reports(report)[0].first_step, read_reports(report)[0].check.passed) == (2, True)
+
+
+def test_another_number_of_ranks(plan):
+    done = run(3, "executor", plan)
+    assert own_lines(done) == [
+        f"error: {plan}: expected 2 ranks, one per worker, found 3: start it with torchrun --nproc-per-node 2, or as "
+        "many in all over several hosts"
+    ]
+    assert re.findall(r"exitcode *: (\d+)", done.stderr) == ["2"] * 3
+
+
+KILLED = """
+import os, signal, threading
+if os.environ["RANK"] == "1":
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+"""
+
+
+def test_a_rank_that_is_killed(plan, tmp_path):
+    """It is torchrun that says so; the others have nothing to add."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = run(2, "executor", plan, "--steps", 10**9, "--operators", tmp_path / "killed.py")
+    assert done.returncode != 0
+    assert own_lines(done) == []
+    root = done.stderr.partition("Root Cause")[2]
+    assert re.search(rf"rank *: 1 .*\n *exitcode *: -{signal.SIGKILL.value} ", root)

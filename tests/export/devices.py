@@ -1,0 +1,141 @@
+"""Training steps under `jax.jit` on host devices, placed by an exported file: python -m tests.export.devices.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=8 must be set.
+"""
+
+import json
+import re
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import planner
+from planner.export.exported import export
+from results.pytorch_zoo.modules import mlp, transformer
+
+jax.config.update("jax_enable_x64", True)
+STEPS, BATCH, RATE = 3, 8, 0.1
+
+
+def mlp_loss(p, x, target, seen):
+    layers = sorted(p)
+    for name in layers:
+        x = seen(name, x @ p[name].T)
+        x = jax.nn.relu(x) if name != layers[-1] else x
+    return cross_entropy(x, target)
+
+
+def cross_entropy(logits, target):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], 1).mean()
+
+
+def norm(p, name, x):
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return scaled * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def affine(p, name, x):
+    return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+
+def gpt_loss(p, tokens, target, seen):
+    x = p["tokens.weight"][tokens] + p["positions"]
+    batch, length, width = x.shape
+    heads = width // 64
+    for block in sorted({name[: name.index(".", 7)] for name in p if name.startswith("blocks.")}):
+        qkv = seen(f"{block}.qkv", affine(p, f"{block}.qkv", norm(p, f"{block}.norm1", x)))
+        q, k, v = (one.reshape(batch, length, heads, 64).transpose(0, 2, 1, 3) for one in jnp.split(qkv, 3, 2))
+        scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), q @ k.transpose(0, 1, 3, 2) / 8, -jnp.inf)
+        attended = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+        x = x + affine(p, f"{block}.out", attended)
+        up = seen(f"{block}.up", affine(p, f"{block}.up", norm(p, f"{block}.norm2", x)))
+        x = x + affine(p, f"{block}.down", jax.nn.gelu(up, approximate=False))
+    return cross_entropy(norm(p, "norm", x).reshape(-1, width) @ p["tokens.weight"].T, target)
+
+
+CASES = {
+    "mlp": (lambda: mlp(3, 16, BATCH), mlp_loss),
+    "gpt": (lambda: transformer(1, 128, BATCH, 8, 32), gpt_loss),
+}
+
+
+def trained(loss, parameters, x, target, seen):
+    """Return the losses of some steps of SGD, and the parameters."""
+
+    @jax.jit
+    def step(parameters, x, target):
+        value, slopes = jax.value_and_grad(loss)(parameters, x, target, seen)
+        return value, jax.tree.map(lambda one, slope: one - RATE * slope, parameters, slopes)
+
+    found = []
+    for _ in range(STEPS):
+        value, parameters = step(parameters, x, target)
+        found.append(float(value))
+    return found, parameters
+
+
+def collectives(loss, arguments, seen):
+    """Return how often the compiled gradient communicates, by kind."""
+    text = jax.jit(jax.value_and_grad(lambda p, x, t: loss(p, x, t, seen))).lower(*arguments).compile().as_text()
+    kinds = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
+    return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+
+
+def compared(name, ways):
+    """Return losses on one device and on all, and by PyTorch."""
+    make, loss = CASES[name]
+    torch.manual_seed(1)
+    module, (x,), torch_loss, (target,) = make()
+    module, x = (
+        module.double(),
+        torch.randint(0, 32, x.shape) if x.dtype == torch.long else torch.randn_like(x).double(),
+    )
+    graph = planner.from_torch(module, (x,), loss=torch_loss, targets=(target,))
+    found = export(planner.plan(graph, ways=ways), "jax")
+    file = type(sys)("exported")
+    exec(found.source("exported"), file.__dict__)
+    parameters = {name: np.asarray(one.detach().numpy()) for name, one in module.named_parameters()}
+    data = {"input": x.numpy(), "target": target.numpy()}
+    data = {next(iter(set(file.DATA) - {"target"})): data["input"], "target": data["target"]}
+    activation = {
+        path: next((one for one in file.OUTPUTS if one.startswith(f"{path}.")), "") for path in _paths(parameters)
+    }
+    laid = []
+
+    def seen(path, value):
+        planned = activation[path.removesuffix(".weight")]
+        if not planned or file.OUTPUTS[planned][0] != value.shape:
+            return value
+        laid.append(planned)
+        return file.constrained(planned, value)
+
+    placed, given = file.placed(parameters), file.placed(data)
+    inputs = next(given[one] for one in given if one != "target")
+    expected, _ = trained(loss, parameters, *data.values(), lambda _, value: value)
+    losses, after = trained(loss, placed, inputs, given["target"], seen)
+    return {
+        "torch": float(torch_loss(module(x), target).item()),
+        "expected": expected,
+        "losses": losses,
+        "laid": sorted(set(laid)),
+        "split": sum(not one.sharding.is_fully_replicated for one in placed.values()),
+        "devices": len(next(iter(placed.values())).sharding.device_set),
+        "kept": all(after[one].shape == parameters[one].shape for one in parameters),
+        "collectives": collectives(loss, (placed, inputs, given["target"]), seen),
+        "plan_bytes": found.plan.total_bytes,
+        "predicted": found.target_bytes,
+    }
+
+
+def _paths(parameters):
+    return {name.rpartition(".")[0] for name in parameters}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps({name: compared(name, ways) for name, ways in (("mlp", (2, 2, 2)), ("gpt", (2, 2)))}))

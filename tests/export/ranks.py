@@ -1,0 +1,173 @@
+"""Forked processes that train with an exported file under gloo: python -m tests.export.ranks WORKERS; prints JSON."""
+
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import warnings
+from datetime import timedelta
+from itertools import product
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import planner
+from planner.export.exported import export
+from results.pytorch_zoo.modules import mlp, transformer
+
+STEPS, BATCH, RATE = 3, 8, 0.1
+CASES = {"mlp": lambda: mlp(3, 16, BATCH), "gpt": lambda: transformer(1, 128, BATCH, 8, 32)}
+WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
+
+
+class Counted(TorchDispatchMode):
+    """Bytes that this rank receives in collectives; a ring's, for those that are rings."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented
+        name = function.__name__.split(".")[0]
+        if function.namespace == "_c10d_functional" and name in RECEIVED:
+            self.bytes += RECEIVED[name](args[0].numel() * args[0].element_size(), args)
+        return function(*args, **(kwargs or {}))
+
+
+def _group(args):
+    return dist.distributed_c10d._resolve_process_group(args[-1]).size()
+
+
+RECEIVED = {
+    "all_gather_into_tensor": lambda size, args: size * (args[1] - 1),
+    "reduce_scatter_tensor": lambda size, args: size * (args[2] - 1) // args[2],
+    "all_reduce": lambda size, args: 2 * size * (_group(args) - 1) // _group(args),
+    "all_to_all_single": lambda size, args: size * (_group(args) - 1) // _group(args),
+}
+
+
+def made(name):
+    """Return a case's module with known weights, inputs and targets."""
+    torch.manual_seed(1)
+    module, (x,), loss, (target,) = CASES[name]()
+    x = torch.randint(0, 32, x.shape) if x.dtype == torch.long else torch.randn_like(x)
+    return module.double(), x.double() if x.is_floating_point() else x, loss, target
+
+
+def exported(name, ways, placements="S,R"):
+    """Return a case's plan for an engine and the module of the written file."""
+    module, x, loss, target = made(name)
+    graph = planner.from_torch(module, (x,), loss=loss, targets=(target,))
+    found = export(planner.plan(graph, ways=ways, placements=placements), "dtensor")
+    file = type(sys)(f"exported_{name}")
+    exec(found.source(file.__name__), file.__dict__)
+    return found, file
+
+
+def losses(module, x, loss, target):
+    """Train by SGD; return every step's loss."""
+    optimizer, found = torch.optim.SGD(module.parameters(), lr=RATE), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        value = loss(module(x), target)
+        value.backward()
+        optimizer.step()
+        found.append(value.full_tensor().item() if isinstance(value, DTensor) else value.item())
+    return found
+
+
+def on_rank(name, found, file):
+    """Train on this rank; return losses, bytes received, and how far parameters are from those of one process."""
+    module, x, loss, target = made(name)
+    alone = made(name)
+    expected = losses(*alone)
+    mesh = file.distribute(module)
+    names = [one for one in file.DATA if one != "target"]
+    with Counted() as counted, file.running(mesh):
+        got = losses(module, file.distributed(mesh, names[0], x), loss, file.distributed(mesh, "target", target))
+    pairs = zip(module.parameters(), alone[0].parameters(), strict=True)
+    worst = max((mine.full_tensor() - theirs).abs().max().item() for mine, theirs in pairs)
+    return {
+        "expected": expected,
+        "losses": got,
+        "worst": worst,
+        "received": counted.bytes / STEPS,
+        "plan_bytes": found.plan.total_bytes,
+        "predicted": found.target_bytes,
+        "split": sum("S" in text for text in file.PARAMETERS.values()),
+    }
+
+
+def layouts_put_together(ways):
+    """Return how many layouts of a matrix over these ways there are, and those that are not put together rightly."""
+    _, file = exported("mlp", (2,))
+    file.WAYS = {f"step{number}": way for number, way in enumerate(ways)}
+    file.OUTPUTS.clear()
+    layouts = [",".join(one) for one in product(("S0", "S1", "R"), repeat=len(ways))]
+    whole, wrong = torch.arange(24.0 * 48).view(24, 48), []
+    for layout in layouts:
+        module = nn.Module()
+        module.weight = nn.Parameter(whole.clone())
+        file.PARAMETERS.clear()
+        file.PARAMETERS["weight"] = layout
+        file.distribute(module)
+        held = prod(way for way, one in zip(ways, layout.split(","), strict=True) if one != "R")
+        if module.weight.to_local().numel() * held != whole.numel() or not torch.equal(
+            module.weight.full_tensor(), whole
+        ):
+            wrong.append(layout)
+    return {"layouts": len(layouts), "wrong": wrong}
+
+
+def rank_main(rank, workers, store, work, queue):
+    """Do the work of one rank; rank 0 says what was found, and bytes are added up."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(100)
+    )
+    result = {}
+    for name, found, file in work["cases"]:
+        result[name] = on_rank(name, found, file)
+        total = torch.tensor(result[name].pop("received"), dtype=torch.float64)
+        dist.all_reduce(total)
+        result[name]["dtensor_bytes"] = int(total.item())
+    for ways in work["ways"]:
+        result[str(ways)] = layouts_put_together(ways)
+    if rank == 0:
+        queue.put(result)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(workers, *names):
+    """Fork the ranks, after all is imported and planned, and print what rank 0 found."""
+    warnings.simplefilter("ignore")
+    work = {
+        "cases": [(name, *exported(name, WAYS[workers])) for name in names],
+        "ways": [ways for ways in ((2, 2), (2, 2, 2), (4, 2), (3, 2, 2)) if prod(ways) == workers],
+    }
+    fork, (handle, store) = multiprocessing.get_context("fork"), tempfile.mkstemp()
+    os.close(handle)
+    os.unlink(store)
+    queue = fork.Queue()
+    ranks = [fork.Process(target=rank_main, args=(rank, workers, store, work, queue)) for rank in range(workers)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(250)
+    if any(one.exitcode != 0 for one in ranks):
+        for one in ranks:
+            one.kill()
+        sys.exit("a rank failed")
+    print(json.dumps(queue.get(timeout=10)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

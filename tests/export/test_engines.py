@@ -1,0 +1,59 @@
+"""Training with exported files: DTensor under gloo, and JAX on devices of this host, lose what one process loses."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+from results.experiment import ROOT
+
+NO_JAX = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def printed(module, *arguments, **environment):
+    ran = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("workers", "cases"), [(2, ("mlp", "gpt")), (4, ("mlp", "gpt")), (8, ("mlp",)), (12, ())])
+def test_dtensor_trains_like_one_process(workers, cases):
+    found = printed("tests.export.ranks", str(workers), *cases)
+    for name in cases:
+        case = found[name]
+        assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
+        assert case["losses"][0] != case["losses"][-1]
+        assert case["worst"] < 1e-12
+        assert case["split"] > 0
+        # What DTensor moves beside the plan: it has no halo, no interleaving, and looks at one operator at a time.
+        assert case["plan_bytes"] < case["dtensor_bytes"]
+        assert 0.3 < case["predicted"] / case["dtensor_bytes"] < 3
+    layouts = {2: {}, 4: {"(2, 2)": 9}, 8: {"(2, 2, 2)": 27, "(4, 2)": 9}, 12: {"(3, 2, 2)": 27}}[workers]
+    assert {ways: found[ways]["layouts"] for ways in layouts} == layouts
+    assert all(found[ways]["wrong"] == [] for ways in layouts)
+
+
+@NO_JAX
+def test_jax_trains_like_one_device():
+    found = printed("tests.export.devices", **DEVICES)
+    for name, devices in (("mlp", 8), ("gpt", 4)):
+        case = found[name]
+        assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
+        assert case["losses"][0] == pytest.approx(case["torch"], rel=1e-12)
+        assert case["devices"] == devices
+        assert case["split"] > 0
+        assert case["laid"]
+        assert sum(case["collectives"].values()) > 0

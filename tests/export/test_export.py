@@ -1,0 +1,132 @@
+"""A plan in the words of other engines: what the file says, what is said before it is written, what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import planner
+from planner.cli import main
+from planner.errors import PlanError
+from planner.export.exported import export
+from planner.export.meshes import Mesh, joined, mesh_of
+from planner.export.moves import redistributed
+from planner.graph.ir import Entry, Tensor
+from planner.layout import PARTIAL, REPLICATE, Shard
+
+S0, S1, R = Shard(0), Shard(1), REPLICATE
+
+
+def plan(name="mlp-2-16", ways=(2, 2), **options):
+    searched = {key: options.pop(key) for key in ("searcher", "placements") if key in options}
+    return planner.plan(planner.model(name, **{"batch": 8} | options), ways=ways, **searched)
+
+
+def written(found):
+    file = {}
+    constants = found.source("exported").split("import ")[-1].split("\n\n\n")[0].partition("\n")[2]
+    exec(constants, file)
+    return file
+
+
+@pytest.mark.parametrize("ways", [(2,), (4,), (2, 2)])
+def test_data_parallelism_moves_the_same_bytes_everywhere(ways):
+    found = plan("mlp-3-64", ways, searcher="data-parallel", batch=16)
+    weights = 3 * 64 * 64 * 4
+    workers = found.workers
+    exported = export(found, "dtensor")
+    assert exported.mesh.ways == (workers,)  # no tensor tells the steps apart
+    assert {one.placements for one in exported.parameters.values()} == {(R,)}
+    assert 2 * (workers - 1) * weights <= exported.target_bytes <= found.total_bytes
+    assert exported.target_bytes >= 0.99 * found.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "expected"),
+    [
+        ((S0, R), (S0, R), 0),
+        ((R, R), (S0, S1), 0),
+        ((S0, R), (R, R), 4 * 32),  # each of four workers lacks half of 64 bytes
+        ((S0, S0), (R, R), 4 * 48),
+        ((S0, R), (S1, R), 4 * 16),
+        ((PARTIAL, R), (S0, R), 4 * 32),
+        ((PARTIAL, R), (R, R), 4 * 64),
+        ((S0, PARTIAL), (S0, R), 4 * 32),
+    ],
+)
+def test_bytes_of_redistribution(have, want, expected):
+    tensor = Tensor("t", (4, 4), "float32", "activation")
+    assert redistributed(tensor, have, want, Mesh((2, 2), ((0,), (1,)))) == expected
+
+
+def test_steps_are_one_axis_where_no_tensor_tells_them_apart():
+    found = plan(ways=(2, 2, 2))
+    layouts = {"a": (S0, S0, S1), "b": (R, R, S1), "c": (S1, R, R)}
+    assert mesh_of(replace(found, layouts=layouts), "ab") == Mesh((4, 2), ((0, 1), (2,)))
+    assert mesh_of(replace(found, layouts=layouts), "abc") == Mesh((2, 2, 2), ((0,), (1,), (2,)))
+    assert mesh_of(replace(found, layouts=layouts), "ab").axes == ("step1_2", "step3")
+
+
+def test_dimensions_that_are_joined():
+    assert joined((S0, Shard(2)), ((0,), (1, 2)), (8, 3, 4)) == ((S0, S1), False)
+    assert joined((S0, Shard(2)), ((0,), (1, 2)), (8, 1, 4)) == ((S0, S1), True)
+
+
+def test_the_file_has_every_parameter_and_all_data():
+    found = plan("transformer-1-64", sequence=8, vocabulary=32)
+    for target in ("dtensor", "jax"):
+        file = written(export(found, target))
+        weights = {one.name for one in found.graph.tensors.values() if one.role == "weight" and one.init is not None}
+        assert file["PARAMETERS"].keys() == weights
+        assert file["DATA"].keys() == {"tokens", "labels"}
+        assert list(file["WAYS"].values()) == list(found.ways)
+        for name, text in file["PARAMETERS"].items():
+            assert text == ",".join(map(str, found.layouts[name])) or "R" in text, name
+
+
+def test_convolutions_and_batch_norm_are_named():
+    found = plan("wresnet-14-1", image=8)
+    kinds = export(found, "dtensor").kinds
+    assert any("i" in one for node in found.graph.nodes for one in found.strategies[node.name])
+    assert "samples only" in kinds["convolution"].why
+    assert "gathered" in kinds["batch_norm"].why
+    assert sum(kind.plan_bytes for kind in kinds.values()) == found.total_bytes
+    assert export(found, "jax").kinds["convolution"].why == ""
+
+
+def test_what_is_refused():
+    with pytest.raises(PlanError, match=r"images: expected a dimension 0 that 4 parts divide, found 6"):
+        export(plan(ways=(4,), batch=6, searcher="data-parallel"), "dtensor")
+    with pytest.raises(PlanError, match="at least 2 workers"):
+        export(planner.plan(planner.model("mlp-2-16"), workers=1), "jax")
+    found = plan()
+    entries = {"lstm.weight_ih_l0": Entry("fc1.w", (16, 16), "float32")}
+    recurrent = replace(found, graph=replace(found.graph, entries=entries))
+    with pytest.raises(PlanError, match="lstm: PyTorch's DTensor has no recurrent layers"):
+        export(recurrent, "dtensor")
+    assert export(recurrent, "jax").parameters.keys() == {"lstm.weight_ih_l0"}
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code
+
+
+def test_the_command(tmp_path, capsys):
+    saved, file, table = tmp_path / "plan.json", tmp_path / "split.py", tmp_path / "table.json"
+    found = plan()
+    found.save(saved)
+    assert run(saved, "--export", "dtensor", "-o", file, "--json", table) == 0
+    shown = capsys.readouterr().out
+    assert f"{found.total_bytes:,}" in shown
+    data = json.loads(table.read_text())
+    assert data["plan_bytes"] == found.total_bytes
+    assert sum(kind["target_bytes"] for kind in data["operators"].values()) == data["target_bytes"]
+    assert f"{data['target_bytes']:,}" in shown
+    compile(file.read_text(), "split.py", "exec")
+    assert "from split import distribute" in file.read_text()
+    assert run("mlp-2-16", "--workers", "4", "--export", "jax") == 2
+    assert "--export takes a saved plan" in capsys.readouterr().err
+    assert run(saved, "--export", "jax", "--workers", "4") == 2
+    assert "expected no --workers" in capsys.readouterr().err
