@@ -31,7 +31,7 @@ LAYERS, WIDTHS = (6, 8, 10), (4, 6, 8)
 MODELS = [f"rnn-{layers}-{width}k" for width in WIDTHS for layers in LAYERS]
 PANELS = {f"RNN, L = {layers}": {f"H = {width}K": f"rnn-{layers}-{width}k" for width in WIDTHS} for layers in LAYERS}
 IDEAL_BATCH, FIRST = 512, 2048
-TITLE = "Recurrent networks on a p2.8xlarge, throughput relative to ideal"
+TITLE = "Recurrent networks on a p2.8xlarge (Tofu, Figure 9)"
 
 
 def pages(data: Any) -> Pages:

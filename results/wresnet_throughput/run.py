@@ -21,7 +21,7 @@ MODELS = [f"wresnet-{depth}-{width}" for width in WIDTHS for depth in DEPTHS]
 PANELS = {f"WResNet-{depth}": {f"W = {width}": f"wresnet-{depth}-{width}" for width in WIDTHS} for depth in DEPTHS}
 SYSTEMS = [one for one in PAPER if one != "op-placement"]  # which the paper leaves out here
 IDEAL_BATCH, FIRST = 128, 128
-TITLE = "Wide ResNets on a p2.8xlarge, throughput relative to ideal"
+TITLE = "Wide ResNets on a p2.8xlarge (Tofu, Figure 8)"
 
 
 def pages(data: Any) -> Pages:
