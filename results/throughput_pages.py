@@ -8,7 +8,9 @@ from typing import Any
 
 from results import bars
 from results.experiment import table
-from results.throughput import KEPT, Row
+from results.throughput import DEVICES, KEPT, MACHINE, Row
+from topologies import load_topology
+from topologies.host import with_host_memory
 
 PAPER = ("ideal", "small-batch", "swapping", "op-placement", "tofu")
 ALTERNATIVES = ("small-batch", "swapping", "op-placement")
@@ -87,6 +89,21 @@ def kept_table(data: Any, models: Sequence[str]) -> str:
 
     columns = [one for kept, system in KEPT.items() for one in (system, kept)]
     return table(["model", *columns], [[model, *(cell(model, one) for one in columns)] for model in models])
+
+
+def swapping_table(data: Any, models: Sequence[str]) -> str:
+    """Show what was tried, what the fastest moves, and for how much of the step that keeps the host's link busy."""
+    found, rows = by_cell(data), []
+    host = with_host_memory(load_topology(MACHINE), DEVICES).bandwidth_bytes_per_s(0, DEVICES)
+    for model in models:
+        row = found.get((model, "swapping"), {})
+        if "samples" in row:
+            tried = ", ".join(f"{batch}: {one:.3g}" for batch, one in row["tried"].items())
+            busy = row["moved_bytes"] / 2 / host / row["seconds"]
+            rows.append([model, tried, row["batch"], f"{row['moved_bytes'] / 1e9:.0f}", f"{busy:.0%}"])
+    return table(
+        ["model", "batch on a GPU: samples/s", "batch", "GB moved", "link busy, mean of both directions"], rows
+    )
 
 
 def verdict(data: Any, models: Sequence[str], published: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from results.throughput_pages import (
     kept_table,
     picture,
     rates_table,
+    swapping_table,
     verdict,
 )
 from simulator import SYSTEMS
@@ -43,6 +44,7 @@ def pages(data: Any) -> Pages:
             table_3=rates_table(data, [model for model in MODELS if model.endswith("-4k")], ["tofu", "op-placement"]),
             rates=rates_table(data, MODELS, list(COLOURS)),
             halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+            swapping=swapping_table(data, MODELS),
             batches=batches_table(data, MODELS, list(COLOURS)),
             kept=kept_table(data, MODELS),
         ),

@@ -20,7 +20,7 @@ from simulator.systems.largest_batch import largest_batch
 from simulator.systems.layers import layers_of
 from simulator.systems.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.systems.spread import spread
-from simulator.systems.swapping import SOON, pooled, room_bytes
+from simulator.systems.swapping import SOON, Pool, room_bytes
 from simulator.systems.system import Asked, NoRoomError, one_worker
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, star
@@ -219,7 +219,7 @@ def test_balanced_stages(parts):
 # --- swapping
 
 
-def least_recently_used(trace, sizes, lasting, room, ahead):
+def least_recently_used(trace, sizes, lasting, room, issued):
     """A second pool: block by block, by the times of last requests; return bytes out and in of the second iteration."""
     last_use = {block: n for n, (read, written) in enumerate(trace) for block in (*read, *written)}
     here, asked_at, saved, clock = {}, {}, set(lasting), 0
@@ -227,10 +227,10 @@ def least_recently_used(trace, sizes, lasting, room, ahead):
         out = into = 0
         for n, (read, written) in enumerate(trace):
             wanted = list(dict.fromkeys((*read, *written)))
-            for block in [b for b in here if b not in lasting and last_use[b] == n - ahead - 1]:
-                here.pop(block)
+            for block in [b for b in last_use if b not in lasting and last_use[b] < issued[n]]:
+                here.pop(block, None)
                 saved.discard(block)
-            using = {b for r, w in trace[max(0, n - ahead) : n + 1] for b in (*r, *w)}
+            using = {b for r, w in trace[issued[n] : n + 1] for b in (*r, *w)}
             coming = {b for r, w in trace[n + 1 : n + 1 + SOON] for b in (*r, *w)}
             need = sum(sizes[b] for b in wanted if b not in here)
             while sum(sizes[b] for b in here) + need > room:
@@ -247,8 +247,8 @@ def least_recently_used(trace, sizes, lasting, room, ahead):
             for block in written:
                 here[block] = True
                 saved.discard(block)
-        for block in [b for b in here if b not in lasting]:
-            here.pop(block)
+        for block in [b for b in last_use if b not in lasting]:
+            here.pop(block, None)
             saved.discard(block)
     return out, into
 
@@ -258,13 +258,18 @@ def test_swapped_bytes_are_those_of_another_pool(graph, share):
     flow = flow_of(one_worker(graph), layers_of(graph))
     least = max(sum(flow.nbytes[b] for b in {*r, *w}) for r, w in zip(flow.reads, flow.writes, strict=True))
     room = max(least, share * flow.worker.arena_bytes)
-    pool, _, moves = pooled(flow, room)
+    pool = Pool(flow, room)
+    pool.iteration()
+    moves = pool.iteration()
     out = sum(flow.nbytes[block] for one in moves for block in one.out)
     into = sum(flow.nbytes[block] for one in moves for block in one.fetched)
     trace = list(zip(flow.reads, flow.writes, strict=True))
-    assert (out, into) == least_recently_used(trace, flow.nbytes, flow.persistent, room, pool.ahead)
+    assert (out, into) == least_recently_used(trace, flow.nbytes, flow.persistent, room, pool.issued)
     assert out > 0
     assert pool.most_used <= room
+    for position, start in enumerate(pool.issued):
+        used = {b for read, written in trace[start : position + 1] for b in (*read, *written)}
+        assert sum(flow.nbytes[b] for b in used) <= room
 
 
 def smaller(machine, nbytes):
