@@ -89,6 +89,10 @@ class GraphBuilder:
             raise GraphError(f"tensor {name!r}: {error}") from error
         return self.declare(Tensor(name, array.shape, array.dtype.name, role, init))
 
+    def fixed(self, name: str, shape: Sequence[int], init: Init, dtype: str) -> str:
+        """Add a constant of values that were written down already; return its name."""
+        return self.declare(Tensor(name, tuple(shape), dtype, "constant", init))
+
     def buffer(self, name: str, shape: Sequence[int], init: Init = ZEROS, dtype: str | None = None) -> str:
         """Add a tensor of the model that is not trained, such as running statistics; return its name."""
         return self.declare(Tensor(name, tuple(shape), dtype or self.weight_dtype, "buffer", init))

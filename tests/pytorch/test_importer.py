@@ -99,7 +99,7 @@ class Returning(nn.Module):
         (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
         (lambda x: x[x > 0], "index has a result whose extent depends on data"),
         (lambda x: x * x.sum().item(), "item has no operator"),
-        (_overwritten_below_a_strange_view, "changes what is read through t as well"),
+        (_overwritten_below_a_strange_view, "changes what is read through reshape as well"),
         (lambda x: x.to(torch.complex64).abs(), "complex64"),
     ],
 )

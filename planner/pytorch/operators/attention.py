@@ -29,11 +29,8 @@ def _attention(t: Translation, call: TracedCall) -> Value:
         scores = causal(t, scores)
     elif mask is not None and mask.tensor.dtype is torch.bool:
         # What hides is a constant of its own: nothing has to be negated.
-        scores = (
-            scores
-            if bool(mask.distinct.all())
-            else masked(t, scores, value_of(t, Content(~mask.distinct.expand(mask.shape))), -math.inf)
-        )
+        hidden = Content(~mask.distinct.expand(mask.shape))
+        scores = scores if hidden.number == 0 else masked(t, scores, value_of(t, hidden), -math.inf)
     elif call.arguments["attn_mask"] is not None:
         scores = _masked(t, scores, call["attn_mask"])
     probabilities = dropped(t, softmax(t, scores, scores.rank - 1), call["dropout_p"])

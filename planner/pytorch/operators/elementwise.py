@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from planner.graph.ir import FLOATING
@@ -94,36 +96,31 @@ def _binary(t: Translation, call: TracedCall) -> Value:
 
 
 def _with_number(t: Translation, call: TracedCall, one: Value, value: float) -> Value:
-    match call.op:
-        case "add":
-            return _shifted(t, one, value)
-        case "sub":
-            return _shifted(t, one, -value)
-        case "mul":
-            return scaled(t, one, value)
-        case "div":
-            return scaled(t, one, 1.0 / value)
-        case "pow":
-            return unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value))
-        case "maximum":
-            return unary(t, "clamp", one, min=float(value))
-        case "minimum":
-            return unary(t, "clamp", one, max=float(value))
-    raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
+    """Apply an operator whose second operand is a number."""
+    by_number: Mapping[str, Callable[[], Value]] = {
+        "add": lambda: _shifted(t, one, value),
+        "sub": lambda: _shifted(t, one, -value),
+        "mul": lambda: scaled(t, one, value),
+        "div": lambda: scaled(t, one, 1.0 / value),
+        "pow": lambda: unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value)),
+        "maximum": lambda: unary(t, "clamp", one, min=float(value)),
+        "minimum": lambda: unary(t, "clamp", one, max=float(value)),
+    }
+    if call.op not in by_number:
+        raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
+    return by_number[call.op]()
 
 
 def _of_number(t: Translation, call: TracedCall, value: float, other: Value) -> Value:
     """Apply an operator whose first operand is a number."""
     match call.op:
-        case "add" | "mul" | "maximum" | "minimum":
-            return _with_number(t, call, other, value)
         case "sub":
             return unary(t, "rsub_scalar", other, value=float(value))
         case "div":
             return scaled(t, unary(t, "reciprocal", other), value)
         case "pow":
             return unary(t, "rpow_scalar", other, value=float(value))
-    raise UnsupportedError(f"{call.op} of a number and a tensor has no operator here")
+    return _with_number(t, call, other, value)
 
 
 def _shifted(t: Translation, value: Value, by: float) -> Value:
