@@ -1,6 +1,6 @@
 """The command as if half the ranks were on another host: python -m tests.cupy_double.two_hosts PLAN ..."""
 
-from executor import command, shared_memory
+from executor import cli, shared_memory
 from executor.transport import choice, ipc, point_to_point, shared
 
 
@@ -13,4 +13,4 @@ def half(comm):
 if __name__ == "__main__":
     for module in (shared_memory, choice, ipc, point_to_point, shared):
         module.neighbours = half
-    command.main()
+    cli.main()
