@@ -19,11 +19,12 @@ from executor.torch.state_files import array_of
 from executor.training import Trainer, part_of
 from executor.weights import Weights
 from planner.errors import GraphError
+from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import Step, in_order
+from planner.pytorch.tracing import Inputs, Step, in_order
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
@@ -87,13 +88,10 @@ def _doubled(made: Made) -> Made:
     def doubled(one: torch.Tensor) -> torch.Tensor:
         return one.double() if one.is_floating_point() else one
 
-    given = made.inputs
-    named = {name: doubled(one) for name, one in given.items()} if isinstance(given, Mapping) else None
-    return made._replace(
-        module=made.module.double(),
-        inputs=[doubled(one) for one in in_order(given)] if named is None else named,
-        targets=[doubled(one) for one in made.targets],
-    )
+    inputs: Inputs = [doubled(one) for one in in_order(made.inputs)]
+    if isinstance(made.inputs, Mapping):
+        inputs = dict(zip(made.inputs, inputs, strict=True))
+    return made._replace(module=made.module.double(), inputs=inputs, targets=[doubled(one) for one in made.targets])
 
 
 def verified(made: Made, model: str) -> Verification:
@@ -101,6 +99,10 @@ def verified(made: Made, model: str) -> Verification:
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(made)
+    if ITERATION in graph.tensors:
+        raise GraphError(
+            f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
+        )
     ours = _ours(graph, made)
     loss = _trained(made)
     pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made)]
