@@ -13,13 +13,15 @@ from topologies import load_topology
 
 FOLDERS = ("wresnet_throughput", "rnn_throughput")
 ALTERNATIVES = ("small-batch", "swapping", "op-placement")
+NOT_OF_CNNS = "op-placement"
+"""What the paper leaves out for wide ResNets."""
 
 
 def _rates(folder: str) -> dict[str, dict[str, float]]:
     """Return samples per second by model and system; nothing for a system that has no room."""
     found: dict[str, dict[str, float]] = {}
     for one in data(folder)["rows"]:
-        if one.get("samples_per_s"):
+        if one.get("samples_per_s") and (folder, one["system"]) != (FOLDERS[0], NOT_OF_CNNS):
             found.setdefault(one["model"], {})[one["system"]] = one["samples_per_s"]
     return found
 
@@ -81,9 +83,14 @@ def _better_plans() -> Answer:
         for name, one in searches.items()
         if name not in ("recursive", "joint")
     }
-    slower = {f"{name} on {model}": ratio for (model, name), ratio in ratios.items() if ratio < 1}
-    named = f"; faster: {', '.join(slower)}" if slower else ""
-    return Answer(f"{span(ratios.values())} times as long{named}", FAILS if slower else HOLDS, "simulated, under S")
+    as_fast = {f"{name} on {model}": ratio for (model, name), ratio in ratios.items() if ratio < 1.01}
+    named = f"; as fast or faster: {', '.join(as_fast)}" if as_fast else ""
+    worst = FAILS if min(ratios.values()) < 0.99 else OTHER
+    return Answer(
+        f"{span(ratios.values())} times as long{named}",
+        worst if as_fast else HOLDS,
+        "simulated, of cuts by two, under S",
+    )
 
 
 @claim("tofu", 20, "the strategy that icml18 misses significantly reduces memory")
