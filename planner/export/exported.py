@@ -20,7 +20,7 @@ from planner.export.moves import Engine
 from planner.export.targets import TARGETS, Target, dims_to_hold
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, shares_of, signatures
 from planner.plans.plan import Plan
 
 RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
@@ -110,6 +110,8 @@ def export(plan: Plan, name: str) -> Exported:
     target, graph = TARGETS[name], plan.graph
     if not plan.ways:
         raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
+    if shares := shares_of(plan.ways):
+        raise PlanError(f"expected workers of equal shares, as {target.name} has, found {', '.join(map(str, shares))}")
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if name == "dtensor" else _activations(graph)
     outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
