@@ -91,7 +91,7 @@ class GraphBuilder:
 
     def fixed(self, name: str, shape: Sequence[int], init: Init, dtype: str) -> str:
         """Add a constant of values that were written down already; return its name."""
-        return self._declare(Tensor(name, tuple(shape), dtype, "constant", init))
+        return self.declare(Tensor(name, tuple(shape), dtype, "constant", init))
 
     def buffer(self, name: str, shape: Sequence[int], init: Init = ZEROS, dtype: str | None = None) -> str:
         """Add a tensor of the model that is not trained, such as running statistics; return its name."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import planner
 from executor.check import relative_difference
-from executor.data.base import source_name, whole_inputs
 from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
 from executor.values import Tile
@@ -22,7 +21,7 @@ from planner.layout import local_shape
 from planner.model_source import function_of
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import in_order, names_of
+from planner.pytorch.tracing import in_order
 from results.experiment import ROOT
 from tests.cross.loopback import Loopback
 
@@ -68,9 +67,7 @@ class Imported(Loopback):  # type: ignore[misc]  # tests are not typed
     def __init__(self, plan: Plan, made: Made) -> None:
         state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
         self.weights = Weights.of(state, plan.graph)
-        names = names_of(made.module, made.inputs, len(made.targets))
-        given = dict(zip(names, (*in_order(made.inputs), *made.targets), strict=True))
-        self.batch = Batch(plan.graph, [given[source_name(tensor)] for tensor in whole_inputs(plan.graph)])
+        self.batch = Batch.of(plan.graph, made.module, made.inputs, made.targets)
         super().__init__(plan, planner.lower(plan))
 
     def fill(self, name: str) -> None:
