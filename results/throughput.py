@@ -110,8 +110,8 @@ def measured(
 ) -> Iterator[Row]:
     """Yield a row for every system and model; of models, each needs about as much memory as the one before, or more.
 
-    The search for a batch begins with `first`, of a replica with its share, and later where that before ended. Rows that
-    are known are not measured again.
+    The search for a batch begins with `first`, of a replica with its share, and later where that before ended. Rows
+    that are known are not measured again.
     """
     cells = {(one["model"], one["system"]): one for one in known}
     for system in systems:
