@@ -27,7 +27,7 @@ from simulator.systems.system import Asked, Deployment, NoRoomError, on_device, 
 from topologies import Device, Machine
 from topologies.host import with_host_memory
 
-AHEAD = (1.0, 0.5, 0.25, 0.0)
+AHEAD = (1.0, 0.5, 0.25, 0.0625, 0.0)
 """For tasks that together use so much of the memory blocks may be requested ahead; the fastest is taken."""
 
 SOON = 8
