@@ -8,8 +8,8 @@ from tdl.expr import Expr
 from tdl.functions import REDUCERS
 from tdl.index import Affine, Bounds, Digits, Index, Whole
 from tdl.language import *  # noqa: F403  # the words that descriptions are written in
-from tdl.opaque import ON_ONE, opaque
 from tdl.operator import Description, Operator, op
+from tdl.undescribed import ON_ONE, opaque
 
 __all__ = [
     "ON_ONE",

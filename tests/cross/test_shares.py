@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import planner
-from planner.layout import REPLICATE, Shard, divided, elements, owned_by_all, shares_of
+from planner.export.exported import export
+from planner.layout import REPLICATE, Shard, divided, elements, fetch, owned_by_all, shares_of
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.schema import read_reports
@@ -63,6 +64,13 @@ def test_shares_are_stored_and_asked_for_in_lowest_terms(tmp_path):
     assert '"shares": [3, 1, 2, 2]' in (tmp_path / "plan.json").read_text()
 
 
+@pytest.mark.parametrize("engine", ["dtensor", "jax"])
+def test_engines_with_equal_shares_alone_refuse(engine):
+    plan = planner.plan(planner.model("mlp-2-64", batch=64), shares=(2, 1))
+    with pytest.raises(planner.PlanError, match="expected workers of equal shares"):
+        export(plan, engine)
+
+
 def test_equal_shares_are_none():
     model = planner.model("mlp-2-64", batch=64)
     equal, none = planner.plan(model, shares=(5, 5, 5, 5)), planner.plan(model, workers=4)
@@ -87,6 +95,15 @@ def test_what_a_worker_holds_by_hand():
     assert [elements(own) for own in owned_by_all((12, 16), layout, ways)] == [
         12 * 16 * share // 8 for share in (3, 1, 2, 2)
     ]
+
+
+def test_who_sends_what_by_hand():
+    """An 8 x 8 matrix in (S0, S1), all rows of whose columns are needed: the sums of elements that design.md has."""
+    ways = divided((2, 2), (3, 1, 2, 2))
+    held, needed = (owned_by_all((8, 8), layout, ways) for layout in ((Shard(0), Shard(1)), (REPLICATE, Shard(1))))
+    assert [elements(own) for own in held] == [24, 8, 16, 16]
+    moved = fetch((8, 8), (Shard(0), Shard(1)), needed, ways).moved()
+    assert moved.tolist() == [[0, 0, 16, 8], [0, 0, 0, 8], [16, 0, 0, 0], [8, 8, 0, 0]]
 
 
 @pytest.mark.parametrize(

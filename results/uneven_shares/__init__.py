@@ -1,0 +1,1 @@
+"""A machine of which some GPUs are slower than others: equal and uneven shares."""

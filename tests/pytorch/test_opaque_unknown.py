@@ -1,0 +1,135 @@
+"""Operators of PyTorch that the graph has none for, run whole: as eager, and on several workers as on one."""
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from planner.cli import main  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
+from planner.graph import Optimizer  # noqa: E402
+from planner.graph.called import CALL, GRADIENT  # noqa: E402
+from planner.plans.plan import single_worker  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from planner.report import summary  # noqa: E402
+from planner.search import SearchOptions  # noqa: E402
+from planner.search.run import search  # noqa: E402
+from tests.cross.launch import execute  # noqa: E402
+from tests.cross.masks import Recount  # noqa: E402
+from tests.cross.test_lowering import trained  # noqa: E402
+from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
+
+
+class Unknown(nn.Module):
+    """Results of several values, an operator that changes its operand, one of numbers and dtypes, one in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.one(x)
+        values, _ = torch.cummax(h, dim=1)
+        h = values + torch.logcumsumexp(h, dim=0)
+        h = torch.renorm(h, 2, 0, 1.0)
+        (h,) = torch.meshgrid(h.flatten(), indexing="ij")
+        return self.two(h.view(-1, 8))
+
+
+def made(dtype=torch.float64):
+    torch.manual_seed(0)
+    module = Unknown().to(dtype)
+    return module, torch.randn(8, 6, dtype=dtype), nn.functional.cross_entropy, torch.randint(0, 5, (8,))
+
+
+@pytest.fixture(scope="module")
+def graph():
+    module, x, loss, target = made()
+    return from_torch(
+        module, [x], loss=loss, targets=[target], optimizer=Optimizer("sgd", lr=RATE), opaque_unknown=True
+    )
+
+
+def test_as_eager(graph):
+    module, x, loss, target = made()
+    losses, parameters = eager_steps(module, [x], loss, [target])
+    found, trained_parameters = imported_steps(graph, module, {"x": x.numpy(), "target": target.numpy()})
+    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    for name, expected in parameters.items():
+        np.testing.assert_allclose(trained_parameters[name].reshape(expected.shape), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R"])
+def test_several_workers_as_one(graph, placements):
+    plan = search(graph, SearchOptions(ways=(2, 2), placements=placements))
+    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+    found, ran = trained(plan)
+    np.testing.assert_array_equal(plan.bytes * 2, ran.moved)
+    for name, expected in trained(single_worker(plan))[0].items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-12)
+
+
+def test_the_plan_says_what_it_costs(graph):
+    plan = search(graph, SearchOptions(ways=(2, 2), placements="S"))
+    found = summary.opaque_nodes(plan)
+    called = [node for node in graph.nodes if node.op in (CALL, GRADIENT)]
+    assert found["nodes"] == len(called) == sum(found["operators"].values())
+    assert found["operators"]["aten.cummax.default"] == 2
+    assert 0 < found["bytes"] <= plan.total_bytes
+    assert "opaque operators" in str(plan)
+
+
+def test_what_draws_random_numbers_is_refused():
+    class Random(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.rrelu(self.one(x), training=True).sum()
+
+    with pytest.raises(GraphError, match="draws random numbers"):
+        from_torch(Random(), [torch.randn(2, 4)], opaque_unknown=True)
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return torch.logcumsumexp(self.one(x), dim=1).mean()
+
+def make():
+    return Model(), torch.randn(8, 6)
+"""
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    return ended.value.code
+
+
+@pytest.mark.mpi
+def test_from_file_to_ranks(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MODEL)
+    source, path, said = f"{tmp_path}/mine.py:make", tmp_path / "plan.json", tmp_path / "said.json"
+    assert run(source, "--workers", 2) == 2
+    assert "aten::logcumsumexp has no operator here" in capsys.readouterr().err
+    assert run(source, "--workers", 2, "--opaque-unknown", "-o", path, "--json", said) == 0
+    assert json.loads(said.read_text())["opaque"]["operators"] == {"aten.logcumsumexp.default": 2}
+    execute(2, path, "--steps", 2, "--check")
+
+
+def test_only_modules_have_unknown_operators(capsys):
+    assert run("mlp-2-8", "--workers", 2, "--opaque-unknown") == 2
+    assert "mlp-2-8: expected file.py:function" in capsys.readouterr().err
