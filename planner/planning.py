@@ -65,7 +65,9 @@ def plan(
         **options,
     )
     placements_of(asked)
-    best = best_plan(graph, _workers(workers or len(asked.shares) or None, asked.ways), asked)
+    if workers is None and asked.shares:
+        workers = len(asked.shares)
+    best = best_plan(graph, _workers(workers, asked.ways), asked)
     return replace(best, keep_fetches=keep_fetches)
 
 
