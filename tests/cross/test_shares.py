@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import planner
-from planner.export import export
+from planner.export.exported import export
 from planner.layout import REPLICATE, Shard, divided, elements, fetch, owned_by_all, shares_of
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
