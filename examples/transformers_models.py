@@ -148,6 +148,19 @@ wav2vec2 = partial(
     num_conv_pos_embedding_groups=2, classifier_proj_size=16,
 )  # fmt: skip
 
+
+def llama_3_8b(*, batch: int = 8) -> Made:
+    """Return a model of LLaMA 3's sizes, of eight billion parameters, and samples of 2048 tokens."""
+    sizes = {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    }  # fmt: skip
+    tokens = _numbers(128256, batch, 2048)
+    return _built("LlamaForCausalLM", "Llama", sizes), {"input_ids": tokens, "labels": tokens}
+
+
+resnet_152 = partial(image_model, "ResNet", batch=32, extent=224, depths=[3, 8, 36, 3], num_labels=1000)
+
 ARCHITECTURES: dict[str, Callable[..., Made]] = {
     "gpt2": gpt2, "llama": llama, "mistral": mistral, "qwen2": qwen2, "gemma": gemma, "phi": phi,
     "gpt_neox": gpt_neox, "opt": opt, "bloom": bloom, "mixtral": mixtral, "bert": bert, "roberta": roberta,

@@ -94,8 +94,9 @@ def _panel(panel: Panel, corner: tuple[float, float], width: float, colours: Map
         for place, bar in enumerate(bars):
             x = left + step * (number + 0.1) + thick * place
             yield from _bar(bar, (x, bottom), thick, scale, colours)
-            foot = f"{x + thick / 2 + 3:.1f} {bottom - scale * bar.height - 4:.1f}"
-            yield svg.text(0, 0, bar.label, f'font-size="9" transform="translate({foot}) rotate(-90)"')
+            if bar.label:
+                foot = f"{x + thick / 2 + 3:.1f} {bottom - scale * bar.height - 4:.1f}"
+                yield svg.text(0, 0, bar.label, f'font-size="9" transform="translate({foot}) rotate(-90)"')
 
 
 def _bar(bar: Bar, foot: tuple[float, float], width: float, scale: float, colours: Mapping[str, str]) -> Iterator[str]:

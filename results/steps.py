@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import planner
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
-from simulator import simulate
-from topologies import Machine
+from planner.program.lower import lower
+from planner.program.tasks import Program
+from simulator import simulated
+from topologies import Machine, load_topology
 
 Row = dict[str, Any]
 
@@ -37,24 +39,25 @@ def plan(of: Graph, workers: int, system: str, placements: str = "S,R") -> Plan:
     return planner.plan(of, workers, ways=ways, searcher=searcher, placements=placements)
 
 
-def step(made: Plan, machine: str | Machine) -> Row:
+def step(program: Program, machine: str | Machine) -> Row:
     """Simulate one training step: seconds, bytes over all workers, and whether it fits."""
-    found = simulate(made, machine, data_parallel=False)
+    found = simulated(program, load_topology(machine) if isinstance(machine, str) else machine)
     return {
-        "seconds": found.seconds_per_step,
+        "seconds": found.seconds,
         "without_communication": found.seconds_without_communication,
-        "bytes": found.total_bytes,
-        "arena_bytes": max(found.arena_bytes),
+        "bytes": int(program.bytes.sum()),
+        "arena_bytes": max(worker.arena_bytes for worker in program.workers),
         "fits": not found.overfull,
     }
 
 
-def steps(made: Plan, machines: Iterable[str] = MACHINES) -> Iterable[Row]:
+def steps(made: Plan, machines: Iterable[str] = MACHINES) -> Iterator[Row]:
     """Yield the steps on each machine, with fetches anew and, where that moves less, with kept fetches."""
     kept = replace(made, keep_fetches=True)
     for one in (made, kept) if kept.total_bytes < made.total_bytes else (made,):
+        program = lower(one)
         for machine in machines:
-            yield {"kept": one.keep_fetches, "machine": machine, **step(one, machine)}
+            yield {"kept": one.keep_fetches, "machine": machine, **step(program, machine)}
 
 
 def only(rows: Iterable[Row], **wanted: Any) -> Row:

@@ -1,8 +1,8 @@
 """What every system of `simulate --system` makes of a model on a p2.8xlarge: Tofu's Figures 8 and 9.
 
 A system is given the largest batch, a power of two, that fits in memory; ideal, whose memory is unlimited, the batch
-that the paper gives it, on each device; and swapping, which runs with batches far too large, the batch that it trains
-most samples per second with. The same program runs on both variants of the machine.
+that the paper gives it, on each device; and swapping, which runs with batches far too large, the one of up to that with
+which it trains most samples per second. The same program runs on both variants of the machine.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MACHINE, HALVES = "p2.8xlarge", "p2.8xlarge-halves"
 DEVICES = 8
 MICRO_BATCHES = 8
 
+KEPT = {"tofu, kept": "tofu", "zero-3, kept": "zero-3"}
+"""Systems that keep what they have fetched of a tensor for all who read it (`--keep-fetches`), by the system."""
+
 Row = dict[str, Any]
 
 
@@ -40,7 +43,8 @@ def deployer(system: str, model: str) -> Callable[[int], Deployment]:
     def deploy(batch: int) -> Deployment:
         if batch < micro_batches:
             raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
-        return SYSTEMS[system](Asked(graph_of(model, batch, micro_batches), machine, DEVICES))
+        graph = graph_of(model, batch, micro_batches)
+        return SYSTEMS[KEPT.get(system, system)](Asked(graph, machine, DEVICES, keep_fetches=system in KEPT))
 
     return deploy
 
@@ -69,10 +73,10 @@ def _halves(deployment: Deployment) -> Machine:
     return with_host_memory(machine, DEVICES) if deployment.helpers else machine
 
 
-def fastest(deploy: Callable[[int], Deployment], start: int) -> Iterator[tuple[int, Deployment, float]]:
-    """Yield batches that double from `start` on, with samples per second, until these fall or nothing fits."""
+def fastest(deploy: Callable[[int], Deployment], start: int, most: int) -> Iterator[tuple[int, Deployment, float]]:
+    """Yield batches that double from `start` to `most`, with samples per second, until these fall or nothing fits."""
     batch, best = start, 0.0
-    while True:
+    while batch <= most:
         try:
             found = deploy(batch)
         except NoRoomError:
@@ -85,11 +89,11 @@ def fastest(deploy: Callable[[int], Deployment], start: int) -> Iterator[tuple[i
 
 
 def best(
-    system: str, deploy: Callable[[int], Deployment], start: int
+    system: str, deploy: Callable[[int], Deployment], start: int, ideal_batch: int
 ) -> tuple[int | None, Deployment | None, dict[str, Any]]:
     """Return the batch that a system is given, what it makes of it, and what else was tried."""
     if system == "swapping":
-        tried = list(fastest(deploy, max(1, start // 2)))
+        tried = list(fastest(deploy, max(1, start // 2), ideal_batch))
         batch, found, _ = max(tried, key=lambda one: one[2], default=(None, None, 0.0))
         return batch, found, {"tried": {str(one): rate for one, _, rate in tried}}
     try:
@@ -112,6 +116,6 @@ def measured(
             if system == "ideal":
                 yield row(model, system, ideal_batch, deploy(ideal_batch))
                 continue
-            batch, found, tried = best(system, deploy, start)
+            batch, found, tried = best(system, deploy, start, ideal_batch)
             start = DEVICES if batch is None else batch
             yield row(model, system, batch, found) | tried

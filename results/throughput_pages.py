@@ -8,7 +8,9 @@ from typing import Any
 
 from results import bars
 from results.experiment import table
-from results.throughput import Row
+from results.throughput import DEVICES, KEPT, MACHINE, Row
+from topologies import load_topology
+from topologies.host import with_host_memory
 
 PAPER = ("ideal", "small-batch", "swapping", "op-placement", "tofu")
 ALTERNATIVES = ("small-batch", "swapping", "op-placement")
@@ -74,6 +76,36 @@ def batches_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> s
     return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
 
 
+def kept_table(data: Any, models: Sequence[str]) -> str:
+    """Show what keeping fetches makes of samples per second, of the batch and of bytes."""
+    found = by_cell(data)
+
+    def cell(model: str, system: str) -> str:
+        row = found.get((model, system), {})
+        if "samples" not in row:
+            return _said(found, model, system)
+        moved = row["moved_bytes"] / row["samples"] / 1e6
+        return f"{row['samples_per_s']:.3g}, batch {row['samples']}, {moved:.1f} MB"
+
+    columns = [one for kept, system in KEPT.items() for one in (system, kept)]
+    return table(["model", *columns], [[model, *(cell(model, one) for one in columns)] for model in models])
+
+
+def swapping_table(data: Any, models: Sequence[str]) -> str:
+    """Show what was tried, what the fastest moves, and for how much of the step that keeps the host's link busy."""
+    found, rows = by_cell(data), []
+    host = with_host_memory(load_topology(MACHINE), DEVICES).bandwidth_bytes_per_s(0, DEVICES)
+    for model in models:
+        row = found.get((model, "swapping"), {})
+        if "samples" in row:
+            tried = ", ".join(f"{batch}: {one:.3g}" for batch, one in row["tried"].items())
+            busy = row["moved_bytes"] / 2 / host / row["seconds"]
+            rows.append([model, tried, row["batch"], f"{row['moved_bytes'] / 1e9:.0f}", f"{busy:.0%}"])
+    return table(
+        ["model", "batch on a GPU: samples/s", "batch", "GB moved", "link busy, mean of both directions"], rows
+    )
+
+
 def verdict(data: Any, models: Sequence[str], published: Mapping[str, Any]) -> str:
     """Say what Tofu says of itself, with our figures."""
     return "\n".join(f"- {line}" for line in _verdicts(by_cell(data), models, published))
@@ -106,7 +138,7 @@ def _verdicts(found: Found, models: Sequence[str], published: Mapping[str, Any])
     if halves:
         yield f"if the boards are in two halves, `tofu` trains {min(halves):.0%} to {max(halves):.0%} of that"
     full = sum(_full(row) for row in found.values())
-    missing = len(models) * len(COLOURS) - len(found)
+    missing = sum((model, system) not in found for model in models for system in COLOURS)
     unknown = f"; {missing} are not measured" if missing else ""
     yield f"{full} of {len(found)} bars are out of memory with any batch{unknown}"
 

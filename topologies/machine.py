@@ -73,10 +73,10 @@ class Device:
     measured: Measured | None = None
 
     def peak(self, dtype: str) -> float:
-        """Floating-point operations per second of this dtype at best; integers count as the slowest one listed."""
+        """Floating-point operations per second of this dtype at best; what is none counts as the slowest listed."""
         if dtype in self.peak_flop_per_s:
             return self.peak_flop_per_s[dtype]
-        if dtype.startswith("int"):
+        if dtype.startswith("int") or dtype == "bool":
             return min(self.peak_flop_per_s.values())
         listed = ", ".join(sorted(self.peak_flop_per_s))
         raise TopologyError(f"device type {self.type}: expected peak_flop_per_s of {dtype}, found only {listed}")

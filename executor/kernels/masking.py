@@ -75,7 +75,9 @@ def random_bits(call: KernelCall, rank: int, step: Array, draw: int | None = Non
     state = mixed(xp, state + step.astype("int64").astype("uint32") + golden)
     for dim in range(rank):
         shape = [-1 if other == dim else 1 for other in range(rank)]
-        state = mixed(xp, state + xp.arange(*call.ranges[f"i{dim}"]).astype("uint32").reshape(shape) + golden)
+        first = call.integer("row") if dim == 0 and "row" in call.attributes else 0
+        places = xp.arange(*call.ranges[f"i{dim}"]) + first
+        state = mixed(xp, state + places.astype("uint32").reshape(shape) + golden)
     if draw is not None:
         state = mixed(xp, state + xp.uint32(draw) + golden)
     return state >> xp.uint32(32 - BITS)

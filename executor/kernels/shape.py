@@ -36,7 +36,7 @@ def stack(call: KernelCall) -> None:
     # With one operand there is nothing to choose, and s is not an index whose place is known.
     start, stop = call.ranges["s"] if len(call.inputs) > 1 else (0, 1)
     for index in range(start, stop):
-        call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start,)], call.inputs[index])
+        call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start, ...)], call.inputs[index])
 
 
 def permute(call: KernelCall) -> None:

@@ -16,22 +16,25 @@ from torch.distributed.tensor import DTensor
 
 from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
-from executor.data import HeldOut
-from executor.data.base import source_name, whole_inputs
+from executor.data import HeldOut, data_tensors
 from executor.environment import by_torchrun
 from executor.torch.ranks import cluster
 from executor.torch.sharded import sharded_state
 from executor.torch.state_files import array_of
+from executor.torch.tensors import tensor_of
 from executor.training import Trainer, part_of
-from executor.values import Array, ArrayModule, Tile, indices, rows
+from executor.values import Array, ArrayModule, Tile, indices
 from executor.weights import Weights
 from executor.weights.saving import state_dict
 from planner.errors import PlanError
+from planner.graph.entries import entries_of
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
+from planner.pytorch.tracing import in_order, names_of
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
+"""One tensor, or several in order."""
 
 
 def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1) -> Distributed:
@@ -56,26 +59,39 @@ def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1)
     ranks.use_device(xp)
     require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
     trainer = Trainer(part_of(plan, ranks.rank, prefetch), ranks, xp, ranks.chosen("auto", xp))
-    state = {name: array_of(one.cpu()).copy() for name, one in module.state_dict().items()}
-    trainer.begin_with(Weights.of(state, plan.graph))
-    return Distributed(trainer)
+    trainer.begin_with(Weights.of(_state(module, plan.graph), plan.graph))
+    return Distributed(trainer, module)
+
+
+def _state(module: nn.Module, graph: Graph) -> dict[str, HostArray]:
+    """Return a module's state dict; what no tensor holds is needed to the end, and copied."""
+    state = {name: array_of(one.cpu()) for name, one in module.state_dict().items()}
+    entries = entries_of(graph)
+    return {name: one if name in entries and entries[name].tensor else one.copy() for name, one in state.items()}
 
 
 class Distributed:
     """A module's training, of which this rank has its part; every method is collective."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, module: nn.Module) -> None:
         self.trainer = trainer
+        self._module = module
         self.steps = 0
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
 
-    def step(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
+    @property
+    def rank(self) -> int:
+        """Which worker of the plan this rank is."""
+        return self.trainer.cluster.rank
+
+    def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
         """Train one step on the whole batch, of which each rank reads its part; return the loss, a scalar.
 
-        Raises ValueError for tensors of other shapes than those that were planned.
+        Inputs and targets are as the module was planned with, inputs in order or by name. Raises ValueError for tensors
+        of other shapes.
         """
-        self.trainer.load(Batch(self.trainer.graph, (*_listed(inputs), *_listed(targets))), self.steps)
+        self.trainer.load(Batch.of(self.trainer.graph, self._module, inputs, targets), self.steps)
         _, self.sent_bytes = self.trainer.run()
         self.steps += 1
         graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
@@ -85,7 +101,7 @@ class Distributed:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return, on rank 0, what the module's `load_state_dict` takes; nothing elsewhere."""
-        return {name: torch.from_numpy(one) for name, one in state_dict(self.trainer, self.steps).items()}
+        return {name: tensor_of(one) for name, one in state_dict(self.trainer, self.steps).items()}
 
     def sharded_state_dict(self) -> Mapping[str, DTensor]:
         """Return this rank's part of every weight as a DTensor in the memory that is trained; see `sharded_state`."""
@@ -93,40 +109,34 @@ class Distributed:
 
 
 class Batch:
-    """One batch as a data set: the whole tensors, in the order of the graph's inputs."""
+    """One batch as a data set: the whole tensors by the names of the graph's inputs."""
 
     identity, steps_per_epoch = "tensors", 1
     held_out: HeldOut | None = None
 
-    def __init__(self, graph: Graph, given: Sequence[torch.Tensor]) -> None:
-        expected = whole_inputs(graph)
-        if len(given) != len(expected):
-            names = ", ".join(tensor.name for tensor in expected)
-            raise ValueError(f"expected {len(expected)} tensors, {names}, found {len(given)}")
+    @classmethod
+    def of(
+        cls, graph: Graph, module: nn.Module, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors
+    ) -> Batch:
+        """Take what a module is called with, and the targets of its loss."""
+        inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
+        names = names_of(module, inputs, len(targets))
+        return cls(graph, dict(zip(names, (*in_order(inputs), *targets), strict=True)))
+
+    def __init__(self, graph: Graph, given: Mapping[str, torch.Tensor]) -> None:
         self._whole: dict[str, HostArray] = {}
-        batches = batch_rows(graph)
-        for tensor, one in zip(expected, given, strict=True):
-            name = source_name(tensor)
-            shape = (batches[name], *tensor.shape[1:]) if tensor.shape else ()
-            if one.numel() != prod(shape):
-                raise ValueError(f"{name}: expected shape {list(shape)}, found {list(one.shape)}")
-            self._whole[name] = array_of(one.cpu()).reshape(shape)
+        for tensor in data_tensors(graph):
+            if tensor.name not in given:
+                raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(given) or 'none'}")
+            one = given[tensor.name]
+            if one.numel() != prod(tensor.shape):  # a dimension may be several in the graph
+                raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(one.shape)}")
+            self._whole[tensor.name] = array_of(one.cpu()).reshape(tensor.shape)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        whole = self._whole[source_name(tile.tensor)]
-        places = [rows(tile), *map(indices, tile.region[1:])] if tile.region else []
-        out[...] = xp.asarray(whole[np.ix_(*places)].astype(tile.tensor.dtype))
-
-
-def batch_rows(graph: Graph) -> dict[str, int]:
-    """Return how many rows each input has in the whole batch, all micro-batches together."""
-    found: dict[str, int] = {}
-    for tensor in graph.tensors.values():
-        if tensor.init is not None and tensor.init.kind == "data" and tensor.shape:
-            name = source_name(tensor)
-            found[name] = max(found.get(name, 0), tensor.init.row + tensor.shape[0])
-    return found
+        found = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
+        out[...] = xp.asarray(found.astype(tile.tensor.dtype))
 
 
 def _listed(given: Tensors) -> Sequence[torch.Tensor]:

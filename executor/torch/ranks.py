@@ -68,7 +68,7 @@ class ProcessGroupCluster(Cluster):
         if not dist.is_nccl_available():
             raise BackendError("backend 'cupy': this PyTorch has no NCCL: install one that has, or use --backend numpy")
         torch.cuda.set_device(self.host_rank % torch.cuda.device_count())
-        super(ProcessGroupCluster, self).use_device(xp)
+        Cluster.use_device(self, xp)
 
     def meet(self) -> None:
         """Wait until every rank is here."""

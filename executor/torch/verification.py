@@ -14,17 +14,17 @@ import display
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
 from executor.cluster import HostArray, alone
-from executor.data.base import source_name, whole_inputs
 from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
 from executor.training import Trainer, part_of
 from executor.weights import Weights
 from planner.errors import GraphError
+from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
-from planner.pytorch.tracing import Step, in_order, names_of
+from planner.pytorch.tracing import Inputs, Step, in_order
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
@@ -88,13 +88,10 @@ def _doubled(made: Made) -> Made:
     def doubled(one: torch.Tensor) -> torch.Tensor:
         return one.double() if one.is_floating_point() else one
 
-    given = made.inputs
-    named = {name: doubled(one) for name, one in given.items()} if isinstance(given, Mapping) else None
-    return made._replace(
-        module=made.module.double(),
-        inputs=[doubled(one) for one in in_order(given)] if named is None else named,
-        targets=[doubled(one) for one in made.targets],
-    )
+    inputs: Inputs = [doubled(one) for one in in_order(made.inputs)]
+    if isinstance(made.inputs, Mapping):
+        inputs = dict(zip(made.inputs, inputs, strict=True))
+    return made._replace(module=made.module.double(), inputs=inputs, targets=[doubled(one) for one in made.targets])
 
 
 def verified(made: Made, model: str) -> Verification:
@@ -102,6 +99,10 @@ def verified(made: Made, model: str) -> Verification:
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(made)
+    if ITERATION in graph.tensors:
+        raise GraphError(
+            f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
+        )
     ours = _ours(graph, made)
     loss = _trained(made)
     pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made)]
@@ -120,9 +121,7 @@ def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
     trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    names = names_of(made.module, made.inputs, len(made.targets))
-    given = dict(zip(names, (*in_order(made.inputs), *made.targets), strict=True))
-    batch = Batch(graph, [given[source_name(tensor)] for tensor in whole_inputs(graph)])
+    batch = Batch.of(graph, made.module, made.inputs, made.targets)
     found = with_rounding(trainer, batch, 1)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
     return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}

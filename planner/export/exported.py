@@ -15,9 +15,9 @@ import display
 from display import Shown, exact_bytes, facts, grid, table
 from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, flows
-from planner.export.meshes import Mesh, check_even, joined, mesh_of, without
+from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, without
 from planner.export.moves import Engine
-from planner.export.targets import TARGETS, Target
+from planner.export.targets import TARGETS, Target, dims_to_hold
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, shares_of, signatures
@@ -132,8 +132,11 @@ def export(plan: Plan, name: str) -> Exported:
             check_even(entry, one.shape, placements, mesh)
             parameters[entry] = Placed(one.shape, placements)
     wanted = {name: mesh.placements(plan.layouts[name]) for name in outputs.values()}
-    for path, one in outputs.items():
-        check_even(path, graph.tensors[one].shape, wanted[one], mesh)
+    if name == "dtensor":
+        allowed = _dims_allowed(graph)
+        wanted = {one: only(lie, allowed[one]) if one in allowed else lie for one, lie in wanted.items()}
+    for path, output in outputs.items():
+        check_even(path, graph.tensors[output].shape, wanted[output], mesh)
     known = {entry.tensor for entry in entries_of(graph).values()}
     return Exported(
         plan,
@@ -166,20 +169,37 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: str) -> tuple[di
     """Return where weights, states and data lie in the target, and what is said of those that lie otherwise."""
     graph, notes = plan.graph, dict[str, str]()
     tables = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
+    allowed = _dims_allowed(graph) if target == "dtensor" else {}
     lies = {}
     for name in names:
         planned = held = mesh.placements(plan.layouts[name])
-        if target == "dtensor":
-            if name in tables:
-                held = without(held, {0: 1})
-            if held != planned:
-                notes[name] = "an embedding's rows are split once only: whole at later steps"
+        if target == "dtensor" and name in tables:
+            held = without(held, {0: 1})
+        if name in allowed:
+            held = only(held, allowed[name])
+        if held != planned:
+            notes[name] = "an embedding's rows are split once only" if name in tables else "an operator takes it whole"
         check_even(name, graph.tensors[name].shape, held, mesh)
         lies[name] = held
     for tensor in graph.tensors.values():
         if tensor.init is not None and tensor.name not in lies:
             lies[tensor.name] = mesh.placements(plan.layouts[tensor.name])
     return lies, notes
+
+
+def _dims_allowed(graph: Graph) -> dict[str, frozenset[int]]:
+    """Return, of what convolutions and batch norms read and write, the dimensions that may be split."""
+    found, allowed = signatures(graph), dict[str, frozenset[int]]()
+    for node in graph.nodes:
+        signature = found[node.name]
+        description = signature.description
+        touched = [(node.inputs[access.operand], access.index) for access in description.accesses]
+        touched += [(name, one.index) for name, one in zip(node.outputs, description.outputs, strict=True)]
+        for name, indices in touched:
+            dims = dims_to_hold(signature, indices)
+            if dims is not None and len(indices) > 1:  # statistics and their weights are small, and gathered
+                allowed[name] = allowed.get(name, dims) & dims
+    return allowed
 
 
 def _outputs_of_modules(graph: Graph) -> dict[str, str]:

@@ -82,3 +82,8 @@ def without(placements: Layout, dims: Mapping[int, int]) -> Layout:
             left[one.dim] -= 1
         found.append(one if fits else REPLICATE)
     return tuple(found)
+
+
+def only(placements: Layout, dims: frozenset[int]) -> Layout:
+    """Return placements that split no other dimensions; what splits others is replicated."""
+    return tuple(REPLICATE if isinstance(one, Shard) and one.dim not in dims else one for one in placements)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tdl
@@ -25,6 +25,24 @@ def leading(index: tdl.Index) -> str | None:
     return None
 
 
+def _of_samples_only(signature: Signature) -> str | None:
+    """Return the variable of samples of an operator of which DTensor takes nothing else split, rightly or at all."""
+    if signature.category == "convolution" or signature.op.startswith("batch_norm"):
+        return leading(signature.description.accesses[0].index[0])
+    return None
+
+
+def dims_to_hold(signature: Signature, indices: Sequence[tdl.Index]) -> frozenset[int] | None:
+    """Return the dimensions that a tensor, which DTensor's operator reads or writes by these indices, may be split in.
+
+    None where that is left to the operator.
+    """
+    samples = _of_samples_only(signature)
+    if samples is None:
+        return None
+    return frozenset(dim for dim, index in enumerate(indices) if leading(index) == samples)
+
+
 def _contiguous(signature: Signature) -> tuple[str, ...]:
     """Return the variables whose parts are contiguous parts of a dimension, of all that they index."""
     description = signature.description
@@ -41,9 +59,8 @@ def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
     """DTensor 2.13: measured."""
     if signature.op.startswith("batch_norm"):
         return (), "batch norm reads its batch whole: gathered"
-    if signature.category == "convolution":
-        batch = leading(signature.description.accesses[0].index[0])
-        return (batch,) if batch else (), "convolutions are split by samples only"
+    if samples := _of_samples_only(signature):
+        return (samples,), "convolutions are split by samples only"
     found = _contiguous(signature)
     why = "a dimension that is cut up or joined can be split in its first part only"
     return found, "" if len(found) == len(signature.description.strategies) else why

@@ -1,6 +1,6 @@
 """Running averages: states that follow what an iteration computes, such as the statistics of batch norm.
 
-Training reads what it computes of the batch; `inference_graph` reads the averages in its place.
+Training reads what it computes of the batch; `inference_graph` reads the averages in its place, and drops nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.graph.build import Average, GraphBuilder
+from planner.graph.dropout import without_dropout
 from planner.graph.ir import Graph, Node, Value
 from planner.graph.micro_batches import copies_of
 
@@ -45,7 +46,11 @@ def _emitted(builder: GraphBuilder, name: str, op: str, inputs: tuple[str, ...],
 
 
 def inference_graph(graph: Graph) -> Graph:
-    """Return the graph that reads a running average wherever a tensor has one; its updates mean nothing."""
+    """Return the graph that drops nothing, and reads a running average wherever a tensor has one.
+
+    Its updates mean nothing.
+    """
+    graph = without_dropout(graph)
     producers = {output: node for node in graph.nodes for output in node.outputs}
     states = {state: state for state in graph.updates}
     averages: dict[str, str] = {}

@@ -60,7 +60,7 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Sequence[int], init: Init = DATA, dtype: str | None = None) -> str:
         """Add a tensor that the data set (or `init`) provides; return its name."""
-        return self._declare(Tensor(name, tuple(shape), dtype or self.dtype, "input", init))
+        return self.declare(Tensor(name, tuple(shape), dtype or self.dtype, "input", init))
 
     def labels(self, name: str, batch: int, classes: int) -> str:
         """Add an int32 input of shape [batch] holding class numbers below `classes`; return its name."""
@@ -68,7 +68,7 @@ class GraphBuilder:
 
     def weight(self, name: str, shape: Sequence[int], init: Init, *, frozen: bool = False) -> str:
         """Add a parameter, which training changes unless it is frozen; return the name by which nodes read it."""
-        self._declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
+        self.declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
         if frozen:
             self.frozen.add(name)
         if self.weight_dtype == self.dtype:
@@ -79,7 +79,7 @@ class GraphBuilder:
 
     def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
         """Add a tensor that the optimizer keeps between iterations; return its name."""
-        return self._declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
+        return self.declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
 
     def constant(self, name: str, array: Array, role: str = "constant") -> str:
         """Add a tensor of given values (see `constants.py`), a "constant" or a "buffer"; return its name."""
@@ -87,11 +87,15 @@ class GraphBuilder:
             init = values(array)
         except GraphError as error:
             raise GraphError(f"tensor {name!r}: {error}") from error
-        return self._declare(Tensor(name, array.shape, array.dtype.name, role, init))
+        return self.declare(Tensor(name, array.shape, array.dtype.name, role, init))
+
+    def fixed(self, name: str, shape: Sequence[int], init: Init, dtype: str) -> str:
+        """Add a constant of values that were written down already; return its name."""
+        return self.declare(Tensor(name, tuple(shape), dtype, "constant", init))
 
     def buffer(self, name: str, shape: Sequence[int], init: Init = ZEROS, dtype: str | None = None) -> str:
         """Add a tensor of the model that is not trained, such as running statistics; return its name."""
-        return self._declare(Tensor(name, tuple(shape), dtype or self.weight_dtype, "buffer", init))
+        return self.declare(Tensor(name, tuple(shape), dtype or self.weight_dtype, "buffer", init))
 
     def cast(self, x: str, dtype: str, name: str) -> str:
         """Add a node that converts to another dtype; return its output, or x where that has the dtype."""
@@ -126,7 +130,7 @@ class GraphBuilder:
             raise GraphError(f"{where}: expected {len(kinds)} outputs, found {len(outputs)}")
         roles = [role] * len(outputs) if isinstance(role, str) else role
         for output, output_role, (shape, dtype) in zip(outputs, roles, kinds, strict=True):
-            self._declare(Tensor(output, shape, dtype, output_role))
+            self.declare(Tensor(output, shape, dtype, output_role))
         self._node_names.add(node.name)
         self.nodes.append(replace(node, outputs=outputs))
         return outputs
@@ -148,7 +152,7 @@ class GraphBuilder:
     def rename(self, names: Mapping[str, str]) -> None:
         """Give produced tensors other names, everywhere at once; GraphError if one is taken."""
         for old, new in names.items():
-            self._declare(replace(self.tensors.pop(old), name=new))
+            self.declare(replace(self.tensors.pop(old), name=new))
         for number, node in enumerate(self.nodes):
             if any(name in names for name in (*node.inputs, *node.outputs)):
                 inputs = tuple(names.get(name, name) for name in node.inputs)
@@ -176,7 +180,8 @@ class GraphBuilder:
             raise GraphError(f"tensor {name!r} is not defined")
         return tensor.shape, tensor.dtype
 
-    def _declare(self, tensor: Tensor) -> str:
+    def declare(self, tensor: Tensor) -> str:
+        """Add a tensor; return its name."""
         if tensor.name in self.tensors:
             raise GraphError(f"tensor {tensor.name!r}: there is a tensor of that name already")
         self.tensors[tensor.name] = tensor

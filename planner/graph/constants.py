@@ -33,18 +33,13 @@ def values(array: Array) -> Init:
     if found.dtype.name not in ITEM_BYTES:
         raise GraphError(f"values of dtype {found.dtype}: expected one of {', '.join(ITEM_BYTES)}")
     little = found.astype(found.dtype.newbyteorder("<")) if found.dtype.byteorder == ">" else found
-    text = _text(np.ascontiguousarray(little).tobytes())
+    text = b64encode(zlib.compress(np.ascontiguousarray(little).tobytes(), 9)).decode()
     if len(text) > MOST_CHARACTERS:
         raise GraphError(
             f"values of shape {found.shape} take {len(text)} characters, more than {MOST_CHARACTERS}; "
             "make them by operators, or give them as an input or a weight"
         )
     return Init("values", values=text)
-
-
-@lru_cache(maxsize=1 << 6)
-def _text(raw: bytes) -> str:
-    return b64encode(zlib.compress(raw, 9)).decode()
 
 
 def array_of(tensor: Tensor) -> Array:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import count, takewhile
 
 from planner.graph.build import MOST_NODES, GraphBuilder, too_many_nodes
+from planner.graph.dropout import of_rows
 from planner.graph.ir import Init, Node, Tensor
 from planner.graph.samples import depending_on_samples
 
@@ -63,8 +64,17 @@ def _repeat(builder: GraphBuilder, own: set[str], count: int) -> None:
         for name in (name for name in builder.tensors if name in own):
             copy = _tensor_copy(builder.tensors[name], number)
             tensors[copy.name] = copy
-    copies = [_node_copy(node, names, number, timesteps) for number in range(count) for node in repeated]
+    copies = [
+        replace(_node_copy(node, names, number, timesteps), attrs=of_rows(node, number * _rows(builder, node)))
+        for number in range(count)
+        for node in repeated
+    ]
     builder.rebuild(tensors, [*shared, *copies])
+
+
+def _rows(builder: GraphBuilder, node: Node) -> int:
+    """Return how many rows of a micro-batch a node's result has."""
+    return next(iter(builder.shape(node.outputs[0])), 1)
 
 
 def _tensor_copy(tensor: Tensor, number: int) -> Tensor:

@@ -6,6 +6,7 @@ called `t`, the number of steps taken; its outputs replace the weight and its st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -13,6 +14,7 @@ import tdl
 from display import Shown
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
+from planner.graph.clipping import clip_by_norm, clip_by_value
 from planner.graph.ir import Node, Value
 
 OPTIMIZERS: dict[str, str | None] = {
@@ -26,13 +28,20 @@ OPTIMIZERS: dict[str, str | None] = {
 }
 """From each optimizer to the operator that updates one weight; `none` computes gradients and updates nothing."""
 
+CLIPPING = ("clip_norm", "clip_value")
+"""What is said of gradients before any optimizer."""
+
 STEPS = "t"
 LEAST_FLOAT16 = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(Shown):
-    """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it."""
+    """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it.
+
+    Before it updates weights `clip_value` bounds every element of their gradients, and `clip_norm` the norm of all of
+    them together, where they are not None. Raises GraphError for one that is not above zero.
+    """
 
     name: str = "momentum"
     lr: float = 0.01
@@ -42,9 +51,18 @@ class Optimizer(Shown):
     eps: float = 1e-8
     alpha: float = 0.99
     decay: float = 0.01
+    clip_norm: float | None = None
+    clip_value: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check what gradients are clipped to."""
+        for name in CLIPPING:
+            most = getattr(self, name)
+            if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
+                raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
 
 
-CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name != "name")
+CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name not in ("name", *CLIPPING))
 
 
 def constants_of(name: str) -> tuple[str, ...]:
@@ -78,6 +96,10 @@ def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimize
     if STEPS in tdl.catalog[op].operands:
         step = builder.state("step", ())
         updates = _update(builder, "increment", (step,), (step,), {})
+    if optimizer.clip_value is not None:
+        gradients = clip_by_value(builder, gradients, optimizer.clip_value)
+    if optimizer.clip_norm is not None:
+        gradients = clip_by_norm(builder, gradients, optimizer.clip_norm)
     for weight, gradient in gradients.items():
         updates |= _updated(builder, op, weight, gradient, attrs)
     return updates

@@ -10,6 +10,7 @@ from planner.errors import GraphError
 from planner.graph.autodiff import gradients
 from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
+from planner.graph.dropout import count_iterations
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import unroll_micro_batches
 from planner.graph.optimizers import Optimizer, update_weights
@@ -85,7 +86,7 @@ def training_graph(
         totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
     scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}
     updates = update_weights(builder, scaled, optimizer)
-    return builder.finish(updates | update_averages(builder), metrics)
+    return builder.finish(updates | update_averages(builder) | count_iterations(builder), metrics)
 
 
 def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -> str:

@@ -26,7 +26,7 @@ from planner.layout.placement import (
     parse_placement,
 )
 from planner.layout.region import Region, elements, local_shape
-from planner.layout.signature import Signature, signatures
+from planner.layout.signature import Signature, signatures, told_apart
 from planner.layout.split import Runs, digits, divided, eligible, first_steps, iteration_runs, part, shares_of
 
 __all__ = [
@@ -65,4 +65,5 @@ __all__ = [
     "shares_of",
     "signatures",
     "store",
+    "told_apart",
 ]

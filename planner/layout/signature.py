@@ -30,13 +30,23 @@ class Signature:
         return tdl.catalog[self.op].category
 
 
+RANDOM = ("dropout", "bernoulli", "rand", "randn")
+DRAWN_BY = ("seed", "row")
+"""Attributes of random operators by which nodes differ in what they draw, and in nothing else."""
+
+
+def told_apart(op: str, attributes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the attributes by which nodes of an operator differ in more than in the numbers that they draw."""
+    return {name: value for name, value in attributes.items() if op not in RANDOM or name not in DRAWN_BY}
+
+
 def signatures(graph: Graph) -> dict[str, Signature]:
     """Return every node's signature by node name; a TDLError where shapes contradict the description."""
     interned: dict[object, Signature] = {}
     found = {}
     for node in graph.nodes:
         shapes = tuple(graph.tensors[name].shape for name in node.inputs)
-        key = (node.op, shapes, freeze(node.attrs))
+        key = (node.op, shapes, freeze(told_apart(node.op, node.attrs)))
         if key not in interned:
             interned[key] = _signature(node, shapes)
         found[node.name] = interned[key]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
+from planner.graph.dropout import dropout
 from planner.graph.ir import Init, Value
 from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, linear, softmax, uniform
 from planner.models.options import Tokens
@@ -83,12 +84,17 @@ def project(b: GraphBuilder, x: str, name: str, by: Projection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and `qkv_bias`."""
+    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and the options'."""
 
     b: GraphBuilder
     heads: int
     residuals: int
     qkv_bias: bool
+    dropout: float = 0.0
+
+    def drop(self, x: str, name: str) -> str:
+        """Drop elements of x while training."""
+        return dropout(self.b, x, self.dropout, len(self.b.nodes), name)
 
     def attention(self, x: str, name: str, causal: bool = False) -> str:
         """Add to x [b, s, d] what its positions attend to in its norm; each only to itself and before if `causal`."""
@@ -119,7 +125,7 @@ class Blocks:
         y = project(b, y, f"{name}.up", Projection("bsd,df->bsf", (width, wide), RELU_GAIN))
         y = b.apply("gelu", y, name=f"{name}.gelu")
         y = project(b, y, f"{name}.down", Projection("bsf,fd->bsd", (wide, width), self._gain))
-        return b.apply("add", x, y, name=f"{name}.sum")
+        return b.apply("add", x, self.drop(y, f"{name}.dropped"), name=f"{name}.sum")
 
     @property
     def _gain(self) -> float:
@@ -136,5 +142,5 @@ class Blocks:
         probabilities = softmax(b, scores, f"{name}.softmax")
         mixed = b.apply("einsum", probabilities, v, name=f"{name}.mixed", equation="bhqk,bhke->bhqe")
         back = Projection("bhse,dhe->bsd", (width, self.heads, head), self._gain)
-        y = project(b, mixed, f"{name}.out", back)
+        y = self.drop(project(b, mixed, f"{name}.out", back), f"{name}.dropped")
         return b.apply("add", x, y, name=f"{name}.sum")

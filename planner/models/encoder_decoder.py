@@ -1,7 +1,7 @@
 """Encoder-decoder-L-D: L pre-norm encoder blocks, and L decoder blocks that attend to the encoder's result too.
 
-The structure is that of Vaswani et al., "Attention is all you need", with pre-norm blocks, GELU and learned positions,
-and without dropout. Every decoder block reads the same encoder result, so the graph is no chain.
+The structure is that of Vaswani et al., "Attention is all you need", with pre-norm blocks, GELU and learned positions.
+Every decoder block reads the same encoder result, so the graph is no chain.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def build(layers: str, width: str, options: Options) -> Graph:
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)
-    encoder, decoder = (Blocks(b, heads, sums * count, options.qkv_bias) for sums in (2, 3))
+    encoder, decoder = (Blocks(b, heads, sums * count, options.qkv_bias, options.dropout) for sums in (2, 3))
     source = tokens(b, "source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
     target = tokens(b, "target", (options.samples, options.sequence), options.vocabulary)
     names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")
     weights = {name: table(b, name, options.vocabulary, units) for name in dict.fromkeys(names)}
-    x = embed(b, source, weights[names[0]], "encoder.embedding")
+    x = encoder.drop(embed(b, source, weights[names[0]], "encoder.embedding"), "encoder.embedding.dropped")
     for layer in range(count):
         x = encoder.attention(x, f"encoder.l{layer}.attention")
         x = encoder.mlp(x, f"encoder.l{layer}.mlp")
     memory = layer_norm(b, x, "encoder.norm")
-    x = embed(b, target, weights[names[1]], "decoder.embedding")
+    x = decoder.drop(embed(b, target, weights[names[1]], "decoder.embedding"), "decoder.embedding.dropped")
     for layer in range(count):
         x = decoder.attention(x, f"decoder.l{layer}.attention", causal=True)
         x = decoder.cross_attention(x, memory, f"decoder.l{layer}.cross")

@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.build import MIXED
 from planner.graph.ir import FLOATING
-from planner.graph.optimizers import CONSTANTS, OPTIMIZERS, Optimizer
+from planner.graph.optimizers import CLIPPING, CONSTANTS, OPTIMIZERS, Optimizer
 from planner.graph.training import RECOMPUTE, Recipe
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
@@ -44,6 +44,8 @@ class Training:
     micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
     recompute: str = option("none", "Activations that the backward pass computes again: those within segments.")
     loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
+    clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to.")
+    clip_value: float | None = option(None, "What every element of a gradient is bounded by.")
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -65,7 +67,7 @@ class Training:
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in CONSTANTS})
+        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *CLIPPING)})
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:
@@ -110,3 +112,9 @@ class Tokens(Training):
     heads: int | None = option(None, "Attention heads; default: width / 64.")
     tied: bool = option(True, "Whether embeddings are the output layer's weights too.")
     qkv_bias: bool = option(True, "Whether queries, keys and values have biases.")
+    dropout: float = option(0.0, "Probability, below 1, that an element of embeddings and residuals is dropped.")
+
+    def __post_init__(self) -> None:
+        Training.__post_init__(self)
+        if self.dropout >= 1:
+            raise GraphError(f"option dropout must be below 1, found {self.dropout!r}")

@@ -1,4 +1,4 @@
-"""Transformer-L-D: a GPT of L pre-norm blocks of width D, with learned positions, causal attention and no dropout."""
+"""Transformer-L-D: a GPT of L pre-norm blocks of width D, with learned positions, and causal attention."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
     weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
-    blocks = Blocks(b, heads_of(units, options), 2 * count, options.qkv_bias)
+    blocks = Blocks(b, heads_of(units, options), 2 * count, options.qkv_bias, options.dropout)
     words = tokens(b, "tokens", (options.samples, options.sequence), options.vocabulary)
     weight = table(b, "embedding", options.vocabulary, units)
-    x = embed(b, words, weight, "embedding")
+    x = blocks.drop(embed(b, words, weight, "embedding"), "embedding.dropped")
     for layer in range(count):
         x = blocks.attention(x, f"l{layer}.attention", causal=True)
         x = blocks.mlp(x, f"l{layer}.mlp")

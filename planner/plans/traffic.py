@@ -200,7 +200,7 @@ class Traffic:
         exchange = fetch(shape, layout, need, plan.ways, terms)
         if need == exchange.sources and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        earlier = self._earlier.setdefault((self._sharing(node), tensor, exchange.fixed), [])
+        earlier = self._earlier.setdefault((self._sharing(node, exchange), tensor, exchange.fixed), [])
         for read in earlier:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
@@ -211,9 +211,11 @@ class Traffic:
         earlier.append(read)
         return read
 
-    def _sharing(self, node: Node) -> tuple[str, bool] | None:
-        """Return with whom a node shares its fetches: its backward group or, where fetches are kept, everybody.
+    def _sharing(self, node: Node, exchange: Exchange) -> tuple[str, bool] | None:
+        """Return with whom a read shares: its backward group or, where fetches that move anything are kept, everybody.
 
         No tensor changes within an iteration: what replaces a weight is a tensor of its own.
         """
-        return None if self.plan.keep_fetches else (node.forward or node.name, node.forward is not None)
+        if self.plan.keep_fetches and exchange.moved().any():
+            return None
+        return node.forward or node.name, node.forward is not None

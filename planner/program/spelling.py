@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from planner.graph.ir import ITEM_BYTES, Value
+from planner.layout import told_apart
 from planner.program.tasks import Call, Compute, Fetch, Kernel, Message, Piece, Reduce, Send, Slices, WorkerProgram
 from topologies import Moved
 from topologies.measured import BETWEEN_TASKS, REPEATED
@@ -76,7 +77,7 @@ def _call(worker: WorkerProgram, kernel: Kernel, call: Call) -> str:
         " ".join(_operand(worker, buffer, slices) for buffer, slices in side) for side in (call.inputs, call.outputs)
     )
     combined = " combined" if call.combine is not None else ""
-    return f"{kernel.op}{_attributes(kernel.attributes)} {operands} -> {results}{combined}"
+    return f"{kernel.op}{_attributes(told_apart(kernel.op, kernel.attributes))} {operands} -> {results}{combined}"
 
 
 def _attributes(attributes: Mapping[str, Value]) -> str:

@@ -10,18 +10,17 @@ import torch
 from planner.graph.called import CALL, register_called
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
+from planner.pytorch.contents import DTYPES
 from planner.pytorch.forms import dense
 from planner.pytorch.operators.call import UnsupportedError
 from planner.pytorch.translation import Translation
 
 
-def called(
-    t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any], dtypes: Mapping[torch.dtype, str]
-) -> Value | tuple[Value, ...]:
+def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) -> Value | tuple[Value, ...]:
     """Add the node that calls an operator of PyTorch with these arguments, values in place of tensors.
 
-    `dtypes` are what the graph has for PyTorch's. Raises UnsupportedError for what draws random numbers, as every
-    worker would draw its own, and for what no attribute can hold.
+    Raises UnsupportedError for what draws random numbers, as every worker would draw its own, and for what no attribute
+    can hold.
     """
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
@@ -33,7 +32,7 @@ def called(
     of_dtype = {str(one.dtype): one for one in examples if isinstance(one, torch.Tensor)}
     made = node.meta["val"]
     results = list(made) if isinstance(made, list | tuple) else [made]
-    if unknown := [one for one in results if not isinstance(one, torch.Tensor) or one.dtype not in dtypes]:
+    if unknown := [one for one in results if not isinstance(one, torch.Tensor) or one.dtype not in DTYPES]:
         raise UnsupportedError(f"{target} returns {unknown[0]!r}, which the graph has no dtype for")
     register_called()
     names = t.emit_as(
@@ -45,7 +44,7 @@ def called(
         given=tuple(_given(t, value, of_dtype) for value in operands),
         differentiable=_differentiable(t, operands, results),
         shapes=tuple(tuple(map(int, one.shape)) for one in results),
-        dtypes=tuple(dtypes[one.dtype] for one in results),
+        dtypes=tuple(DTYPES[one.dtype] for one in results),
     )
     found = tuple(map(t.plain, names))
     return found if isinstance(made, list | tuple) else found[0]

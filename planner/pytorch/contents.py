@@ -10,6 +10,7 @@ import torch
 
 from planner.errors import GraphError
 from planner.graph.constants import Array, values
+from planner.graph.ir import Init
 from planner.pytorch.axes import Value
 from planner.pytorch.translation import Translation
 
@@ -82,17 +83,21 @@ class Content:
         return found.astype(dtype)
 
     @cached_property
+    def init(self) -> Init:
+        """What a graph holds of it; a GraphError where that takes too much."""
+        return values(self.array)
+
+    @property
     def fits(self) -> bool:
         """Whether a graph can hold it."""
         try:
-            values(self.array)
+            return bool(self.init)
         except GraphError:
             return False
-        return True
 
 
 def value_of(t: Translation, content: Content) -> Value:
     """Return a tensor with content as a value; dimensions along which it repeats hold one element."""
     place = itertools.count()
     dims = tuple((next(place),) if extent > 1 else () for extent in content.distinct.shape)
-    return Value(t.literal(content.array), dims, content.shape)
+    return Value(t.literal(content.array, lambda: content.init), dims, content.shape)

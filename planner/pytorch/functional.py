@@ -44,7 +44,7 @@ def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
     ancestry = _ancestry(changed)
     root = ancestry[0]
     _refuse_kept(node, root, kept)
-    aliases = _aliases(root)
+    aliases = _aliases(root, node)
     readers = {one: [user for user in one.users if user > node] for one in aliases}
     for user in readers.pop(changed):
         user.replace_input_with(changed, node)
@@ -129,7 +129,7 @@ WRITTEN: Mapping[str, Written] = {
     ),
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
-    "transpose": lambda parent, view, content: (view.target, (content, *view.args[1:])),
+    **dict.fromkeys(("transpose", "t"), lambda parent, view, content: (view.target, (content, *view.args[1:]))),
     "permute": _back,
 }
 """By the operator that makes the view."""
@@ -143,12 +143,13 @@ def _ancestry(node: Node) -> list[Node]:
     return found[::-1]
 
 
-def _aliases(root: Node) -> set[Node]:
-    """Return the nodes whose results are in the memory of a root."""
+def _aliases(root: Node, until: Node) -> set[Node]:
+    """Return the nodes before one whose results are in the memory of a root."""
     found, waiting = {root}, [root]
     while waiting:
         one = waiting.pop()
-        views = [user for user in one.users if _shares_memory(user) and user.all_input_nodes[0] is one]
+        users = [user for user in one.users if user < until and _shares_memory(user)]
+        views = [user for user in users if user.all_input_nodes[0] is one]
         waiting += [user for user in views if user not in found]
         found.update(views)
     return found

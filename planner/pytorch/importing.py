@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph, Init
@@ -132,17 +133,25 @@ class _Pass:
         name = name if name in CONVERTERS else name.removesuffix("_")
         if name not in CONVERTERS and not self.t.opaque_unknown:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here")
-        arguments = {key: self._value(argument) for key, argument in bound(node).items()}
+        call = self._call(name, node)
         if name not in CONVERTERS:
-            return called(self.t, node, arguments, DTYPES)
-        made = example(node)
-        made = [one for one in (made if isinstance(made, list | tuple) else [made]) if isinstance(one, torch.Tensor)]
+            return called(self.t, node, {key: call[key] for key in call.arguments})
+        return CONVERTERS[name](self.t, call)
+
+    def _call(self, name: str, node: Node) -> TracedCall:
+        """Return a node's operator with its arguments and what it makes."""
+        given = bound(node)
+        made = [one for one in tree_leaves(example(node)) if isinstance(one, torch.Tensor)]
         if any(not isinstance(extent, int) for one in made for extent in one.shape):
             raise UnsupportedError(f"{name} has a result whose extent depends on data, as of a mask that selects")
-        shapes = tuple(tuple(one.shape) for one in made)
-        dtypes = tuple(known_dtype(one.dtype) for one in made)
-        sources = {key: self._target(argument) for key, argument in bound(node).items() if self._target(argument)}
-        return CONVERTERS[name](self.t, TracedCall(name, arguments, shapes, dtypes, self.t, sources))
+        return TracedCall(
+            name,
+            {key: self._value(argument) for key, argument in given.items()},
+            tuple(tuple(one.shape) for one in made),
+            tuple(known_dtype(one.dtype) for one in made),
+            self.t,
+            {key: target for key, argument in given.items() if (target := self._target(argument))},
+        )
 
     def _target(self, argument: Any) -> str:
         """Return the name of the parameter or buffer that an argument is."""

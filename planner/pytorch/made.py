@@ -54,11 +54,11 @@ def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     )
 
 
-class _LargeAreFake(TorchDispatchMode):
+class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, tensors made from nothing get no memory where that would be much."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -90,7 +90,7 @@ def _without_memory() -> Iterator[None]:
         found: nn.Parameter = known[parameter]
         return found
 
-    handle = register_module_parameter_registration_hook(registered)
+    handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]
     try:
         with _LargeAreFake(mode):
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from string import ascii_letters
 
+from planner.graph.dropout import iteration
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import aligned, densely, squeezed
@@ -22,6 +23,17 @@ COMMUTING = ("add", "mul", "maximum", "minimum")
 def unary(t: Translation, op: str, x: Value, /, **attrs: Attribute) -> Value:
     """Apply an element-wise operator of one operand."""
     found = t.emit(op, x.tensor, **attrs)
+    t.same_axes(found, x.tensor)
+    return Value(found, x.dims, x.shape)
+
+
+def dropped(t: Translation, x: Value, p: float) -> Value:
+    """Drop elements with probability p, by masks of the graph's own."""
+    if not p:
+        return x
+    x = densely(t, x)
+    # Every element of a tensor has one of its own; the number of nodes so far is a seed that no other node has.
+    found = t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes))
     t.same_axes(found, x.tensor)
     return Value(found, x.dims, x.shape)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from inspect import signature
+from io import StringIO
 from typing import Any
 
 import torch
@@ -42,6 +45,8 @@ class Step(nn.Module):
         own, targets = arguments[: self._inputs], arguments[self._inputs :]
         result = self.module(**dict(zip(self._keys, own, strict=True))) if self._keys else self.module(*own)
         found = _own_loss(result) if self._loss is None else self._loss(result, *targets)
+        if not isinstance(found, torch.Tensor):
+            raise GraphError(f"expected a module that returns its loss, a scalar, found {type(found).__name__}")
         refuse_functions_of_ones_own(found)
         return found
 
@@ -114,19 +119,27 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = export(step, _apart(arguments), strict=False)
-    except GraphError:
-        raise
-    except Exception as error:
-        raise failure(error) from error
+    program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
     return Trace(program, dict(step.named_parameters(remove_duplicate=False)), dict(zip(inputs, names, strict=True)))
+
+
+def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
+    said = StringIO()  # PyTorch prints whole graphs when it fails
+    try:
+        with warnings.catch_warnings(), redirect_stderr(said):
+            warnings.simplefilter("ignore")
+            program = export(step, arguments, strict=False)
+    except GraphError:
+        raise
+    except Exception as error:
+        raise failure(error) from error
+    sys.stderr.write(said.getvalue())
+    return program
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ of the catalog needs, contractions, element-wise operators with broadcasting, re
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -79,20 +79,20 @@ class Translation:
             self.builder.input(name, (), init)
         return Value(name, (), ())
 
-    def literal(self, content: Array) -> str:
-        """Return the tensor of this content; there is one of each."""
+    def literal(self, content: Array, init: Callable[[], Init]) -> str:
+        """Return the tensor of this content, whose initial values `init` says; there is one of each."""
         if (key := (content.dtype.name, content.shape, content.tobytes())) not in self._literals:
-            self._literals[key] = self._made(content)
+            self._literals[key] = self._made(content, init)
         return self._literals[key]
 
-    def _made(self, content: Array) -> str:
+    def _made(self, content: Array, init: Callable[[], Init]) -> str:
         """Add a tensor of some content: zero, one and numbers that count up take no room."""
         is_whole = content.dtype.name == "int32"
         if content.ndim == 0 and content in (0, 1) and content.dtype.name == self.builder.dtype:
             return self.constant(ONES if content else ZEROS).tensor
         if is_whole and content.ndim == 1 and len(steps := set(np.diff(content).tolist())) == 1:
             return self.counted(int(content[0]), len(content), steps.pop()).tensor
-        return self.builder.constant(self._name("constant"), content)
+        return self.builder.fixed(self._name("constant"), content.shape, init(), content.dtype.name)
 
     def counted(self, start: int, count: int, step: int = 1) -> Value:
         """Return the whole numbers from `start` on."""

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CLASSES = (85742, 360232)
 """Those of real data sets."""
 
-BATCHES = (64, 128, 256, 512)
+BATCHES = (128, 256, 512)
 WORKERS = 8
 MACHINES = (*PAPERS, "dgx-1-v100")
 SYSTEMS = ("data", "model", "mixed", "planned")

@@ -49,7 +49,8 @@ def counted(plan: Plan) -> Row:
 
 def most_fetches(plan: Plan, graph: Graph) -> int:
     """Return how many times the weight is fetched that is fetched most often."""
-    reads = [read.tensor for work in plan.traffic().work for read in work.reads if read.exchange is not None]
+    exchanges = plan.traffic().exchanges()
+    reads = [tensor for tensor, exchange in exchanges if exchange.moved().any() and tensor in graph.updates]
     return max(reads.count(name) for name in graph.updates)
 
 

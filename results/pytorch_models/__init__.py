@@ -1,0 +1,1 @@
+"""Modules of PyTorch imported, planned and simulated."""

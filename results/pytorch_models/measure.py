@@ -52,4 +52,5 @@ def measured(source: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1])))
+    for source in sys.argv[1:]:
+        print(json.dumps(measured(source)), flush=True)

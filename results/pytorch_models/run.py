@@ -98,7 +98,7 @@ def pages(data: Any) -> Pages:
 
 def measured(source: str) -> dict[str, Any]:
     """Measure a module in a process of its own."""
-    found = in_process_within(WITHIN, "results.pytorch_models.measure", source)
+    found: dict[str, Any] = in_process_within(WITHIN, "results.pytorch_models.measure", source)
     return {"model": source} | found
 
 

@@ -42,7 +42,8 @@ class Bottleneck(nn.Module):
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        found: Tensor = F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return found
 
 
 UNTRACKED: dict[str, Any] = {"track_running_stats": False}
@@ -68,7 +69,8 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits [n, classes] of images [n, 3, y, x]."""
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
-        return self.fc(F.adaptive_avg_pool2d(self.layers(x), 1).flatten(1))
+        found: Tensor = self.fc(F.adaptive_avg_pool2d(self.layers(x), 1).flatten(1))
+        return found
 
 
 def wresnet(depth: int, widening: int, batch: int, image: int = 224) -> Made:
@@ -96,7 +98,8 @@ class Block(nn.Module):
         )
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        found: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return found
 
 
 class GPT(nn.Module):
@@ -112,7 +115,8 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits [batch length, vocabulary] of every next token."""
         x = self.norm(self.blocks(self.tokens(tokens) + self.positions))
-        return x.flatten(0, 1) @ self.tokens.weight.t()
+        found: Tensor = x.flatten(0, 1) @ self.tokens.weight.t()
+        return found
 
 
 def transformer(layers: int, width: int, batch: int, sequence: int = 1024, vocabulary: int = 32000) -> Made:
@@ -131,7 +135,8 @@ class Fused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits [steps batch, classes] of x [steps, batch, inputs]."""
-        return self.fc(self.lstm(x)[0]).flatten(0, 1)
+        found: Tensor = self.fc(self.lstm(x)[0]).flatten(0, 1)
+        return found
 
 
 class Cell(nn.Module):

@@ -11,8 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, filled, publish, read_published
-from results.throughput import measured
-from results.throughput_pages import COLOURS, OTHERS, PAPER, batches_table, halves_table, picture, rates_table, verdict
+from results.throughput import KEPT, measured
+from results.throughput_pages import (
+    COLOURS,
+    OTHERS,
+    PAPER,
+    batches_table,
+    halves_table,
+    kept_table,
+    picture,
+    rates_table,
+    swapping_table,
+    verdict,
+)
+from simulator import SYSTEMS
 
 HERE = Path(__file__).parent
 PUBLISHED = read_published(HERE)
@@ -20,7 +32,7 @@ LAYERS, WIDTHS = (6, 8, 10), (4, 6, 8)
 MODELS = [f"rnn-{layers}-{width}k" for width in WIDTHS for layers in LAYERS]
 PANELS = {f"RNN, L = {layers}": {f"H = {width}K": f"rnn-{layers}-{width}k" for width in WIDTHS} for layers in LAYERS}
 IDEAL_BATCH, FIRST = 512, 2048
-TITLE = "Recurrent networks on a p2.8xlarge, throughput relative to ideal"
+TITLE = "Recurrent networks on a p2.8xlarge (Tofu, Figure 9)"
 
 
 def pages(data: Any) -> Pages:
@@ -32,7 +44,9 @@ def pages(data: Any) -> Pages:
             table_3=rates_table(data, [model for model in MODELS if model.endswith("-4k")], ["tofu", "op-placement"]),
             rates=rates_table(data, MODELS, list(COLOURS)),
             halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+            swapping=swapping_table(data, MODELS),
             batches=batches_table(data, MODELS, list(COLOURS)),
+            kept=kept_table(data, MODELS),
         ),
         "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units"),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
@@ -40,4 +54,4 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST))}, pages)
+    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT)))}, pages)

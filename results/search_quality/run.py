@@ -111,7 +111,10 @@ def picture(rows: list[Row]) -> str:
     ]
     note = "paler: what communication adds; dashed: out of memory"
     return bars.draw(
-        "Iterations under the plans of several searches, 8 GPUs of a p2.8xlarge", panels, COLOURS, note=note
+        "Iterations under the plans of several searches, 8 GPUs of a p2.8xlarge (Tofu, Figure 10)",
+        panels,
+        COLOURS,
+        note=note,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from planner.program.lower import lower
 from results import bars, svg
 from results.experiment import Pages, filled, publish, read_published, table
 from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, step, steps
@@ -33,7 +34,7 @@ def alone(title: str) -> Iterable[Row]:
     """Simulate one GPU at growing batches, as long as they fit."""
     batch = LEAST_ALONE
     while batch <= BATCHES[-1]:
-        row = step(plan(graph(MODELS[title], (("batch", batch),)), 1, "data"), MACHINES[0])
+        row = step(lower(plan(graph(MODELS[title], (("batch", batch),)), 1, "data")), MACHINES[0])
         if not row["fits"]:
             return
         yield {"model": title, "batch": batch, **row}

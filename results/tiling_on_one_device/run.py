@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.program.lower import lower
 from results import bars, svg
 from results.experiment import Pages, filled, publish, table
 from results.steps import GIGABYTE, MILLISECONDS, Row, exposed, graph, only, plan, step
@@ -35,15 +36,15 @@ COLOURS = {
 def measured(batch: int) -> Iterable[Row]:
     """Simulate the MLP whole, and cut by plans of either space, with fetches anew and kept."""
     of = graph(MODEL, (("batch", batch),))
-    yield {"batch": batch, "tiles": 1, "how": "whole", **step(plan(of, 1, "SoyBean"), shared(1))}
+    yield {"batch": batch, "tiles": 1, "how": "whole", **step(lower(plan(of, 1, "SoyBean")), shared(1))}
     for tiles in TILES:
         for how, placements in SPACES.items():
             made = plan(of, tiles, "SoyBean", placements)
             told = {"batch": batch, "tiles": tiles}
-            yield {**told, "how": how, **step(made, shared(tiles))}
+            yield {**told, "how": how, **step(lower(made), shared(tiles))}
             kept = replace(made, keep_fetches=True)
             if kept.total_bytes < made.total_bytes:
-                yield {**told, "how": f"{how}, kept fetches", **step(kept, shared(tiles))}
+                yield {**told, "how": f"{how}, kept fetches", **step(lower(kept), shared(tiles))}
 
 
 def seconds_table(rows: list[Row]) -> str:

@@ -1,50 +1,49 @@
-"""Small modules that are planned and trained, in double precision."""
+"""The examples, small and in double precision, and plans of them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 import planner
 from planner.graph.ir import Graph
+from planner.model_source import function_of
+from planner.pytorch.made import Made, imported, parts
+from planner.pytorch.tracing import in_order
+from results.experiment import ROOT
 from results.torchrun.ranks import RATE, WAYS
 from tests.cross.random_plans import random_plan
-from tests.pytorch import models
 
-Made = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor] | None, tuple[torch.Tensor, ...]]
-
-
-def _doubled(make: Callable[[], Any]) -> Made:
-    module, inputs, loss, targets = make()
-    return module.double(), inputs, loss, targets
+EXAMPLES = ROOT / "examples"
+CASES = tuple(sorted(path.stem for path in EXAMPLES.glob("*.py") if "def small(" in path.read_text()))
+"""Names of the examples that have a small size."""
 
 
-CASES: Mapping[str, Callable[[], Made]] = {name: partial(_doubled, make) for name, make in models.CASES.items()}
-"""Modules by name, each with inputs, loss and targets; made after torch.manual_seed(0)."""
-
-
-def imported(name: str) -> Graph:
-    """Return the training graph of a module, with SGD."""
+def made(name: str) -> Made:
+    """Return an example's module with weights of seed 0, its inputs, loss and targets, and SGD."""
     torch.manual_seed(0)
-    module, inputs, loss, targets = CASES[name]()
-    return planner.from_torch(module, inputs, loss=loss, targets=targets, optimizer=planner.Optimizer("sgd", lr=RATE))
+    found = parts(function_of(f"{EXAMPLES / name}.py:small")())
+    module = found.module.double()
+    inputs, targets = map(_doubled, (in_order(found.inputs), found.targets))
+    return Made(module, inputs, found.loss, targets, torch.optim.SGD(module.parameters(), lr=RATE))
+
+
+def _doubled(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [one.double() if one.is_floating_point() else one for one in given]
 
 
 def plans(name: str, workers: int, folder: Path) -> list[Path]:
-    """Write plans of a module: the one that is found, and one that nobody searched, with all that layouts may be."""
-    graph = imported(name)
-    made = {
+    """Write plans of an example: the one that is found, and one that nobody searched, with all that layouts may be."""
+    graph: Graph = imported(made(name))
+    found = {
         "searched": planner.plan(graph, workers=workers),
-        "random": random_plan(graph, WAYS[workers], random.Random(f"{name} {workers}")),
+        "drawn": random_plan(graph, WAYS[workers], random.Random(f"{name} {workers}")),
     }
     paths = []
-    for kind, plan in made.items():
+    for kind, plan in found.items():
         paths.append(folder / f"{name}-{kind}.json")
         plan.save(paths[-1])
     return paths

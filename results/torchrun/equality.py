@@ -1,6 +1,6 @@
 """Modules trained by plans on ranks of torchrun: torchrun --nproc-per-node K -m results.torchrun.equality PLAN...
 
-A plan's file is named MODEL-SEARCHER.json, where MODEL is one of `CASES`. Rank 0 prints, as JSON, of every plan: the
+A plan's file is named EXAMPLE-KIND.json. Rank 0 prints, as JSON, of every plan: the
 bytes planned and those sent in each step, how far losses and the state dict are from eager's after `STEPS` steps, but
 for buffers that the graph does not update (stale), and which weights DTensor puts together to the same, or why it does
 not take them.
@@ -8,7 +8,6 @@ not take them.
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from collections.abc import Mapping
@@ -23,21 +22,22 @@ from executor.torch import Distributed, distribute
 from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
-from results.torchrun.cases import CASES, Made
-from results.torchrun.ranks import RATE, STEPS
+from planner.pytorch.made import Made
+from planner.pytorch.tracing import in_order
+from results.torchrun.cases import made
+from results.torchrun.ranks import STEPS
 
 
-def eager(made: Made) -> tuple[list[float], Mapping[str, torch.Tensor]]:
-    """Train a copy of the module by PyTorch alone; return losses and the state dict."""
-    module, inputs, loss, targets = copy.deepcopy(made[0]), *made[1:]
-    optimizer, losses = torch.optim.SGD(module.parameters(), lr=RATE), []
+def eager(given: Made) -> tuple[list[float], Mapping[str, torch.Tensor]]:
+    """Train the module by PyTorch alone; return losses and the state dict."""
+    module, optimizer, losses = given.module, given.optimizer, []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        found = module(*inputs)
-        value = found if loss is None else loss(found, *targets)
-        value.backward()
+        found = module(*given.inputs)
+        loss = found if given.loss is None else given.loss(found, *given.targets)
+        loss.backward()
         optimizer.step()
-        losses.append(value.item())
+        losses.append(loss.item())
     return losses, module.state_dict()
 
 
@@ -65,22 +65,20 @@ def sharded(trained: Distributed, whole: Mapping[str, torch.Tensor]) -> dict[str
 
 def trained(path: Path) -> dict[str, Any]:
     """Train one plan's module; return, on rank 0, what came of it."""
-    torch.manual_seed(0)
-    plan, made = load_plan(path), CASES[path.stem.rpartition("-")[0]]()
-    module, inputs, _, targets = made
-    ours = distribute(module, plan)
+    plan, given = load_plan(path), made(path.stem.rpartition("-")[0])
+    ours = distribute(given.module, plan)
     losses, rows = list[float](), list[list[int]]()
     for _ in range(STEPS):
-        losses.append(float(ours.step(inputs, targets)))
+        losses.append(float(ours.step(in_order(given.inputs), given.targets)))
         rows.append(ours.sent_bytes.tolist())
     state = ours.state_dict()
     tensors = sharded(ours, state)
     sent = ours.trainer.cluster.gather(rows)
     if dist.get_rank() != 0:
         return {}
-    expected_losses, expected = eager(made)
+    expected_losses, expected = eager(given)
     kept = {entry.tensor for entry in plan.graph.entries.values()} - plan.graph.updates.keys() - {None}
-    stale = [name for name, _ in module.named_buffers() if plan.graph.entries[name].tensor in kept]
+    stale = [name for name, _ in given.module.named_buffers() if plan.graph.entries[name].tensor in kept]
     return {
         "plan": path.stem,
         "planned": plan.bytes.tolist(),

@@ -1,4 +1,4 @@
-"""Plans of all modules: python -m results.torchrun.planned FOLDER; prints where they are as JSON, by workers."""
+"""Plans of a part: python -m results.torchrun.planned FOLDER PART; prints where they are, as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 import planner
 from results.torchrun.cases import CASES, plans
 from results.torchrun.models import MODELS
-from results.torchrun.ranks import RATE, TIMED, WAYS
+from results.torchrun.ranks import RATE, TIMED
 
 
 def timed(name: str, folder: Path) -> Path:
@@ -28,14 +28,14 @@ def timed(name: str, folder: Path) -> Path:
     return path
 
 
-def main(folder: Path) -> None:
-    """Write all plans."""
-    found = {"timed": [timed(name, folder) for name in MODELS]}
-    for workers in WAYS:
-        (folder / str(workers)).mkdir()
-        found[str(workers)] = [path for name in CASES for path in plans(name, workers, folder / str(workers))]
+def main(folder: Path, part: str) -> None:
+    """Write the plans of a part."""
+    if part == "speed":
+        found = [timed(name, folder) for name in MODELS]
+    else:
+        found = [path for name in CASES for path in plans(name, int(part), folder)]
     print(json.dumps(found, default=str))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

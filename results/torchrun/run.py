@@ -1,34 +1,42 @@
 """Plans on ranks of torchrun: whether they send what was planned and train as eager does, and what a step takes.
 
     python -m results torchrun
+    python -m results.torchrun.run PART...
 
-writes data.json and the tables in README.md, both beside this file.
+writes data.json and the tables in README.md, both beside this file; of parts (speed, or a number of ranks) those alone.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.experiment import Pages, filled, in_process, machine, publish, read_data, table
 from results.torchrun.ranks import STEPS, TIMED, WAYS, on_ranks
 
 HERE = Path(__file__).parent
 ROUNDS = 15
+SPEED = "speed"
+PARTS = (SPEED, *map(str, WAYS))
 
 
-def data(rounds: int = ROUNDS) -> dict[str, Any]:
-    """Train and time everything."""
+def measured(part: str, rounds: int) -> Any:
+    """Time the steps, or train all plans on so many ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        plans = in_process("results.torchrun.planned", folder)
-        return {
-            "machine": machine(),
-            "torch": version("torch"),
-            "speed": on_ranks(TIMED, "results.torchrun.speed", rounds, *plans["timed"]),
-            "trained": {str(n): on_ranks(n, "results.torchrun.equality", *plans[str(n)]) for n in WAYS},
-        }
+        plans = in_process("results.torchrun.planned", folder, part)
+        if part == SPEED:
+            return {"machine": machine(), **on_ranks(TIMED, "results.torchrun.speed", rounds, *plans)}
+        return on_ranks(int(part), "results.torchrun.equality", *plans)
+
+
+def data(parts: Sequence[str] = (), rounds: int = ROUNDS) -> dict[str, Any]:
+    """Measure these parts, by default all; what is on file stays of the others."""
+    before: dict[str, Any] = read_data(HERE) if parts else {}
+    return before | {"torch": version("torch")} | {part: measured(part, rounds) for part in parts or PARTS}
 
 
 def speed_table(speed: dict[str, Any]) -> str:
@@ -82,19 +90,21 @@ def verdict(trained: dict[str, Any]) -> str:
 
 def pages(found: Any) -> Pages:
     """Return the README with its tables."""
+    timed = {name: one for name, one in found[SPEED].items() if name != "machine"}
+    trained = {ranks: found[ranks] for ranks in PARTS if ranks != SPEED}
     readme = filled(
         HERE / "README.md",
-        machine=f"Measured on: {found['machine']}; PyTorch {found['torch']}.",
-        speed=speed_table(found["speed"]),
-        verdict=verdict(found["trained"]),
-        trained=trained_table(found["trained"]),
+        machine=f"Measured on: {found[SPEED]['machine']}; PyTorch {found['torch']}.",
+        speed=speed_table(timed),
+        verdict=verdict(trained),
+        trained=trained_table(trained),
     )
     return {"README.md": readme}
 
 
 def main() -> None:
     """Measure, and write the data and the README's tables."""
-    publish(HERE, data(), pages)
+    publish(HERE, data(sys.argv[1:]), pages)
 
 
 if __name__ == "__main__":

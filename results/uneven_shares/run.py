@@ -35,9 +35,10 @@ def measured(model: str, batch: int) -> Iterable[Row]:
     for shares, given in SHARES.items():
         for how, searcher in SEARCHERS.items():
             made = planner.plan(of, 8, shares=given, searcher=searcher)
-            arenas = [one.arena_bytes for one in planner.lower(made).workers]
+            program = planner.lower(made)
+            arenas = [one.arena_bytes for one in program.workers]
             told = {"model": model, "batch": batch, "shares": shares, "plan": how}
-            yield {**told, **step(made, machine), "slow_arena_bytes": max(arenas[-2:])}
+            yield {**told, **step(program, machine), "slow_arena_bytes": max(arenas[-2:])}
 
 
 def seconds_table(rows: list[Row]) -> str:

@@ -12,7 +12,17 @@ from typing import Any
 
 from results.experiment import Pages, filled, publish, read_published
 from results.throughput import measured
-from results.throughput_pages import COLOURS, OTHERS, PAPER, batches_table, halves_table, picture, rates_table, verdict
+from results.throughput_pages import (
+    COLOURS,
+    OTHERS,
+    PAPER,
+    batches_table,
+    halves_table,
+    picture,
+    rates_table,
+    swapping_table,
+    verdict,
+)
 
 HERE = Path(__file__).parent
 PUBLISHED = read_published(HERE)
@@ -21,7 +31,7 @@ MODELS = [f"wresnet-{depth}-{width}" for width in WIDTHS for depth in DEPTHS]
 PANELS = {f"WResNet-{depth}": {f"W = {width}": f"wresnet-{depth}-{width}" for width in WIDTHS} for depth in DEPTHS}
 SYSTEMS = [one for one in PAPER if one != "op-placement"]  # which the paper leaves out here
 IDEAL_BATCH, FIRST = 128, 128
-TITLE = "Wide ResNets on a p2.8xlarge, throughput relative to ideal"
+TITLE = "Wide ResNets on a p2.8xlarge (Tofu, Figure 8)"
 
 
 def pages(data: Any) -> Pages:
@@ -32,6 +42,7 @@ def pages(data: Any) -> Pages:
             verdict=verdict(data, MODELS, PUBLISHED),
             rates=rates_table(data, MODELS, list(COLOURS)),
             halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+            swapping=swapping_table(data, MODELS),
             batches=batches_table(data, MODELS, list(COLOURS)),
         ),
         "throughput.svg": picture(data, TITLE, PANELS, SYSTEMS, "widening"),

@@ -79,7 +79,7 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
 def _later_layers_first(worker: WorkerProgram, held: Sequence[int], layers: Mapping[str, int]) -> WorkerProgram:
     """Return the program in which, of tasks that add to one buffer, those of later layers go before the others.
 
-    A task moves behind the last of its sum; it stays where what it reads is overwritten before that.
+    Of sums of two, that is: the first task moves behind the second. It stays where what it reads is overwritten before.
     """
     tasks, used = list(worker.tasks), list(uses(worker))
     sums: dict[int, list[int]] = {}  # by its first task

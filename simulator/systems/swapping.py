@@ -9,12 +9,13 @@ memory as the first one left it.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
 from simulator.systems.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
@@ -23,9 +24,6 @@ from simulator.systems.placement import devices_of_tasks
 from simulator.systems.system import Asked, Deployment, NoRoomError, on_device, one_worker, samples_of_replicas
 from topologies import Device, Machine
 from topologies.host import with_host_memory
-
-AHEAD = (32, 16, 8, 4, 2, 0)
-"""How many tasks ahead blocks are fetched, where memory has room for what all these tasks use: the first that does."""
 
 SOON = 8
 """Blocks that are used by so many tasks to come are swapped out only where nothing else can be."""
@@ -42,11 +40,17 @@ class Moves:
 
 
 class Pool:
-    """A device's memory: the blocks in it, the least recently requested first, and whether the host has them, too."""
+    """A device's memory: the blocks in it, the least recently requested first, and whether the host has them, too.
 
-    def __init__(self, flow: Flow, capacity_bytes: float, ahead: int) -> None:
-        self._flow, self._capacity, self.ahead = flow, capacity_bytes, ahead
+    The blocks of task p are requested before task `issued[p]`: as early as memory holds what all tasks from there to p
+    use. Until then none of that leaves. Raises a NoRoomError where memory does not hold what one task uses.
+    """
+
+    def __init__(self, flow: Flow, capacity_bytes: float) -> None:
+        self._flow, self._capacity = flow, capacity_bytes
         self._requests = [tuple(dict.fromkeys((*r, *w))) for r, w in zip(flow.reads, flow.writes, strict=True)]
+        self.issued = self._windows()
+        self._window: Counter[int] = Counter()
         self._changed: dict[int, bool] = {}
         self.resident: OrderedDict[int, int] = OrderedDict()  # block -> bytes
         self.used = self.most_used = 0
@@ -57,19 +61,47 @@ class Pool:
             if block not in flow.persistent:
                 self._dying.setdefault(position, []).append(block)
 
-    def iteration(self) -> list[Moves]:
-        """Request what every task uses, one after the other."""
-        found = [self._request(position) for position in range(len(self._requests))]
-        for position in range(len(self._requests) - self.ahead - 1, len(self._requests)):
-            self._free(self._dying.get(position, ()), Moves())
+    def _windows(self) -> list[int]:
+        window: Counter[int] = Counter()
+        found, start, used = [], 0, 0
+        for position, blocks in enumerate(self._requests):
+            used += sum(self._flow.nbytes[block] for block in blocks if not window[block])
+            window.update(blocks)
+            while used > self._capacity and start < position:
+                window.subtract(self._requests[start])
+                used -= sum(self._flow.nbytes[block] for block in self._requests[start] if not window[block])
+                start += 1
+            if used > self._capacity:
+                raise NoRoomError(f"expected room for {used:,} bytes of one task, found {self._capacity:,.0f}")
+            found.append(start)
         return found
 
-    def _request(self, position: int) -> Moves:
-        moves = Moves()
-        self._free(self._dying.get(position - self.ahead - 1, ()), moves)
-        pinned = self._window(position - self.ahead, position + 1)
+    def iteration(self) -> list[Moves]:
+        """Request what every task uses, one after the other."""
+        found, start = [], 0
+        for position, issued in enumerate(self.issued):
+            moves = Moves()
+            self._pass(range(start, issued), moves)
+            start = issued
+            self._request(position, moves)
+            found.append(moves)
+        self._pass(range(start, len(self._requests)), Moves())
+        return found
+
+    def _pass(self, positions: range, moves: Moves) -> None:
+        """Free what these tasks were the last to use, and let the rest of what they used leave."""
+        for position in positions:
+            self._window.subtract(self._requests[position])
+            for block in self._dying.get(position, ()):
+                if block in self.resident:
+                    self.used -= self.resident.pop(block)
+                    moves.gone.append(block)
+                self._on_host.discard(block)
+
+    def _request(self, position: int, moves: Moves) -> None:
+        self._window.update(self._requests[position])
         missing = [block for block in self._requests[position] if block not in self.resident]
-        self._make_room(sum(self._flow.nbytes[block] for block in missing), pinned, position, moves)
+        self._make_room(sum(self._flow.nbytes[block] for block in missing), position, moves)
         for block in self._requests[position]:
             if block in missing:
                 self.resident[block] = self._flow.nbytes[block]
@@ -82,45 +114,34 @@ class Pool:
             self._changed[block] = True
             self._on_host.discard(block)
         self.most_used = max(self.most_used, self.used)
-        return moves
 
-    def _window(self, start: int, stop: int) -> set[int]:
-        return {block for blocks in self._requests[max(start, 0) : stop] for block in blocks}
-
-    def _make_room(self, nbytes: int, pinned: set[int], position: int, moves: Moves) -> None:
+    def _make_room(self, nbytes: int, position: int, moves: Moves) -> None:
         if self.used + nbytes <= self._capacity:
             return
-        free = [block for block in self.resident if block not in pinned]
-        soon = self._window(position + 1, position + 1 + SOON)
+        soon = {block for blocks in self._requests[position + 1 : position + 1 + SOON] for block in blocks}
+        free = [block for block in self.resident if not self._window[block]]
         for block in [b for b in free if b not in soon] + [b for b in free if b in soon]:
-            if self.used + nbytes <= self._capacity:
-                return
             self.used -= self.resident.pop(block)
             (moves.out if self._changed[block] else moves.gone).append(block)
             self._on_host.add(block)
-        if self.used + nbytes > self._capacity:
-            raise NoRoomError(
-                f"expected room for {self.used + nbytes:,} bytes, which tasks up to {self.ahead} after each other use, "
-                f"beside workspace and reserve; found {self._capacity:,.0f}"
-            )
-
-    def _free(self, blocks: Sequence[int], moves: Moves) -> None:
-        for block in blocks:
-            if block in self.resident:
-                self.used -= self.resident.pop(block)
-                moves.gone.append(block)
-            self._on_host.discard(block)
+            if self.used + nbytes <= self._capacity:
+                return
 
 
 class _Schedule:
     """The tasks of a device with the copies between, and of the host; which blocks are there from when to when.
 
-    What is swapped out for a task starts on its way `ahead` tasks before; half of them before, what it frees is waited
-    for and what is fetched starts on its way, which is waited for just before the task.
+    What is swapped out for a task starts on its way when its blocks are requested; half-way between that and the task,
+    what it frees is waited for and what is fetched starts on its way, which is waited for just before the task.
     """
 
-    def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], ahead: int, devices: int) -> None:
-        self._flow, self._moves, self._ahead, self._devices = flow, moves, ahead, devices
+    def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], pool: Pool, devices: int) -> None:
+        self._flow, self._moves, self._devices, self.most_used = flow, moves, devices, pool.most_used
+        self._out_at: defaultdict[int, list[int]] = defaultdict(list)
+        self._in_at: defaultdict[int, list[int]] = defaultdict(list)
+        for position, issued in enumerate(pool.issued):
+            self._out_at[issued].append(position)
+            self._in_at[(issued + position) // 2].append(position)
         own = (transfer_at(flow.worker, position) for position in range(len(moves)))
         self._next = 1 + max((number for number in own if number is not None), default=-1)
         self._numbers: dict[tuple[int, int], int] = {}  # by task and block
@@ -128,14 +149,14 @@ class _Schedule:
         self.tasks: list[Task] = []
         self.host: list[Task] = []
         self.spans: list[tuple[int, int, int]] = []  # block, first and last task
-        self.bytes_out = self.bytes_in = self.most_used = 0
+        self.bytes_out = self.bytes_in = 0
 
     def run(self) -> None:
         """Lay out the iteration."""
         for position, task in enumerate(self._flow.worker.tasks):
-            for start in self._reached(position, self._ahead):
+            for start in self._out_at[position]:
                 self._start_out(start)
-            for middle in self._reached(position, self._ahead // 2):
+            for middle in self._in_at[position]:
                 self._start_in(middle)
             for block in self._moves[position].fetched:
                 self.tasks.append(Wait(self._numbers[position, block]))
@@ -143,10 +164,6 @@ class _Schedule:
             self.tasks.append(task)
         for block in list(self._since):
             self._leave(block)
-
-    def _reached(self, position: int, ahead: int) -> range:
-        """Return the tasks that are `ahead` of this one, and were not of the one before; at first all up to there."""
-        return range(position + ahead if position else 0, min(position + ahead + 1, len(self._moves)))
 
     def _start_out(self, position: int) -> None:
         for block in self._moves[position].gone:
@@ -194,11 +211,12 @@ def swapping(asked: Asked) -> Deployment:
     """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
 
     Of two orders of the tasks, the graph's and layer by layer, that one is taken in which fewer bytes move: unrolled
-    layers are read at every timestep.
+    layers are read at every timestep. Updates follow all else in both, so that all gradients are there at one time.
     """
     layers = layers_of(asked.graph)
     flow = flow_of(one_worker(asked.graph), layers)
-    layer_of = devices_of_tasks(flow, layers.__getitem__)
+    last, phase_of = 1 + max(layers.values(), default=0), phases(asked.graph)
+    layer_of = devices_of_tasks(flow, lambda node: last if phase_of[node] == "update" else layers[node])
     orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
     found = min(
@@ -216,9 +234,10 @@ def swapping(asked: Asked) -> Deployment:
 
 
 def _scheduled(flow: Flow, capacity_bytes: float, devices: int) -> _Schedule:
-    pool, resident, moves = pooled(flow, capacity_bytes)
-    found = _Schedule(flow, moves, resident, pool.ahead, devices)
-    found.most_used = pool.most_used
+    pool = Pool(flow, capacity_bytes)
+    pool.iteration()
+    resident = list(pool.resident)
+    found = _Schedule(flow, pool.iteration(), resident, pool, devices)
     found.run()
     return found
 
@@ -227,17 +246,3 @@ def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float
     """Return what of a device's memory blocks may take: all but what is reserved and its kernels' workspace."""
     workspace = worker_workspace_bytes(worker, device.workspace_bytes)
     return machine.memories[device.memory].nbytes - math.ceil(device.reserved_bytes) - workspace
-
-
-def pooled(flow: Flow, capacity_bytes: float) -> tuple[Pool, list[int], list[Moves]]:
-    """Return a pool that looks as far ahead as it can, what it holds after one iteration, and the moves of the next."""
-    for ahead in AHEAD:
-        pool = Pool(flow, capacity_bytes, ahead)
-        try:
-            pool.iteration()
-            resident = list(pool.resident)
-            return pool, resident, pool.iteration()
-        except NoRoomError:
-            if ahead == AHEAD[-1]:
-                raise
-    raise AssertionError(AHEAD)

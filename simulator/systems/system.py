@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -61,13 +62,12 @@ class Deployment:
 
     @property
     def too_large(self) -> tuple[str, ...]:
-        """The devices whose memory does not hold what it must."""
-        pairs = zip(self.program.workers, self.machine.devices, strict=False)
-        return tuple(
-            device.name
-            for worker, device in pairs
-            if self.limited and needed_bytes(worker, device) > self.machine.memories[device.memory].nbytes
-        )
+        """The memories that do not hold what they must."""
+        needed: Counter[int] = Counter()
+        for worker, device in zip(self.program.workers, self.machine.devices, strict=False):
+            needed[device.memory] += needed_bytes(worker, device)
+        memories = ((self.machine.memories[number], nbytes) for number, nbytes in needed.items())
+        return tuple(memory.name for memory, nbytes in memories if self.limited and nbytes > memory.nbytes)
 
 
 System = Callable[[Asked], Deployment]

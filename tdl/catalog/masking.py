@@ -47,9 +47,15 @@ def triu(x: Operand, *, diagonal: int = 0) -> Body:
 
 
 @op(category="elementwise")
-def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0) -> Body:
+def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0, row: int = 0) -> Body:
+    """Drop with probability p; `row` is the number of the first row in the batch that x is of."""
     kept = math.ceil(p * DRAWS)
-    return lambda *i: select(random_bits(seed, step[()], *i) >= kept, x[i] * (1 / (1 - p)), 0)
+
+    def element(*i: Expr) -> Expr:
+        rows = (i[0] + row, *i[1:]) if row else i
+        return select(random_bits(seed, step[()], *rows) >= kept, x[i] * (1 / (1 - p)), 0)
+
+    return element
 
 
 @op

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 pytest.importorskip("torch")
 import torch
@@ -20,7 +21,7 @@ from executor.torch.lost import others_may_be_lost
 from executor.torch.ranks import cluster
 from executor.torch.tensors import tensor_of
 from executor.transport import CHOICES, TransportError
-from executor.transport.choice import TRANSPORTS
+from executor.transport.choice import TRANSPORTS, chosen
 from executor.weights import WeightsError
 from planner.report.console import JobError
 
@@ -73,7 +74,7 @@ def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
     ("inputs", "targets", "message"),
     [
         (torch.zeros(4, 6), torch.zeros(8, dtype=torch.int64), r"expected shape \[8, 6\], found \[4, 6\]"),
-        (torch.zeros(8, 6), (), "expected 2 tensors, .*, found 1"),
+        (torch.zeros(8, 6), (), "expected a tensor target, found input"),
     ],
 )
 def test_another_batch_than_planned(alone, inputs, targets, message):
@@ -107,6 +108,8 @@ def test_the_transport_follows_from_the_memory(alone):
         with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
             alone.chosen(other, np)
     assert {"auto", "gloo", *TRANSPORTS} == {*CHOICES}
+    with pytest.raises(TransportError, match="transport 'gloo' is of ranks that torchrun starts"):
+        chosen("gloo", np, MPI.COMM_SELF)
 
 
 def test_a_gpu_that_is_not_there(alone, monkeypatch):

@@ -9,26 +9,32 @@ import subprocess
 import pytest
 
 pytest.importorskip("torch")
+import torch
+from torch import nn
+
+import planner
 from planner.plans.plan_json import load_plan
 from planner.report.cli import main as compare
 from planner.report.schema import read_reports
 from results.torchrun.cases import plans
 from results.torchrun.ranks import STEPS, torchrun
+from tests.pages import ROOT, blocks_of
 
-SAMPLE = {2: ("mlp", "unet", "lstm", "resnet"), 4: ("mlp", "gpt"), 8: ("mlp",)}
-"""Modules by ranks; `results/torchrun` trains all of them on each number."""
+SAMPLE = {2: ("mlp", "unet", "lstm", "resnet50"), 4: ("mlp", "gpt"), 8: ("mlp",)}
+"""Examples by ranks; `results/torchrun` trains all of them on each number."""
 
 TIMEOUT_S = 300
 
 
-def run(ranks, *command, **environment):
+def run(ranks, *command, cwd=ROOT):
     return subprocess.run(
         torchrun(ranks, *command),
         check=False,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
 
 
@@ -108,3 +114,16 @@ def test_a_rank_that_is_killed(plan, tmp_path):
     assert own_lines(done) == []
     root = done.stderr.partition("Root Cause")[2]
     assert re.search(rf"rank *: 1 .*\n *exitcode *: -{signal.SIGKILL.value} ", root)
+
+
+def test_the_program_in_the_documents(tmp_path):
+    """It is run as it stands, by the plan of its module."""
+    (script,) = (text for language, text in blocks_of("docs/cluster.md") if text.startswith("# train.py"))
+    (tmp_path / "train.py").write_text(script)
+    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16))
+    batch = (torch.randn(32, 64),), (torch.randint(16, (32,)),)
+    graph = planner.from_torch(module, batch[0], loss=nn.functional.cross_entropy, targets=batch[1])
+    planner.plan(graph, workers=2).save(tmp_path / "plan.json")
+    done = run(2, "train", cwd=tmp_path)
+    assert (done.returncode, own_lines(done)) == (0, []), done.stderr
+    assert 0 < float(done.stdout.removeprefix("loss ")) < 3

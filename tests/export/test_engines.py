@@ -29,7 +29,10 @@ def printed(module, *arguments, **environment):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("workers", "cases"), [(2, ("mlp", "gpt")), (4, ("mlp", "gpt")), (8, ("mlp",)), (12, ())])
+CASES = [(2, ("mlp", "gpt", "resnet")), (4, ("mlp", "gpt")), (8, ("mlp",)), (12, ())]
+
+
+@pytest.mark.parametrize(("workers", "cases"), CASES)
 def test_dtensor_trains_like_one_process(workers, cases):
     found = printed("tests.export.ranks", str(workers), *cases)
     for name in cases:

@@ -130,3 +130,15 @@ def test_the_command(tmp_path, capsys):
     assert "--export takes a saved plan" in capsys.readouterr().err
     assert run(saved, "--export", "jax", "--workers", "4") == 2
     assert "expected no --workers" in capsys.readouterr().err
+
+
+def test_of_convolutions_only_samples_stay_split():
+    found = plan("wresnet-14-1", image=8)
+    convolutions = [node for node in found.graph.nodes if node.op == "convolution"]
+    weights = {node.inputs[1] for node in convolutions}
+    assert any(found.layouts[name] != (R, R) for name in weights)
+    exported = export(found, "dtensor")
+    assert {exported.parameters[name].placements for name in weights} == {(R, R)}
+    assert exported.notes.keys() >= {name for name in weights if found.layouts[name] != (R, R)}
+    assert {str(one) for one in exported.data["images"].placements} <= {"S0", "R"}
+    assert any(one.placements != (R, R) for one in export(found, "jax").parameters.values())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import simulator
 from planner.plans.plan_json import load_plan
 from planner.report.schema import (
     Bottleneck,
@@ -27,6 +28,7 @@ README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "docs" / "design.md").read_text()
 TRAINING = (ROOT / "docs" / "training.md").read_text()
 REPORTS = (ROOT / "docs" / "reports.md").read_text()
+SYSTEMS = (ROOT / "docs" / "systems.md").read_text()
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -51,7 +53,7 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_linked_files_exist():
-    texts = [(ROOT, README), *((ROOT / "docs", text) for text in (DESIGN, EXTENDING, REPORTS, TRAINING))]
+    texts = [(ROOT, README), *((ROOT / "docs", text) for text in (DESIGN, EXTENDING, REPORTS, SYSTEMS, TRAINING))]
     for folder, text in texts:
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
@@ -103,3 +105,8 @@ def test_every_key_of_a_report_is_documented():
     assert documented("Report") == {"": sorted(Report.__struct_fields__)}
     assert documented("Parts of a report") == {name: sorted(kind.__struct_fields__) for name, kind in PARTS.items()}
     assert documented("Sweeps") == {"": sorted(Cell.__struct_fields__)}
+
+
+def test_every_system_is_explained():
+    rows = re.findall(r"^\| `([\w-]+)` \|", SYSTEMS, re.MULTILINE)
+    assert rows == list(simulator.SYSTEMS)

@@ -28,7 +28,7 @@ def test_a_step_is_found_again(system):
     name, options = overhead.MODELS[title]
     rows = read_data(ROOT / "results" / "soybean_overhead")["rows"]
     written = only(rows, model=title, workers=8, system=system, machine=P2, kept=False)
-    again = step(plan(graph(name, tuple(options.items())), 8, system), P2)
+    again = step(lower(plan(graph(name, tuple(options.items())), 8, system)), P2)
     assert again == {key: pytest.approx(written[key]) for key in again}
     assert exposed(written) > 0
 
@@ -54,7 +54,7 @@ def test_speed_up_is_over_the_largest_batch_that_fits():
 
 def test_one_worker_on_a_shared_device_has_it_for_itself():
     of = graph("mlp-4-1024", (("batch", 256),))
-    alone = plan(of, 1, "SoyBean")
+    alone = lower(plan(of, 1, "SoyBean"))
     assert step(alone, shared(1))["seconds"] == pytest.approx(step(alone, P2)["seconds"])
 
 

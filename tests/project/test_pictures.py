@@ -10,7 +10,9 @@ from results import bars, svg
 from results.experiment import ROOT
 
 DRAWN = sorted(
-    path for path in (ROOT / "results").glob("*/*.svg") if "bars.draw" in (path.parent / "run.py").read_text()
+    path
+    for path in (ROOT / "results").glob("*/*.svg")
+    if re.search(r"bars\.draw|throughput_pages", (path.parent / "run.py").read_text())
 )
 LETTER = 0.56
 """About how wide a letter of the fonts in use is, over its size."""
@@ -39,7 +41,7 @@ def test_there_are_pictures():
     assert len(DRAWN) >= 5
 
 
-@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_picture_says_what_it_shows(path):
     picture = path.read_text()
     root = ET.fromstring(picture)

@@ -78,7 +78,7 @@ def imported_steps(graph, module, values, steps=STEPS):
 
 
 def differences(module, inputs, loss=None, targets=(), steps=STEPS):
-    """Return the graph, and the largest differences of losses, parameters and buffers, relative to a tensor's largest."""
+    """Return the graph, and the largest differences of losses, and of what is kept as parts of the largest element."""
     graph = from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd", lr=RATE))
     data = [tensor.name for tensor in graph.tensors.values() if tensor.init is not None and tensor.init.kind == "data"]
     given = dict(inputs) if isinstance(inputs, dict) else dict(zip(data, inputs, strict=False))

@@ -91,7 +91,7 @@ class Returning(nn.Module):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: F.dropout(x, 0.5), "dropout of 0.5"),
+        (lambda x: F.dropout2d(x[None], 0.5)[0], "dropout of whole channels"),
         (lambda x: torch.linalg.inv(x[:, :4]), "linalg_inv"),
         (lambda x: x.view(6, 4), "mixes elements"),
         (lambda x: x if x.sum() > 0 else -x, "cannot export"),
@@ -99,7 +99,7 @@ class Returning(nn.Module):
         (lambda x: torch.div(x, 3, rounding_mode="floor"), "rounding_mode"),
         (lambda x: x[x > 0], "index has a result whose extent depends on data"),
         (lambda x: x * x.sum().item(), "item has no operator"),
-        (_overwritten_below_a_strange_view, "changes what is read through t as well"),
+        (_overwritten_below_a_strange_view, "changes what is read through reshape as well"),
         (lambda x: x.to(torch.complex64).abs(), "complex64"),
     ],
 )

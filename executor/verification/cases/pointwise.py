@@ -132,7 +132,8 @@ def _diagonal(draw: Draw) -> Case:
 
 def _dropout(draw: Draw) -> Case:
     step = draw.below(1000)
-    return Case((draw.array(*draw.shape()), step), {"p": draw.size(1, 7) / 8, "seed": draw.size(0, 5)})
+    row: dict[str, Value] = {"row": draw.size(1, 9)} if draw.flag() else {}
+    return Case((draw.array(*draw.shape()), step), {"p": draw.size(1, 7) / 8, "seed": draw.size(0, 5), **row})
 
 
 def _random(draw: Draw, **attributes: Value) -> Case:

@@ -33,7 +33,7 @@ def _unbind(draw: Draw) -> Case:
 
 
 def _stack(draw: Draw) -> Case:
-    shape, count = draw.shape(1, 3), draw.size(1, 4)
+    shape, count = draw.shape(0, 3), draw.size(1, 4)
     return Case(tuple(draw.array(*shape) for _ in range(count)), {"dim": draw.size(0, len(shape))})
 
 

@@ -9,8 +9,8 @@ import torch
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.forms import densely, merged, view
-from planner.pytorch.operations import binary, contract, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operations import binary, contract, dropped, unary
+from planner.pytorch.operators.call import Converter, TracedCall
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.losses import softmax
 from planner.pytorch.translation import Translation
@@ -18,8 +18,6 @@ from planner.pytorch.translation import Translation
 
 def _attention(t: Translation, call: TracedCall) -> Value:
     q, k, v = call["query"], call["key"], call["value"]
-    if call["dropout_p"]:
-        raise UnsupportedError("attention with dropout: expected dropout_p=0")
     factor = call["scale"] if call["scale"] is not None else 1.0 / math.sqrt(q.shape[-1])
     if call.get("enable_gqa"):
         k, v = (_repeated_heads(t, one, q.shape[-3] // one.shape[-3]) for one in (k, v))
@@ -31,14 +29,11 @@ def _attention(t: Translation, call: TracedCall) -> Value:
         scores = causal(t, scores)
     elif mask is not None and mask.tensor.dtype is torch.bool:
         # What hides is a constant of its own: nothing has to be negated.
-        scores = (
-            scores
-            if bool(mask.distinct.all())
-            else masked(t, scores, value_of(t, Content(~mask.distinct.expand(mask.shape))), -math.inf)
-        )
+        hidden = Content(~mask.distinct.expand(mask.shape))
+        scores = scores if hidden.number == 0 else masked(t, scores, value_of(t, hidden), -math.inf)
     elif call.arguments["attn_mask"] is not None:
         scores = _masked(t, scores, call["attn_mask"])
-    probabilities = softmax(t, scores, scores.rank - 1)
+    probabilities = dropped(t, softmax(t, scores, scores.rank - 1), call["dropout_p"])
     return contract(t, probabilities, v, [(scores.rank - 1, v.rank - 2)], batch)
 
 

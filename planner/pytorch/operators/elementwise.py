@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import DTYPES, Content, value_of
-from planner.pytorch.operations import as_dtype, binary, unary
+from planner.pytorch.operations import as_dtype, binary, dropped, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
@@ -94,36 +96,31 @@ def _binary(t: Translation, call: TracedCall) -> Value:
 
 
 def _with_number(t: Translation, call: TracedCall, one: Value, value: float) -> Value:
-    match call.op:
-        case "add":
-            return _shifted(t, one, value)
-        case "sub":
-            return _shifted(t, one, -value)
-        case "mul":
-            return scaled(t, one, value)
-        case "div":
-            return scaled(t, one, 1.0 / value)
-        case "pow":
-            return unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value))
-        case "maximum":
-            return unary(t, "clamp", one, min=float(value))
-        case "minimum":
-            return unary(t, "clamp", one, max=float(value))
-    raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
+    """Apply an operator whose second operand is a number."""
+    by_number: Mapping[str, Callable[[], Value]] = {
+        "add": lambda: _shifted(t, one, value),
+        "sub": lambda: _shifted(t, one, -value),
+        "mul": lambda: scaled(t, one, value),
+        "div": lambda: scaled(t, one, 1.0 / value),
+        "pow": lambda: unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value)),
+        "maximum": lambda: unary(t, "clamp", one, min=float(value)),
+        "minimum": lambda: unary(t, "clamp", one, max=float(value)),
+    }
+    if call.op not in by_number:
+        raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
+    return by_number[call.op]()
 
 
 def _of_number(t: Translation, call: TracedCall, value: float, other: Value) -> Value:
     """Apply an operator whose first operand is a number."""
     match call.op:
-        case "add" | "mul" | "maximum" | "minimum":
-            return _with_number(t, call, other, value)
         case "sub":
             return unary(t, "rsub_scalar", other, value=float(value))
         case "div":
             return scaled(t, unary(t, "reciprocal", other), value)
         case "pow":
             return unary(t, "rpow_scalar", other, value=float(value))
-    raise UnsupportedError(f"{call.op} of a number and a tensor has no operator here")
+    return _with_number(t, call, other, value)
 
 
 def _shifted(t: Translation, value: Value, by: float) -> Value:
@@ -165,7 +162,9 @@ def _dropout(t: Translation, call: TracedCall) -> Value:
     value: Value = call["input" if "input" in call.arguments else "self"]
     if not call["train"] or not call["p"]:
         return value
-    raise UnsupportedError(f"dropout of {call['p']:g} in training: build the model with p=0")
+    if call.op == "feature_dropout":
+        raise UnsupportedError("dropout of whole channels in training: build the model with p=0")
+    return dropped(t, value, float(call["p"]))
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.pytorch.axes import Value
-from planner.pytorch.operations import binary, contract, unary
+from planner.pytorch.operations import binary, contract, dropped, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.shapes import permuted, pieces, stacked, taken
 from planner.pytorch.translation import Translation
@@ -21,8 +21,9 @@ class _Layer:
 
 
 def _lstm(t: Translation, call: TracedCall) -> tuple[Value, Value, Value]:
-    if (call["dropout"] and call["train"]) or call["bidirectional"]:
-        raise UnsupportedError("nn.LSTM with dropout or in both directions: expected dropout=0, bidirectional=False")
+    if call["bidirectional"]:
+        raise UnsupportedError("nn.LSTM in both directions: expected bidirectional=False")
+    p = call["dropout"] if call["train"] else 0.0
     sequence = call["input"]
     if call["batch_first"]:
         sequence = permuted(sequence, (1, 0, 2))
@@ -44,7 +45,7 @@ def _lstm(t: Translation, call: TracedCall) -> tuple[Value, Value, Value]:
         outputs = []
         for step, x in enumerate(steps):
             with t.timestep(step):
-                h, c = _cell(t, layer, x, (h, c))
+                h, c = _cell(t, layer, dropped(t, x, p if number else 0.0), (h, c))
             outputs.append(h)
         steps = outputs
         last_h.append(h)

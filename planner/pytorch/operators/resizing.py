@@ -19,7 +19,8 @@ def _repeated(t: Translation, call: TracedCall) -> Value:
     x, (rows, columns) = call["input"], call.shapes[0][2:]
     n, channels, height, width = x.shape
     if rows % height or columns % width:
-        return _interpolated("nearest")(t, call)
+        found: Value = _interpolated("nearest")(t, call)
+        return found
     repeated = (*x.dims[:3], (), x.dims[3], ())
     shape = (n, channels, height, rows // height, width, columns // width)
     return view(t, Value(x.tensor, repeated, shape), call.shapes[0])
@@ -29,7 +30,7 @@ def _interpolated(mode: str) -> Converter:
     """Resize rows and columns each by a matrix, which the resizing of unit vectors is."""
 
     def converter(t: Translation, call: TracedCall) -> Value:
-        value = call["self" if "self" in call.arguments else "input"]
+        value: Value = call["self" if "self" in call.arguments else "input"]
         if value.rank != 4:
             raise UnsupportedError(f"{call.op} of {value.rank - 2} dimensions: expected images, [n, c, y, x]")
         for dim in (2, 3):

@@ -211,7 +211,8 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
 
 
 def _pad(t: Translation, call: TracedCall) -> Value:
-    value, low, high = call["self"], [0] * call["self"].rank, [0] * call["self"].rank
+    value: Value = call["self"]
+    low, high = [0] * value.rank, [0] * value.rank
     if (mode := call.get("mode", "constant")) != "constant":
         raise UnsupportedError(f"pad with mode {mode}: expected constant")
     for place, amount in enumerate(call["pad"]):

@@ -1,0 +1,61 @@
+"""Dropout: zeros at random, the same at every number of workers, in recomputation and in the backward pass.
+
+Whether an element is dropped is a function of the seed, the number of the iteration and the element's global index; no
+mask is stored. The number is a state, "iteration", so that training that is resumed goes on with the same masks. It
+begins at a number that the seed of a run's first values makes, so that other runs drop others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph, Init, Node, Tensor, Value
+
+ITERATION = "iteration"
+"""The state that counts iterations."""
+
+FIRST = Init("integers", below=1 << 30)
+"""Where it begins: there is room for as many iterations again in 32 bits."""
+
+DROPOUT = "dropout"
+
+
+def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> str:
+    """Add a node that zeroes elements of x with probability p and divides the others by 1 - p; return its output.
+
+    Nodes of different seeds drop different elements. With p = 0 there is nothing to add.
+    """
+    if not p:
+        return x
+    return builder.apply(DROPOUT, x, iteration(builder), name=name, p=p, seed=seed)
+
+
+def iteration(builder: GraphBuilder) -> str:
+    """Return the state that counts iterations, which is added where there is none yet."""
+    if ITERATION not in builder.tensors:
+        builder.declare(Tensor(ITERATION, (), "int32", "state", FIRST))
+    return ITERATION
+
+
+def count_iterations(builder: GraphBuilder) -> dict[str, str]:
+    """Append the node that counts iterations, if something reads their number; return the update."""
+    if ITERATION not in builder.tensors:
+        return {}
+    node = Node(f"{ITERATION}.update", "increment", (ITERATION,), (f"{ITERATION}.next",))
+    return {ITERATION: builder.emit(node, "state")[0]}
+
+
+def without_dropout(graph: Graph) -> Graph:
+    """Return the graph in which nothing is dropped, as in evaluation."""
+    nodes = (
+        replace(node, op="clone", inputs=node.inputs[:1], attrs={}) if node.op == DROPOUT else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
+def of_rows(node: Node, start: int) -> Mapping[str, Value]:
+    """Return the attributes of a node that works on a batch's rows from `start` on, of which it drops the same."""
+    return {**node.attrs, "row": start} if node.op == DROPOUT and start else node.attrs

@@ -1,0 +1,163 @@
+"""Every checkable sentence of the papers of Tofu, SoyBean and DistPar, and what we get.
+
+    python -m results claims
+
+writes data.json and the tables in README.md. The rows are worked out anew from the other experiments' data and by small
+searches. Which sentences there are is read from the papers' texts where they are at hand, else taken from data.json.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from results.claims import proofs, soybean, tofu, tofu_systems
+from results.claims.claim import CLAIMS, FAILS, MISSING, VERDICTS, answered
+from results.claims.excluded import REASONS, excluded
+from results.claims.sentences import PAPERS, available, sentences
+from results.experiment import Pages, filled, publish, read_data, table
+
+HERE = Path(__file__).parent
+WORDS = 12
+"""How many of a sentence's words are quoted."""
+
+SOURCES = {
+    "tofu": "Tofu (Wang, Huang, Li; EuroSys 2019)",
+    "tofu-appendix": "Tofu's appendix",
+    "soybean": "SoyBean (Wang, Huang, Li; 2018)",
+    "distpar-appendix": "DistPar's appendix (2023)",
+}
+TABLES = (tofu, tofu_systems, soybean, proofs)
+"""The modules whose import makes the claims."""
+
+Row = dict[str, Any]
+
+
+def quoted(text: str) -> str:
+    """Return a sentence's beginning."""
+    words = " ".join(text.replace("|", "/").split()).split(" ")
+    return " ".join(words[:WORDS])[:120] + (" ..." if len(words) > WORDS else "")
+
+
+def listed() -> list[Row]:
+    """Return every sentence that has a numeral or compares: where it stands, and its beginning."""
+    if not available():
+        found: list[Row] = read_data(HERE)["sentences"]
+        return found
+    return [
+        {"paper": one.paper, "number": one.number, "section": one.section[:60], "quote": quoted(one.text)}
+        for paper in PAPERS
+        for one in sentences(paper)
+    ]
+
+
+def measured() -> dict[str, Any]:
+    """Return sentences, rows, and why the other sentences are none."""
+    found = listed()
+    by_key = {(one["paper"], one["number"]): one for one in found}
+    rows = []
+    for one in sorted(CLAIMS, key=lambda claim: (PAPERS.index(claim.paper), claim.numbers)):
+        answer = answered(one)
+        rows.append(
+            {
+                "paper": one.paper,
+                "numbers": list(one.numbers),
+                "section": by_key[one.paper, one.numbers[0]]["section"],
+                "quote": by_key[one.paper, one.numbers[0]]["quote"],
+                "says": one.says,
+                "got": answer.got,
+                "verdict": answer.verdict,
+                "why": answer.why,
+            }
+        )
+    return {
+        "sentences": found,
+        "rows": rows,
+        "not_checkable": [
+            {"paper": paper, "number": number, "reason": reason} for (paper, number), reason in excluded().items()
+        ],
+    }
+
+
+def cells(row: Row) -> list[str]:
+    """Render a row."""
+    numbers = ", ".join(map(str, row["numbers"]))
+    return [
+        f"{row['section'] or 'abstract'} ({numbers})",
+        f"“{_plain(row['quote'])}”",
+        _plain(row["says"]),
+        _plain(row["got"]),
+        row["verdict"] if row["verdict"] != FAILS else f"**{FAILS}**",
+        _plain(row["why"]),
+    ]
+
+
+def _plain(text: str) -> str:
+    """Return a text in which nothing is Markdown's or a table's."""
+    return "".join(f"\\{letter}" if letter in "*_|<>[]$`\\" else letter for letter in text)
+
+
+def verdicts(rows: Iterable[Row]) -> str:
+    """Count the verdicts of each paper."""
+    counts = {paper: Counter(one["verdict"] for one in rows if one["paper"] == paper) for paper in PAPERS}
+    lines = [[SOURCES[paper], *(str(count[verdict]) for verdict in VERDICTS)] for paper, count in counts.items()]
+    return table(["paper", *VERDICTS], [*lines, ["all", *(str(sum(c[v] for c in counts.values())) for v in VERDICTS)]])
+
+
+def failed(rows: list[Row]) -> str:
+    """Name every claim that does not hold."""
+    found = [one for one in rows if one["verdict"] == FAILS]
+    return "\n".join(f"- {one['paper']}: {_plain(one['says'])}. We get: {_plain(one['got'])}." for one in found)
+
+
+def left_out(data: Any) -> str:
+    """List the sentences that cannot be checked, by reason."""
+    by_key = {(one["paper"], one["number"]): one for one in data["sentences"]}
+    lines = []
+    for one in data["not_checkable"]:
+        sentence = by_key[one["paper"], one["number"]]
+        lines.append([f"{one['paper']} {one['number']}", f"“{_plain(sentence['quote'])}”", one["reason"]])
+    return table(["sentence", "begins", "what it is"], lines)
+
+
+def reasons(data: Any) -> str:
+    """Count the sentences that cannot be checked, by reason."""
+    counts = Counter(one["reason"] for one in data["not_checkable"])
+    return table(
+        ["what it is", "meaning", "sentences"], [[name, meaning, counts[name]] for name, meaning in REASONS.items()]
+    )
+
+
+def summary(data: Any) -> str:
+    """Say how many sentences there are and what became of them."""
+    covered = sum(len(one["numbers"]) for one in data["rows"])
+    distinct = len({(one["paper"], number) for one in data["rows"] for number in one["numbers"]})
+    waiting = [one["says"] for one in data["rows"] if one["verdict"] == MISSING]
+    more = f" {len(waiting)} rows wait for an experiment that is not there yet." if waiting else ""
+    return (
+        f"{len(data['sentences'])} sentences have a numeral or compare. {distinct} of them are in {len(data['rows'])} "
+        f"rows (some in several: {covered} in all), {len(data['not_checkable'])} cannot be checked.{more}"
+    )
+
+
+COLUMNS = ["where (sentences)", "begins", "says", "we get", "verdict", "why"]
+
+
+def pages(data: Any) -> Pages:
+    """Return the README with its tables, and the list of what cannot be checked."""
+    rows = data["rows"]
+    tables = "\n\n".join(
+        f"### {SOURCES[paper]}\n\n{table(COLUMNS, (cells(one) for one in rows if one['paper'] == paper))}"
+        for paper in PAPERS
+    )
+    blocks = {"summary": summary(data), "verdicts": verdicts(rows), "failed": failed(rows), "rows": tables}
+    return {
+        "README.md": filled(HERE / "README.md", **blocks),
+        "not_checkable.md": f"# Sentences that cannot be checked\n\n{reasons(data)}\n\n{left_out(data)}\n",
+    }
+
+
+if __name__ == "__main__":
+    publish(HERE, measured(), pages)

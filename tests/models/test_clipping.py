@@ -1,0 +1,125 @@
+"""Gradient clipping: PyTorch's, at every number of workers."""
+
+import numpy as np
+import pytest
+
+import planner
+from planner.errors import GraphError
+from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
+from planner.plans.plan import single_worker
+from planner.program.lower import lower
+from planner.search import SearchOptions, search
+from tests.cross.loopback import Loopback
+
+torch = pytest.importorskip("torch")
+
+ROWS, WIDTH, LR = 16, 8, 0.02
+LAYERS = ("w0", "w1", "w2")
+WHOLE = Recipe()
+
+
+def perceptron(dtype="float64", *, how=WHOLE, **clip):
+    b = GraphBuilder(dtype)
+    x = b.input("x", (how.samples(ROWS), WIDTH))
+    for name in LAYERS:
+        product = b.apply("mm", x, b.weight(name, (WIDTH, WIDTH), Init("uniform", 1.0)), name=f"{name}.mm")
+        x = b.apply("tanh", product, name=f"{name}.out")
+    x = b.apply("mul", x, b.weight("gain", (), Init("ones")), name="scaled", dims=())
+    x = b.cast(x, "float32", "wide") if dtype == "mixed" else x
+    loss = b.apply("sum", b.apply("square", x, name="squares"), name="loss", dims=(0, 1))
+    return training_graph(b, {"loss": loss}, Optimizer("sgd", lr=LR, **clip), recipe=how)
+
+
+def trained(graph, ways, steps=3, placements="S,R"):
+    """Return the first weights, the inputs of every step, and the weights that training ends in."""
+    plan = search(graph, SearchOptions(ways=ways or (2,), placements=placements))
+    plan = plan if ways else single_worker(plan)
+    run = Loopback(plan, lower(plan))
+    first, inputs = {name: run.gather(name) for name in graph.updates}, []
+    for _ in range(steps):
+        run.step()
+        inputs += [run.gather("x")] if "x" in graph.tensors else []
+    return first, inputs, {name: run.gather(name) for name in graph.updates}
+
+
+def by_pytorch(first, inputs, clip):
+    weights = [torch.tensor(first[name], requires_grad=True) for name in (*LAYERS, "gain")]
+    optimizer = torch.optim.SGD(weights, lr=LR)
+    for batch in inputs:
+        x = torch.tensor(batch)
+        for weight in weights[:-1]:
+            x = torch.tanh(x @ weight)
+        optimizer.zero_grad()
+        (x * weights[-1]).square().sum().backward()
+        clip(weights)
+        optimizer.step()
+    return dict(zip((*LAYERS, "gain"), (weight.detach().numpy() for weight in weights), strict=True))
+
+
+CLIPS = {
+    "norm": ({"clip_norm": 0.7}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 0.7)),
+    "norm that is not reached": ({"clip_norm": 1e6}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1e6)),
+    "value": ({"clip_value": 0.05}, lambda weights: torch.nn.utils.clip_grad_value_(weights, 0.05)),
+    "both": (
+        {"clip_value": 0.5, "clip_norm": 0.7},
+        lambda weights: (
+            torch.nn.utils.clip_grad_value_(weights, 0.5),
+            torch.nn.utils.clip_grad_norm_(weights, 0.7),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("ways", [(), (2,), (2, 2, 2)])
+@pytest.mark.parametrize("clip", CLIPS)
+def test_clips_as_pytorch_does(clip, ways):
+    recipe, function = CLIPS[clip]
+    first, inputs, found = trained(perceptron(**recipe), ways)
+    expected = by_pytorch(first, inputs, function)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("placements", ["S", "S,R,P"])
+def test_other_placements_clip_alike(placements):
+    first, inputs, found = trained(perceptron(clip_norm=0.7), (2, 2), placements=placements)
+    for name, array in by_pytorch(first, inputs, CLIPS["norm"][1]).items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+
+
+def test_what_micro_batches_add_up_to_is_unscaled_and_clipped():
+    """The loss of micro-batches is their mean, here a quarter of the sum over the whole batch."""
+
+    def quarter(weights):
+        for weight in weights:
+            weight.grad /= 4
+        torch.nn.utils.clip_grad_norm_(weights, 0.2)
+
+    first, inputs, _ = trained(perceptron(), ())
+    found = trained(perceptron(clip_norm=0.2, how=Recipe(4, loss_scale=256.0)), (2,))[2]
+    for name, array in by_pytorch(first, inputs, quarter).items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+
+
+def test_mixed_precision_clips_in_single():
+    graph = perceptron("mixed", clip_norm=0.7)
+    made = [graph.tensors[node.outputs[0]].dtype for node in graph.nodes if node.name.startswith("clip.")]
+    assert set(made) == {"float32"}
+    found = trained(graph, (2,), steps=1)[2]
+    expected = trained(perceptron("float32", clip_norm=0.7), (), steps=1)[2]
+    for name in LAYERS:
+        assert np.abs(found[name] - expected[name]).max() < 0.05
+
+
+def test_clipping_moves_little_beside_training():
+    """Each gradient's squares are summed where it is stored, so that only scalars move."""
+    graphs = [planner.model("mlp-3-256", batch=64, optimizer="sgd", clip_norm=norm) for norm in (None, 1.0)]
+    plain, clipped = (search(graph, SearchOptions(ways=(2, 2))) for graph in graphs)
+    assert plain.bytes.sum() < clipped.bytes.sum() < 1.01 * plain.bytes.sum() + 4096
+
+
+@pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
+@pytest.mark.parametrize("most", [0, -1.0, float("inf"), True])
+def test_limits_out_of_range_are_refused(option, most):
+    with pytest.raises(GraphError, match=f"{option} must be a finite number above 0, found"):
+        Optimizer("sgd", **{option: most})

@@ -1,0 +1,186 @@
+"""Modules that cannot be taken, each as a user would write it, and what is said of it."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(6, 6), function
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        return self.function(self, self.fc(x)).sum()
+
+
+def made(function, x=None):
+    return Model(function), (torch.ones(4, 6) if x is None else x,)
+
+
+def control_flow():
+    return made(lambda self, x: x if x.sum() > 0 else -x)
+
+
+def fails():
+    return made(lambda self, x: x.view(5, 5))
+
+
+def complex_numbers():
+    return made(lambda self, x: torch.fft.fft(x).abs())
+
+
+def complex_input():
+    return made(lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
+
+
+def unsupported():
+    return made(lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
+
+
+def another_device():
+    return made(lambda self, x: x, torch.ones(4, 6, device="meta"))
+
+
+def no_loss():
+    return nn.Linear(6, 6), (torch.ones(4, 6),)
+
+
+def several_results():
+    return Model(lambda self, x: x), (torch.ones(4, 6),), lambda y, target: (y, y), (torch.ones(4, 6),)
+
+
+def a_module_alone():
+    return nn.Linear(6, 6)
+
+
+def own_gradient():
+    return made(lambda self, x: Doubled.apply(x))
+
+
+def hooks():
+    model, inputs = made(lambda self, x: x)
+    model.fc.register_forward_hook(lambda *_: None)
+    return model, inputs
+
+
+def parameter_hooks():
+    model, inputs = made(lambda self, x: x)
+    model.fc.weight.register_hook(lambda gradient: 2 * gradient)
+    return model, inputs
+
+
+def autocast():
+    def in_half(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x.t()
+
+    return made(in_half)
+
+
+def a_number_of_the_data():
+    return made(lambda self, x: x * x.sum().item())
+
+
+def boolean_mask():
+    return made(lambda self, x: x[x > 0])
+
+
+def changed_buffer():
+    def counted(self, x):
+        self.seen += 1
+        return x * self.seen
+
+    return made(counted)
+
+
+def changed_below_a_view():
+    def doubled(self, x):
+        view = x.t()[1:].unfold(0, 2, 1)
+        x.mul_(2)
+        return view
+
+    return made(doubled)
+
+
+def whole_numbers_too_large():
+    return made(lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
+
+
+def index_of_two():
+    return made(lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
+
+
+SAID = {
+    "control_flow": r"refused_models\.py:\d+: .*data-dependent",
+    "fails": r"refused_models\.py:\d+: PyTorch cannot export the module: RuntimeError: shape '\[5, 5\]' is invalid",
+    "complex_numbers": r"fft_fft has no operator here",
+    "complex_input": r"complex64|Complex",
+    "unsupported": r"linalg_inv has no operator here \(2 times, first at .*refused_models\.py:\d+\)",
+    "another_device": r"input x is on meta, the module on cpu: move one",
+    "no_loss": r"expected a module that returns its loss, a scalar, found a result of shape \(4, 6\)",
+    "several_results": r"expected a module that returns",
+    "a_module_alone": r"found a module alone",
+    "own_gradient": r"Doubled: a torch\.autograd\.Function has a gradient of its own",
+    "hooks": r"fc: has hooks, which would not run",
+    "parameter_hooks": r"fc\.weight: has hooks, which would not run",
+    "autocast": r"refused_models\.py:\d+: autocast chooses dtypes",
+    "a_number_of_the_data": r"item has no operator here \(1 times, first at .*refused_models\.py:\d+\)",
+    "boolean_mask": r"extent depends on data.*refused_models\.py:\d+",
+    "changed_buffer": r"refused_models\.py:\d+: add_ changes a parameter or buffer",
+    "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",
+    "whole_numbers_too_large": r"refused_models\.py:\d+.*32 bits",
+    "index_of_two": r"refused_models\.py:\d+",
+}
+"""By the function above."""
+
+
+def without_gradient():
+    def half(self, x):
+        with torch.no_grad():
+            scale = x.abs().mean() * 2
+        return x / scale
+
+    return made(half)
+
+
+def detached():
+    return made(lambda self, x: x.detach() * x + F.relu(x))
+
+
+def checkpointed():
+    return made(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
+
+
+def frozen():
+    model, inputs = made(lambda self, x: x * x)
+    model.fc.bias.requires_grad_(False)
+    return model, inputs
+
+
+def written_through_views():
+    def shifted(self, x):
+        y = torch.zeros_like(x)
+        first = y[:, 1:]
+        first.copy_(x[:, :-1] * 2)
+        y[:, 0].fill_(3)
+        y.t()[0].mul_(2)
+        return y * x
+
+    return made(shifted)
+
+
+TAKEN = ("without_gradient", "detached", "checkpointed", "frozen", "written_through_views")
+"""Functions above whose modules train as in PyTorch."""

@@ -1,0 +1,83 @@
+"""Dropout of imported modules: eager training is the same where it is given the graph's masks."""
+
+import numpy as np
+import pytest
+
+import tdl
+from planner.errors import GraphError
+from planner.graph.dropout import ITERATION
+from planner.plans.plan import single_worker
+from planner.program.lower import lower
+from planner.search import SearchOptions, search
+from tests.cross.loopback import Loopback
+
+torch = pytest.importorskip("torch")
+from executor.torch.verification import verify  # noqa: E402 (only where PyTorch is)
+from planner.graph import Optimizer  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+
+ROWS, WIDTH, LR = 16, 6, 0.2
+
+
+class Dropping(torch.nn.Module):
+    """A perceptron whose `drop` may be exchanged."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.drop = torch.nn.functional.dropout
+
+    def forward(self, x):
+        x = self.drop(torch.tanh(self.one(x)), 0.25)
+        return self.drop(self.two(x), 0.5).square().mean()
+
+
+def module():
+    torch.manual_seed(0)
+    return Dropping().double()
+
+
+def masks(graph, number):
+    """What each node multiplies its operand by at an iteration, in order."""
+    for node in graph.nodes:
+        if node.op == "dropout" and node.forward is None:
+            ones = np.ones(graph.tensors[node.outputs[0]].shape)
+            description = tdl.catalog["dropout"].describe((ones.ndim, 0), node.attrs)
+            yield torch.tensor(description.evaluate([ones, np.asarray(number, np.int32)], node.attrs)[0])
+
+
+@pytest.mark.parametrize("ways", [(), (2, 2)])
+def test_eager_given_the_masks(ways):
+    ours = module()
+    graph = from_torch(ours, (torch.zeros(ROWS, WIDTH, dtype=torch.float64),), optimizer=Optimizer("sgd", lr=LR))
+    plan = search(graph, SearchOptions(ways=ways or (2,)))
+    plan = plan if ways else single_worker(plan)
+    run = Loopback(plan, lower(plan))
+    names = [name for name in graph.updates if name != ITERATION]
+    state = {name: torch.tensor(run.gather(name)) for name in names}
+    ours.load_state_dict(state)
+    first, optimizer = int(run.gather(ITERATION)), torch.optim.SGD(ours.parameters(), lr=LR)
+    (data,) = [name for name, tensor in graph.tensors.items() if tensor.role == "input" and tensor.shape]
+    for step in range(3):
+        run.step()
+        given = iter(list(masks(graph, first + step)))
+        ours.drop = lambda x, p, given=given: x * next(given)
+        optimizer.zero_grad()
+        ours(torch.tensor(run.gather(data))).backward()
+        optimizer.step()
+    for name, expected in ours.state_dict().items():
+        np.testing.assert_allclose(run.gather(name), expected.numpy(), rtol=0, atol=1e-13)
+
+
+def test_it_is_not_compared_with_other_masks():
+    with pytest.raises(GraphError, match="drops elements at random, by other masks than PyTorch's: build it"):
+        verify(lambda: (Dropping(), (torch.zeros(ROWS, WIDTH),)), "model.py:make")
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_lstm_drops_between_layers(layers):
+    lstm = torch.nn.LSTM(4, 4, layers, dropout=0.3 * (layers > 1))
+    graph = from_torch(lstm, (torch.zeros(3, 2, 4),), loss=lambda result: result[0].square().mean())
+    dropped = [node for node in graph.nodes if node.op == "dropout" and node.forward is None]
+    assert len(dropped) == 3 * (layers - 1)
+    assert len({node.attrs["seed"] for node in dropped}) == len(dropped)

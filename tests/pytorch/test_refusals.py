@@ -1,0 +1,41 @@
+"""What cannot be taken is said in one line, with status 2; what looks like it and can be is taken."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import planner  # noqa: E402
+from planner.cli import main  # noqa: E402
+from tests.pytorch import refused_models  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+
+FILE = Path(refused_models.__file__)
+
+
+def refusal(capsys, function):
+    with pytest.raises(SystemExit) as ended:
+        main([f"{FILE}:{function}", "--workers", "2"])
+    _, said = capsys.readouterr()
+    return ended.value.code, said
+
+
+@pytest.mark.parametrize("function", [*refused_models.SAID, "nothing_of_that_name"])
+def test_one_line_says_why(function, capsys):
+    status, said = refusal(capsys, function)
+    assert (status, said.count("\n")) == (2, 1), said
+    assert re.search(refused_models.SAID.get(function, "expected a function 'nothing_of_that_name'"), said), said
+
+
+@pytest.mark.parametrize("function", refused_models.TAKEN)
+def test_what_can_be_taken_trains_like_eager(function):
+    torch.manual_seed(0)
+    module, inputs = getattr(refused_models, function)()
+    graph, of_loss, of_parameters = differences(module.double(), [torch.randn_like(one).double() for one in inputs])
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-10
+    trained = {name for name, one in module.named_parameters() if one.requires_grad}
+    assert set(of_parameters) == trained == {name for name in graph.updates if name in module.state_dict()}
+    assert planner.plan(graph, workers=2).total_bytes >= 0
