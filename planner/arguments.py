@@ -41,8 +41,8 @@ SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
 KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
 MEMORY_HELP = (
-    "What every worker must fit in, as in 11GiB; with --topo all that it takes there, or its own device's, with the word "
-    "devices.  [default: no limit]"
+    "What every worker must fit in, as in 11GiB; with --topo all that it takes there, and 'devices' is its own "
+    "device's.  [default: no limit]"
 )
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 

@@ -41,7 +41,7 @@ def plan(
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
-    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what each worker's own has.
+    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
     `keep_fetches` lets workers keep what they fetch (`Plan`); the search does not count on it. Other options are fields
     of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for what makes no sense or
     where nothing fits, a TopologyError for a machine that cannot run the plan.
