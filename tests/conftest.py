@@ -29,6 +29,7 @@ SLOW = (
     "models/test_training.py",
     "project/test_packages.py",
     "project/test_readme_blocks.py",
+    "pytorch/test_entries.py",
     "pytorch/test_examples.py",
     "pytorch/test_transformers.py",
     "search/test_certificate.py",

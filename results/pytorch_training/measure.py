@@ -13,9 +13,7 @@ from itertools import product
 from typing import Any
 
 from results.pytorch_training.beside import ADAM, SGD, Case, compared
-from results.pytorch_training.run import BARS
-
-WORKERS = (1, 2, 8)
+from results.pytorch_training.run import BARS, WORKERS
 
 
 def cases(name: str) -> Iterator[Case]:

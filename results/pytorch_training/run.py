@@ -18,6 +18,8 @@ NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if "def sm
 BARS = {"float64": 1e-10, "float32": 1e-4}
 """How far losses and tensors may be from PyTorch's, relative to the largest value of each."""
 
+WORKERS = (1, 2, 8)
+
 ADAM_BARS = {"float64": 1e-6}
 """The same under Adam, which divides a gradient by its own size."""
 
@@ -40,11 +42,12 @@ def shown(rows: Rows, columns: Mapping[str, str]) -> str:
     )
 
 
-def says(rows: Rows, key: str, bars: Mapping[str, float]) -> str:
-    """Say how many rows are within the bars."""
+def says(rows: Rows, key: str, bars: Mapping[str, float], of: int) -> str:
+    """Say how many rows are within the bars, and how many there could be."""
     within = [row for row in rows if row["loss"] < BARS[row["dtype"]] and row[key] < bars[row["dtype"]]]
     limits = " and ".join(f"{bar:g} in {dtype}" for dtype, bar in bars.items())
-    return f"{len(within)} of {len(rows)} are within {limits}."
+    tried = "" if len(rows) == of else f" that were tried, of {of},"
+    return f"{len(within)} of {len(rows)}{tried} are within {limits}."
 
 
 def pages(data: Any) -> Pages:
@@ -52,9 +55,9 @@ def pages(data: Any) -> Pages:
     sgd, adam = ([row for row in data["rows"] if row["optimizer"] == kind] for kind in ("SGD", "Adam"))
     blocks = {
         "sgd": shown(sgd, {"tensors": "worst"}),
-        "sgd-said": says(sgd, "worst", BARS),
+        "sgd-said": says(sgd, "worst", BARS, len(NAMES) * len(WORKERS) * len(BARS)),
         "adam": shown(adam, {"parameters with a gradient": "worst_told", "all tensors": "worst"}),
-        "adam-said": says(adam, "worst_told", ADAM_BARS),
+        "adam-said": says(adam, "worst_told", ADAM_BARS, len(NAMES) * len(WORKERS)),
     }
     return {"README.md": filled(HERE / "README.md", **blocks)}
 

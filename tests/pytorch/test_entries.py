@@ -1,0 +1,98 @@
+"""State dicts of imported modules: every entry is known, and comes back to the bit under any plan."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from safetensors.torch import load_file, save_model  # noqa: E402
+
+from executor.cluster import alone  # noqa: E402
+from executor.torch.state_files import array_of  # noqa: E402
+from executor.training import Trainer, part_of  # noqa: E402
+from executor.weights import Weights, WeightsError  # noqa: E402
+from executor.weights.saving import save_weights  # noqa: E402
+from planner.graph import Optimizer, from_data, to_data  # noqa: E402
+from planner.layout import owned_by_all, parse_placement  # noqa: E402
+from planner.plans.plan import Plan  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.models import CASES, EXAMPLES  # noqa: E402
+
+
+def imported(name):
+    torch.manual_seed(0)
+    module, inputs, loss, targets = CASES[name]()
+    module = module.double()
+    return module, from_torch(module, inputs, loss=loss, targets=targets, optimizer=Optimizer("sgd"))
+
+
+def trainer_of(graph):
+    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    return Trainer(part_of(plan, 0, 0), alone(1), np, "p2p")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_state_dict_comes_back(name, tmp_path):
+    module, graph = imported(name)
+    assert set(graph.entries) == set(module.state_dict())
+    assert from_data(to_data(graph)) == graph
+    save_model(module, tmp_path / "in.safetensors")
+    torch.save(module.state_dict(), tmp_path / "in.pt")
+    expected = {key: one.clone() for key, one in module.state_dict().items()}
+    for source in ("in.safetensors", "in.pt"):
+        trainer = trainer_of(graph)
+        trainer.begin_with(Weights.of(tmp_path / source, graph))
+        assert save_weights(tmp_path / "out.safetensors", trainer, 0) == []
+        module.load_state_dict(load_file(tmp_path / "out.safetensors"))
+        for key, one in module.state_dict().items():
+            assert torch.equal(one, expected[key]), key
+
+
+@pytest.mark.parametrize("ways", [(2, 2), (3,)], ids=str)
+def test_every_rank_reads_what_it_holds(ways):
+    """Tiles of all workers under drawn layouts, put together, are the module's tensors."""
+    module, graph = imported("gpt")
+    weights = Weights.of({key: array_of(one).copy() for key, one in module.state_dict().items()}, graph)
+    rng = np.random.default_rng(0)
+    for key, one in module.named_parameters():
+        tensor = graph.tensors[key]
+        dims = [dim for dim, extent in enumerate(tensor.shape) if extent >= np.prod(ways)]
+        layout = tuple(parse_placement(f"S{rng.choice(dims)}" if dims else "R") for _ in ways)
+        whole = np.full(tensor.shape, np.nan)
+        for region in owned_by_all(tensor.shape, layout, ways):
+            at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
+            whole[at] = weights.tile(tensor, region)
+        np.testing.assert_array_equal(whole.reshape(one.shape), array_of(one))
+
+
+def test_dimensions_are_grouped_and_names_tied():
+    _, graph = imported("gpt")
+    assert graph.entries["layers.0.attention.qkv.weight"].shape == (48, 16)
+    assert graph.tensors["layers.0.attention.qkv.weight"].shape == (3, 4, 4, 16)
+    assert graph.entries["head.weight"].tensor == graph.entries["tokens.weight"].tensor == "tokens.weight"
+    assert graph.entries["numbers"].tensor is None
+    _, lstm = imported("lstm")
+    assert lstm.tensors["lstm.weight_ih_l0"].shape == (4, 16, 16)
+    assert lstm.entries["lstm.weight_ih_l0"].shape == (64, 16)
+    _, resnet = imported("resnet50")
+    assert resnet.entries["bn1.num_batches_tracked"].counts
+
+
+def test_an_entry_of_a_tensor_that_is_none_is_refused():
+    _, graph = imported("mlp")
+    entry = replace(graph.entries["0.bias"], tensor="nothing")
+    with pytest.raises(ValueError, match=r"entry '0.bias': expected a tensor that no node produces, found 'nothing'"):
+        from_data(to_data(replace(graph, entries={"0.bias": entry})))
+    with pytest.raises(ValueError, match=r"entry '0.bias': .* dimensions of \(32,\), or finer"):
+        from_data(to_data(replace(graph, entries={"0.bias": replace(entry, tensor="0.weight")})))
+
+
+def test_a_file_of_other_things_is_refused(tmp_path):
+    _, graph = imported("mlp")
+    torch.save({"epoch": 3}, tmp_path / "checkpoint.pt")
+    with pytest.raises(WeightsError, match=r"checkpoint.pt: expected a state dict, tensors by name, found dict"):
+        Weights.of(tmp_path / "checkpoint.pt", graph)
+    (tmp_path / "other.pt").write_bytes(b"what is this?")
+    with pytest.raises(WeightsError, match=r"other.pt: expected a state dict, as torch.save writes it"):
+        Weights.of(tmp_path / "other.pt", graph)
