@@ -79,6 +79,7 @@ def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
         if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
         ranks.meet()  # a launcher may end all with the first that ends
+    sys.excepthook = sys.__excepthook__  # the other keeps alive what must be freed before its module goes
     sys.exit(status)
 
 

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from planner.errors import PlanError
 from planner.model_source import model as load_model
 from planner.models import FAMILIES, model_options
+from planner.planning import DEVICES
 from planner.planning import plan as searched
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
@@ -39,7 +40,10 @@ OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by ca
 SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
 KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
-MEMORY_HELP = "What every worker must fit in, as in 11GiB; with --topo all that it takes there.  [default: no limit]"
+MEMORY_HELP = (
+    "What every worker must fit in, as in 11GiB; with --topo all that it takes there, and 'devices' is its own "
+    "device's.  [default: no limit]"
+)
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -73,15 +77,15 @@ def read_rules(_context: click.Context, _option: click.Parameter, text: str | No
     return rules
 
 
-def read_memory(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Read a number of bytes, as in `11GiB`."""
+def read_memory(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
+    """Read a number of bytes, as in `11GiB`, or `devices`."""
     try:
-        return None if text is None else parse_memory(text)
+        return text if text in (None, DEVICES) else parse_memory(text)
     except PlanError as error:
         raise click.BadParameter(str(error)) from error
 
 
-SEARCHING = ("ways", "searcher", "placements", "ties", "untie", "objective", "memory", "seed")
+SEARCHING = ("ways", "shares", "searcher", "placements", "ties", "untie", "objective", "memory", "seed")
 """The arguments that say how a plan is sought."""
 
 _SEARCH_OPTIONS = (

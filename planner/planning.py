@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,9 @@ OPTIONS = tuple(
 )
 """What `plan` takes besides a graph, workers, a machine and memory."""
 
+DEVICES = "devices"
+"""As memory: that of each worker's own device."""
+
 
 def plan(
     graph: Graph,
@@ -37,10 +41,10 @@ def plan(
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
-    must fit in, on a `machine` with its workspace and what the device reserves. `keep_fetches` lets workers keep what
-    they fetch (`Plan`); the search does not count on it. Other options are fields of `SearchOptions`: `searcher`,
-    `placements`, `seed`, `shares`, ... Raises a PlanError for what makes no sense or where nothing fits, a
-    TopologyError for a machine that cannot run the plan.
+    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
+    `keep_fetches` lets workers keep what they fetch (`Plan`); the search does not count on it. Other options are fields
+    of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for what makes no sense or
+    where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
@@ -56,23 +60,40 @@ def plan(
     if type(keep_fetches) is not bool:
         raise PlanError(f"keep_fetches: expected True or False, found {keep_fetches!r}")
     machine = load_topology(machine) if isinstance(machine, str) else machine
-    arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine)
+    capacities = _capacities(machine) if memory == DEVICES else []
+    arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
     of_memory_only = memory is not None and options.get("objective", "bytes") == "bytes"
     asked = SearchOptions(
         machine=None if of_memory_only else machine,
-        memory_bytes=_memory_bytes(memory),
+        memory_bytes=max(capacities) if capacities else _memory_bytes(memory),
         arena_of=lambda found: arena_of(replace(found, keep_fetches=keep_fetches)),
         **options,
     )
     placements_of(asked)
-    best = best_plan(graph, _workers(workers or len(asked.shares) or None, asked.ways), asked)
+    if workers is None and asked.shares:
+        workers = len(asked.shares)
+    best = best_plan(graph, _workers(workers, asked.ways), asked)
     return replace(best, keep_fetches=keep_fetches)
 
 
-def _needed_bytes(machine: Machine, plan: Plan) -> tuple[int, ...]:
-    """Return what every worker takes of its device's memory."""
+def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
+    """Return what every worker takes of its device's memory; where there are capacities, with what its device lacks.
+
+    So what is within the largest capacity fits in the worker's own.
+    """
     machine.require_devices(plan.workers)
-    return tuple(map(needed_bytes, lower(plan).workers, machine.devices))
+    needed = map(needed_bytes, lower(plan).workers, machine.devices)
+    if not capacities:
+        return tuple(needed)
+    return tuple(nbytes + max(capacities) - own for nbytes, own in zip(needed, capacities, strict=False))
+
+
+def _capacities(machine: Machine | None) -> list[int]:
+    """Return what memory each device has: its own, or an equal part of what it shares."""
+    if machine is None:
+        raise PlanError(f"memory {DEVICES}: expected a machine, whose devices have memory, found none")
+    memories = (machine.memories[device.memory] for device in machine.devices)
+    return [int(one.nbytes / len(one.devices)) for one in memories]
 
 
 def _ties(given: object) -> Ties | None:

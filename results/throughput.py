@@ -7,11 +7,14 @@ which it trains most samples per second. The same program runs on both variants 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import planner
+from results.experiment import read_data
 from simulator import SYSTEMS
 from simulator.interpreter import interpret
 from simulator.systems.largest_batch import largest_batch
@@ -103,19 +106,30 @@ def best(
 
 
 def measured(
-    models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str] = tuple(SYSTEMS)
+    models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str], known: Iterable[Row] = ()
 ) -> Iterator[Row]:
     """Yield a row for every system and model; of models, each needs about as much memory as the one before, or more.
 
-    The search for a batch begins with `first`, of a replica with its share, and later where that before ended.
+    The search for a batch begins with `first`, of a replica with its share, and later where that before ended. Rows
+    that are known are not measured again.
     """
+    cells = {(one["model"], one["system"]): one for one in known}
     for system in systems:
         start = first // DEVICES if system in REPLICAS else first
         for model in models:
-            deploy = deployer(system, model)
-            if system == "ideal":
-                yield row(model, system, ideal_batch, deploy(ideal_batch))
-                continue
-            batch, found, tried = best(system, deploy, start, ideal_batch)
-            start = DEVICES if batch is None else batch
-            yield row(model, system, batch, found) | tried
+            found = cells.get((model, system)) or _measured(model, system, start, ideal_batch)
+            start = found["batch"] or DEVICES
+            yield found
+
+
+def _measured(model: str, system: str, start: int, ideal_batch: int) -> Row:
+    deploy = deployer(system, model)
+    if system == "ideal":
+        return row(model, system, ideal_batch, deploy(ideal_batch))
+    batch, found, tried = best(system, deploy, start, ideal_batch)
+    return row(model, system, batch, found) | tried
+
+
+def known_rows(folder: Path) -> list[Row]:
+    """Return the rows of data.json where only those that it lacks are asked for, by --missing."""
+    return list(read_data(folder)["rows"]) if "--missing" in sys.argv else []

@@ -139,7 +139,8 @@ class Translation:
 
     def is_data(self, value: Value) -> bool:
         """Whether a value's tensor is the data's own, with nothing but another shape."""
-        return all(self.builder.tensors[name].init is not None for name in self._sources_of(value.tensor, ("reshape",)))
+        inits = [self.builder.tensors[name].init for name in self._sources_of(value.tensor, ("reshape",))]
+        return all(init is not None and init.kind == "data" for init in inits)
 
     def _sources_of(self, tensor: str, through: Container[str] = MOVES) -> Iterator[str]:
         """Yield the tensors of which a tensor has elements, by operators that move them."""

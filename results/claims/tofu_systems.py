@@ -13,13 +13,18 @@ from topologies import load_topology
 
 FOLDERS = ("wresnet_throughput", "rnn_throughput")
 ALTERNATIVES = ("small-batch", "swapping", "op-placement")
+SIGNIFICANT = 1.1
+"""A ratio that one may call significant."""
+
+NOT_OF_CNNS = "op-placement"
+"""What the paper leaves out for wide ResNets."""
 
 
 def _rates(folder: str) -> dict[str, dict[str, float]]:
     """Return samples per second by model and system; nothing for a system that has no room."""
     found: dict[str, dict[str, float]] = {}
     for one in data(folder)["rows"]:
-        if one.get("samples_per_s"):
+        if one.get("samples_per_s") and (folder, one["system"]) != (FOLDERS[0], NOT_OF_CNNS):
             found.setdefault(one["model"], {})[one["system"]] = one["samples_per_s"]
     return found
 
@@ -81,9 +86,14 @@ def _better_plans() -> Answer:
         for name, one in searches.items()
         if name not in ("recursive", "joint")
     }
-    slower = {f"{name} on {model}": ratio for (model, name), ratio in ratios.items() if ratio < 1}
-    named = f"; faster: {', '.join(slower)}" if slower else ""
-    return Answer(f"{span(ratios.values())} times as long{named}", FAILS if slower else HOLDS, "simulated, under S")
+    as_fast = {f"{name} on {model}": ratio for (model, name), ratio in ratios.items() if ratio < 1.01}
+    named = f"; as fast or faster: {', '.join(as_fast)}" if as_fast else ""
+    worst = FAILS if min(ratios.values()) < 0.99 else OTHER
+    return Answer(
+        f"{span(ratios.values())} times as long{named}",
+        worst if as_fast else HOLDS,
+        "simulated, of cuts by two, under S",
+    )
 
 
 @claim("tofu", 20, "the strategy that icml18 misses significantly reduces memory")
@@ -92,9 +102,8 @@ def _icml18() -> Answer:
         model: one["icml18"]["arena_bytes"] / one["recursive"]["arena_bytes"] for model, one in _quality().items()
     }
     text = ", ".join(f"{model} {ratio:.2f}" for model, ratio in ratios.items())
-    return Answer(
-        f"without it {text} times the memory", HOLDS if min(ratios.values()) > 1 else FAILS, "the largest arena"
-    )
+    verdict = HOLDS if min(ratios.values()) > SIGNIFICANT else OTHER if min(ratios.values()) > 1 else FAILS
+    return Answer(f"without it {text} times the memory", verdict, "buffers of fetches are used again in an arena")
 
 
 @claim("tofu", 101, "less communication tends to give less time")

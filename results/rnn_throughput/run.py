@@ -2,7 +2,11 @@
 
     python -m results rnn_throughput
 
-writes data.json, throughput.svg, others.svg and the tables in README.md, all beside this file.
+writes data.json, throughput.svg, others.svg and the tables in README.md, all beside this file. With
+
+    python -m results.rnn_throughput.run --missing
+
+only what data.json lacks is measured.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, filled, publish, read_published
-from results.throughput import KEPT, measured
+from results.throughput import KEPT, known_rows, measured
 from results.throughput_pages import (
     COLOURS,
     OTHERS,
@@ -54,4 +58,5 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    publish(HERE, {"rows": list(measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT)))}, pages)
+    rows = measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT), known_rows(HERE))
+    publish(HERE, {"rows": list(rows)}, pages)

@@ -8,6 +8,7 @@ writes data.json and the tables in README.md, both beside this file; of parts (s
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ def measured(part: str, rounds: int) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         plans = in_process("results.torchrun.planned", folder, part)
         if part == SPEED:
-            return {"machine": machine(), **on_ranks(TIMED, "results.torchrun.speed", rounds, *plans)}
+            about = {"machine": machine(), "load": os.getloadavg()[0], "rounds": rounds}
+            return about | {"models": on_ranks(TIMED, "results.torchrun.speed", rounds, *plans)}
         return on_ranks(int(part), "results.torchrun.equality", *plans)
 
 
@@ -90,12 +92,14 @@ def verdict(trained: dict[str, Any]) -> str:
 
 def pages(found: Any) -> Pages:
     """Return the README with its tables."""
-    timed = {name: one for name, one in found[SPEED].items() if name != "machine"}
-    trained = {ranks: found[ranks] for ranks in PARTS if ranks != SPEED}
+    timed, trained = found[SPEED], {ranks: found[ranks] for ranks in PARTS if ranks != SPEED}
     readme = filled(
         HERE / "README.md",
-        machine=f"Measured on: {found[SPEED]['machine']}; PyTorch {found['torch']}.",
-        speed=speed_table(timed),
+        machine=(
+            f"Measured on: {timed['machine']}; PyTorch {found['torch']}; load average {timed['load']:.1f} when the "
+            f"steps began, of which each is the median of {timed['rounds']}."
+        ),
+        speed=speed_table(timed["models"]),
         verdict=verdict(trained),
         trained=trained_table(trained),
     )

@@ -12,18 +12,23 @@ import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
 from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
+from simulator.interpreter import interpret
 from simulator.systems.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
 from simulator.systems.layers import layers_of
 from simulator.systems.placement import devices_of_tasks
 from simulator.systems.system import Asked, Deployment, NoRoomError, on_device, one_worker, samples_of_replicas
 from topologies import Device, Machine
 from topologies.host import with_host_memory
+
+AHEAD = (1.0, 0.5, 0.25, 0.0625, 0.0)
+"""For tasks that together use so much of the memory blocks may be requested ahead; the fastest is taken."""
 
 SOON = 8
 """Blocks that are used by so many tasks to come are swapped out only where nothing else can be."""
@@ -42,12 +47,13 @@ class Moves:
 class Pool:
     """A device's memory: the blocks in it, the least recently requested first, and whether the host has them, too.
 
-    The blocks of task p are requested before task `issued[p]`: as early as memory holds what all tasks from there to p
-    use. Until then none of that leaves. Raises a NoRoomError where memory does not hold what one task uses.
+    The blocks of task p are requested before task `issued[p]`: as early as a share `ahead` of memory holds what all
+    tasks from there to p use. Until then none of that leaves. Raises a NoRoomError where memory does not hold what one
+    task uses.
     """
 
-    def __init__(self, flow: Flow, capacity_bytes: float) -> None:
-        self._flow, self._capacity = flow, capacity_bytes
+    def __init__(self, flow: Flow, capacity_bytes: float, ahead: float) -> None:
+        self._flow, self._capacity, self._ahead = flow, capacity_bytes, ahead
         self._requests = [tuple(dict.fromkeys((*r, *w))) for r, w in zip(flow.reads, flow.writes, strict=True)]
         self.issued = self._windows()
         self._window: Counter[int] = Counter()
@@ -67,7 +73,7 @@ class Pool:
         for position, blocks in enumerate(self._requests):
             used += sum(self._flow.nbytes[block] for block in blocks if not window[block])
             window.update(blocks)
-            while used > self._capacity and start < position:
+            while used > self._ahead * self._capacity and start < position:
                 window.subtract(self._requests[start])
                 used -= sum(self._flow.nbytes[block] for block in self._requests[start] if not window[block])
                 start += 1
@@ -136,7 +142,7 @@ class _Schedule:
     """
 
     def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], pool: Pool, devices: int) -> None:
-        self._flow, self._moves, self._devices, self.most_used = flow, moves, devices, pool.most_used
+        self._flow, self._moves, self._devices = flow, moves, devices
         self._out_at: defaultdict[int, list[int]] = defaultdict(list)
         self._in_at: defaultdict[int, list[int]] = defaultdict(list)
         for position, issued in enumerate(pool.issued):
@@ -210,8 +216,9 @@ class _Schedule:
 def swapping(asked: Asked) -> Deployment:
     """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
 
-    Of two orders of the tasks, the graph's and layer by layer, that one is taken in which fewer bytes move: unrolled
-    layers are read at every timestep. Updates follow all else in both, so that all gradients are there at one time.
+    Of two orders of the tasks, the graph's and layer by layer (unrolled layers are read at every timestep), and of how
+    far ahead blocks are requested, the fastest is taken: of one device with its share of the links. Updates follow all
+    else in both orders, so that all gradients are there at one time.
     """
     layers = layers_of(asked.graph)
     flow = flow_of(one_worker(asked.graph), layers)
@@ -219,27 +226,46 @@ def swapping(asked: Asked) -> Deployment:
     layer_of = devices_of_tasks(flow, lambda node: last if phase_of[node] == "update" else layers[node])
     orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
     capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
-    found = min(
-        (_scheduled(one, capacity, asked.devices) for one in orders), key=lambda one: one.bytes_out + one.bytes_in
-    )
-    worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), found.most_used)
-    swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
-    host = WorkerProgram(asked.devices, tuple(found.host), swapped, 0)
-    moved = np.zeros((asked.devices + 1,) * 2, dtype=np.int64)
-    moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
-    replicas = tuple(on_device(worker, number) for number in range(asked.devices))
-    program = Program((asked.devices + 1,), (*replicas, host), {}, {}, moved)
+    alone = _with_share_of_links(asked.machine, asked.devices)
+
+    def seconds(choice: tuple[Flow, float]) -> float:
+        return interpret(_program(choice, capacity, 1), alone).seconds
+
+    program = _program(min(product(orders, AHEAD), key=seconds), capacity, asked.devices)
     machine = with_host_memory(asked.machine, asked.devices)
     return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=1)
 
 
-def _scheduled(flow: Flow, capacity_bytes: float, devices: int) -> _Schedule:
-    pool = Pool(flow, capacity_bytes)
+def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) -> Program:
+    """Return the program of so many replicas and their host, for tasks in an order and requests so far ahead."""
+    flow, ahead = choice
+    pool = Pool(flow, capacity_bytes, ahead)
     pool.iteration()
     resident = list(pool.resident)
     found = _Schedule(flow, pool.iteration(), resident, pool, devices)
     found.run()
-    return found
+    worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), pool.most_used)
+    swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
+    host = WorkerProgram(devices, tuple(found.host), swapped, 0)
+    moved = np.zeros((devices + 1,) * 2, dtype=np.int64)
+    moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
+    replicas = (on_device(worker, number) for number in range(devices))
+    return Program((devices + 1,), (*replicas, host), {}, {}, moved)
+
+
+def _with_share_of_links(machine: Machine, devices: int) -> Machine:
+    """Return the machine of one device and the host, with that device's share of links that others use, too."""
+    whole, alone = with_host_memory(machine, devices), with_host_memory(machine, 1)
+    users = Counter(
+        used
+        for device in range(devices)
+        for used in {one for ends in ((device, devices), (devices, device)) for one, _ in whole.route(*ends).uses}
+    )
+    shares = (
+        replace(one, capacity=one.capacity / max(1, users[number])) if one.kind == "link" else one
+        for number, one in enumerate(alone.resources)
+    )
+    return replace(alone, resources=tuple(shares))
 
 
 def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:

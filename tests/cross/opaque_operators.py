@@ -10,29 +10,32 @@ from planner.graph.training import training_graph
 from planner.models import Training
 from planner.models.layers import classify, linear
 
-if "sorted_rows" not in tdl.catalog:
-    for name, attributes in (("sorted_rows", ("descending",)), ("sorted_rows_backward", ()), ("extremes", ())):
-        tdl.register(tdl.opaque(name, *attributes))
+for name, attributes in (("sorted_rows", ("descending",)), ("sorted_rows_backward", ()), ("extremes", ())):
+    tdl.register(tdl.opaque(name, *attributes))
 
-    @kernel("sorted_rows")
-    def sorted_rows(call):
-        x, (values, order) = call.inputs[0], call.outputs
-        order[...] = np.argsort(-x if call.attributes["descending"] else x, axis=1, kind="stable")
-        values[...] = np.take_along_axis(x, order, axis=1)
 
-    @kernel("sorted_rows_backward")
-    def sorted_rows_backward(call):
-        grad, order = call.inputs
-        np.put_along_axis(call.outputs[0], order, grad, axis=1)
+@kernel("sorted_rows")
+def sorted_rows(call):
+    x, (values, order) = call.inputs[0], call.outputs
+    order[...] = np.argsort(-x if call.attributes["descending"] else x, axis=1, kind="stable")
+    values[...] = np.take_along_axis(x, order, axis=1)
 
-    @kernel("extremes")
-    def extremes(call):
-        call.outputs[0][...] = call.inputs[0].min() + call.inputs[1].max()
 
-    @gradient("sorted_rows")
-    def sorted_rows_gradient(b):
-        shapes = (b.shape(0),)
-        return (b.emit("sorted_rows_backward", (b.gradient, b.node.outputs[1]), 0, shapes=shapes, dtypes=("float64",)),)
+@kernel("sorted_rows_backward")
+def sorted_rows_backward(call):
+    grad, order = call.inputs
+    np.put_along_axis(call.outputs[0], order, grad, axis=1)
+
+
+@kernel("extremes")
+def extremes(call):
+    call.outputs[0][...] = call.inputs[0].min() + call.inputs[1].max()
+
+
+@gradient("sorted_rows")
+def sorted_rows_gradient(b):
+    shapes = (b.shape(0),)
+    return (b.emit("sorted_rows_backward", (b.gradient, b.node.outputs[1]), 0, shapes=shapes, dtypes=("float64",)),)
 
 
 def model(batch=8, optimizer="adam"):

@@ -10,6 +10,7 @@ import pytest
 import planner
 import tdl
 from planner.errors import GraphError
+from planner.extensions import load_file
 from planner.graph import GraphBuilder
 from planner.layout import divided
 from planner.plans.plan import single_worker
@@ -19,15 +20,23 @@ from planner.report.schema import read_reports
 from planner.search import SearchOptions
 from planner.search.run import search
 from simulator import simulated
-from tests.cross import opaque_operators
 from tests.cross.launch import execute
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
 from tests.cross.test_lowering import trained
+from tests.tables import kept_tables
 from topologies import load_topology
 
 WAYS = [(2,), (2, 2), (3, 2), divided((2, 2), (3, 1, 2, 2))]
+OPERATORS = Path(__file__).parent / "opaque_operators.py"
 OPAQUE = ("sorted", "extremes", "sorted.grad_x0")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Make the graph with opaque operators, which are in the tables until the module's tests are over."""
+    with kept_tables():
+        yield load_file(OPERATORS).model()
 
 
 def check(plan):
@@ -41,9 +50,9 @@ def check(plan):
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
-def test_random_plans(ways):
+def test_random_plans(ways, model):
     rng = random.Random(str(ways))
-    plans = [random_plan(opaque_operators.model(), ways, rng) for _ in range(4)]
+    plans = [random_plan(model, ways, rng) for _ in range(4)]
     for plan in plans:
         check(plan)
         assert plan_from_json(plan.to_json().encode()).strategies == plan.strategies
@@ -54,13 +63,13 @@ def test_random_plans(ways):
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 @pytest.mark.parametrize("placements", ["S", "S,R"])
-def test_searched_plans(ways, placements):
-    check(search(opaque_operators.model(), SearchOptions(ways=ways, placements=placements)))
+def test_searched_plans(ways, placements, model):
+    check(search(model, SearchOptions(ways=ways, placements=placements)))
 
 
-def test_the_choice_is_the_cheaper_one():
+def test_the_choice_is_the_cheaper_one(model):
     """Every choice for the node that sorts, all else as planned: none moves less; on one worker it would move more."""
-    plan = search(opaque_operators.model(), SearchOptions(ways=(2, 2)))
+    plan = search(model, SearchOptions(ways=(2, 2)))
     costs = {}
     for strategy in product("1*", repeat=2):
         other = planner.plans.plan.Plan(plan.graph, 0, plan.ways, plan.layouts, {**plan.strategies, "sorted": strategy})
@@ -69,11 +78,10 @@ def test_the_choice_is_the_cheaper_one():
     assert len(set(costs.values())) > 1
 
 
-def test_on_one_worker_the_others_call_nothing():
-    graph = opaque_operators.model()
-    plan = search(graph, SearchOptions(ways=(2,)))
+def test_on_one_worker_the_others_call_nothing(model):
+    plan = search(model, SearchOptions(ways=(2,)))
     strategies = {**plan.strategies, "sorted": ("1",)}
-    program = lower(planner.plans.plan.Plan(graph, 0, (2,), plan.layouts, strategies))
+    program = lower(planner.plans.plan.Plan(model, 0, (2,), plan.layouts, strategies))
     busy = [
         [kernel for task in worker.tasks for kernel in getattr(task, "kernels", ()) if kernel.node == "sorted"]
         for worker in program.workers
@@ -82,13 +90,12 @@ def test_on_one_worker_the_others_call_nothing():
 
 
 @pytest.mark.mpi
-def test_on_ranks(tmp_path):
+def test_on_ranks(tmp_path, model):
     rng, paths = random.Random(0), []
     for number in range(3):
         paths.append(tmp_path / f"{number}.json")
-        random_plan(opaque_operators.model(), (2, 2), rng).save(paths[-1])
-    operators = Path(opaque_operators.__file__)
-    execute(4, *paths, "--steps", 2, "--check", "--operators", operators, "--json", tmp_path / "report")
+        random_plan(model, (2, 2), rng).save(paths[-1])
+    execute(4, *paths, "--steps", 2, "--check", "--operators", OPERATORS, "--json", tmp_path / "report")
     for path, report in zip(paths, read_reports(tmp_path / "report"), strict=True):
         np.testing.assert_array_equal(np.array(report.bytes), planner.load(path).bytes)
         assert report.check.worst_difference <= 1e-10
@@ -110,7 +117,7 @@ def node(**attributes):
         ({"shapes": ((4, 4),), "extents": {"1": 2}, "descending": True}, "no attribute 'extents'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(attributes, said):
+def test_what_makes_no_sense_is_refused(attributes, said, model):
     with pytest.raises(GraphError, match=said):
         node(**attributes)
 
@@ -122,8 +129,8 @@ def test_attributes_that_all_have_cannot_be_given():
         tdl.opaque("mine", category="magic")
 
 
-def test_a_plan_that_splits_one_is_refused():
-    plan = random_plan(opaque_operators.model(), (2,), random.Random(0))
+def test_a_plan_that_splits_one_is_refused(model):
+    plan = random_plan(model, (2,), random.Random(0))
     text = plan.to_json()
     for wrong in ("i0_0", "o0_1", "+"):
         bad = text.replace(f'"sorted": "{plan.strategies["sorted"][0]}"', f'"sorted": "{wrong}"')

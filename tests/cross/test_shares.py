@@ -12,7 +12,7 @@ from planner.report.schema import read_reports
 from simulator import simulated
 from tests.cross.cases import SHARED, SHARED_WAYS, graph
 from tests.cross.launch import execute
-from topologies import load_topology
+from topologies import load_topology, parse_topology
 
 RUN = [case for case in SHARED if case.ways in SHARED_WAYS[1::2]]
 
@@ -69,6 +69,40 @@ def test_engines_with_equal_shares_alone_refuse(engine):
     plan = planner.plan(planner.model("mlp-2-64", batch=64), shares=(2, 1))
     with pytest.raises(planner.PlanError, match="expected workers of equal shares"):
         export(plan, engine)
+
+
+def test_memory_is_that_of_each_workers_own_device():
+    """Half as much for the second worker: equal shares do not fit, two to one do."""
+    graph = planner.model("mlp-4-256", batch=96)
+    needed = [max(one.arena_bytes for one in planner.lower(planner.plan(graph, 2, placements="S")).workers)]
+    text = """
+format: topology/2
+name: unlike
+description: two devices, one with little memory
+device_types:
+  - &type
+    name: large
+    peak_flop_per_s: {float32: 1.0e12}
+    memory_bytes: LARGE
+    workspace_bytes: 0
+    memory_bandwidth_bytes_per_s: 1.0e11
+    efficiency: {matmul: 1, convolution: 1, elementwise: 1, reduction: 1, other: 1}
+    launch_latency_s: 0
+  - {<<: *type, name: small, memory_bytes: SMALL}
+devices: [{name: a, type: large}, {name: b, type: small}]
+links: [{ends: [a, b], bandwidth_bytes_per_s: 1.0e9, direction: each, latency_s: 0}]
+"""
+    small = 0.9 * needed[0]
+    machine = parse_topology(text.replace("LARGE", str(2 * small)).replace("SMALL", str(small)))
+    how = {"machine": machine, "memory": "devices", "placements": "S"}
+    with pytest.raises(planner.PlanError, match="memory: expected a plan that fits"):
+        planner.plan(graph, 2, **how)
+    plan = planner.plan(graph, 2, shares=(2, 1), **how)
+    large, little = planner.lower(plan).workers
+    assert large.arena_bytes <= 2 * small
+    assert little.arena_bytes <= small
+    with pytest.raises(planner.PlanError, match="memory devices: expected a machine"):
+        planner.plan(graph, 2, memory="devices")
 
 
 def test_equal_shares_are_none():

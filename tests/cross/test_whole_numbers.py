@@ -9,7 +9,9 @@ from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
+from simulator import simulated
 from tests.cross.loopback import Loopback
+from topologies import load_topology
 
 torch = pytest.importorskip("torch")
 
@@ -86,8 +88,7 @@ def trained(plan, steps):
     return first, batches, {name: run.gather(name) for name in first}
 
 
-@pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
-@pytest.mark.parametrize("ways", [(), (2,), (2, 2, 2)])
+@pytest.mark.parametrize(("ways", "placements"), [((), "S"), ((2,), "S"), ((2, 2, 2), "S,R"), ((2, 2), "S,R,P")])
 def test_trains_as_pytorch_does(ways, placements):
     plan = search(graph(), SearchOptions(ways=ways or (2,), placements=placements))
     first, batches, found = trained(plan if ways else single_worker(plan), 3)
@@ -102,3 +103,9 @@ def test_nothing_is_made_for_what_is_not_trained():
     assert made.isdisjoint({"there", "counted", "order", "place", "hidden", "hot", "greater", "stopped"})
     assert set(graph().updates) == set(WEIGHTS)
     assert graph().tensors["first"].nbytes == LENGTH
+
+
+def test_is_simulated_with_the_bytes_that_were_planned():
+    plan = search(graph(), SearchOptions(ways=(2, 2)))
+    found = simulated(lower(plan), load_topology("p2.8xlarge")).timeline.bytes
+    np.testing.assert_array_equal(found, plan.bytes)

@@ -1,6 +1,8 @@
 """The command as if half the ranks were on another host: python -m tests.cupy_double.two_hosts PLAN ..."""
 
-from executor import command, shared_memory
+from executor import shared_memory
+from executor.command import execute
+from executor.mpi import run_command
 from executor.transport import choice, ipc, point_to_point, shared
 
 
@@ -13,4 +15,4 @@ def half(comm):
 if __name__ == "__main__":
     for module in (shared_memory, choice, ipc, point_to_point, shared):
         module.neighbours = half
-    command.main()
+    run_command(execute)

@@ -48,7 +48,11 @@ def test_a_picture_says_what_it_shows(path):
     width = float(root.get("width"))
     assert overlapping(picture) == []
     assert all(left >= 0 and right <= width for _, (left, _, right, _) in boxes(picture))
-    assert re.search(r'font-weight="bold">[^<]*(SoyBean|DistPar|Tofu|\(Section 6\))', picture)
+    title, *panels = re.findall(r'font-weight="bold">([^<]+)<', picture)
+    assert title
+    assert panels
+    assert len(re.findall(r"rotate\(-90 [^>]*>[^<]+<", picture)) == len(panels), "what the vertical axes are"
+    assert re.search(rf'y="{svg.LEGEND_Y:.1f}" >[^<]+<', picture), "a legend"
 
 
 def drawn(*heights, fits=True):

@@ -1,5 +1,7 @@
 """A module of PyTorch becomes a graph that trains like it; what cannot be taken is named."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,9 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
+from planner.explanations.explanation import to_data  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
+from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.axes import parts  # noqa: E402
 from planner.pytorch.forms import _refined  # noqa: E402
@@ -27,6 +31,58 @@ def test_three_steps_train_like_eager(name):
     assert of_loss < 1e-12
     assert max(of_parameters.values()) < 1e-10, of_parameters
     assert planner.plan(graph, workers=2).total_bytes > 0
+
+
+def test_nodes_know_the_line_of_the_source():
+    graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
+    (attention, *_) = (node for node in graph.nodes if node.op == "causal_mask")
+    file, number = attention.line.split(":")
+    assert "scaled_dot_product_attention" in Path(file).read_text().splitlines()[int(number) - 1]
+    backward = [node for node in graph.nodes if node.forward == attention.name]
+    assert {node.line for node in backward} == {attention.line}
+    assert {node.op for node in graph.nodes if not node.line} == {"add_n", "sgd"}  # what several lines ask for, or none
+    plan = planner.plan(graph, workers=2)
+    read = plan_from_json(plan.to_json().encode())
+    assert [node.line for node in read.graph.nodes] == [node.line for node in graph.nodes]
+    costliest = to_data(planner.explain(plan))["costliest"]
+    assert any(one["line"].startswith("tests/pytorch/models.py:") for one in costliest)
+
+
+def test_inputs_and_results_have_names():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, scale=None, x=None):
+            return {"logits": self.fc(x), "loss": (self.fc(x) * scale).square().sum()}
+
+    inputs = {"x": values(4, 6), "scale": values(3)}
+    graph, of_loss, of_parameters = differences(Named().double(), inputs)
+    assert {"x", "scale"} <= graph.tensors.keys()
+    assert max(of_loss, *of_parameters.values()) < 1e-12
+
+
+def test_rows_without_a_label_do_not_count():
+    def shifted(x):
+        labels = F.pad(torch.arange(4) % 3, (0, 2), value=-100)[2:]
+        return F.cross_entropy(x, labels) + F.cross_entropy(x, (x[:, 0] > 0).long() * 101 - 100)
+
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(Returning(shifted).double(), (values(4, 6),))
+    assert max(of_loss, *of_parameters.values()) < 1e-12
+
+
+def test_images_are_resized_by_matrices():
+    def resized(x):
+        x = x.reshape(1, 1, 4, 6)
+        linear = F.interpolate(x, (7, 5), mode="bilinear")
+        cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
+        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum()
+
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(Returning(resized).double(), (values(4, 6),))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
 
 
 def test_fused_projections_have_dimensions_for_heads():

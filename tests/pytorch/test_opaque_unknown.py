@@ -22,6 +22,7 @@ from tests.cross.launch import execute  # noqa: E402
 from tests.cross.masks import Recount  # noqa: E402
 from tests.cross.test_lowering import trained  # noqa: E402
 from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
+from tests.tables import kept_tables  # noqa: E402
 
 
 class Unknown(nn.Module):
@@ -44,6 +45,12 @@ def made(dtype=torch.float64):
     torch.manual_seed(0)
     module = Unknown().to(dtype)
     return module, torch.randn(8, 6, dtype=dtype), nn.functional.cross_entropy, torch.randint(0, 5, (8,))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables():
+    with kept_tables():
+        yield
 
 
 @pytest.fixture(scope="module")
