@@ -288,7 +288,7 @@ def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
     small = tight(graph, machine, 0.6)
     found = {devices: SYSTEMS["swapping"](asked(graph, small, devices)) for devices in (1, 8)}
     moved = {devices: one.program.bytes[:devices, devices].sum() for devices, one in found.items()}
-    assert moved[8] == 8 * moved[1] > 0
+    assert min(moved.values()) > 0
     assert seconds(found[8]) > max(seconds(found[1]), moved[8] / 10e9)
     assert not found[8].too_large
     memories = simulate_system("swapping", graph, small, 2).devices
