@@ -16,6 +16,7 @@ SLOW = (
     "cross/test_killed.py",
     "cross/test_lowering.py",
     "cross/test_resume.py",
+    "cross/test_shares.py",
     "cross/test_transports.py",
     "cupy_double/test_execute.py",
     "executor/test_calibrate.py",
