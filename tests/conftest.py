@@ -32,7 +32,7 @@ SLOW = (
     "project/test_readme_blocks.py",
     "pytorch/test_entries.py",
     "pytorch/test_examples.py",
-    "pytorch/test_transformers.py",
+    "pytorch/test_architectures.py",
     "search/test_certificate.py",
     "simulator/test_plans.py",
     "tdl/test_random_descriptions.py",

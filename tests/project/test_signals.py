@@ -56,7 +56,7 @@ def test_streams_that_are_closed(command, tmp_path, closed):
 @pytest.mark.parametrize(("name", "ends"), [("plan", True), ("execute", False)])
 def test_a_closed_socket_does_not_end_a_rank(monkeypatch, name, ends):
     heard = signal.getsignal(signal.SIGPIPE)
-    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=lambda: None))
+    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=lambda **_: None))
     try:
         getattr(console_scripts, name)()
         assert (signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL) == ends

@@ -20,8 +20,17 @@ def spread(b, a, dims):
     return b.permute(order).reshape(shape)
 
 
+def alike(a, b, dims, a_dims):
+    """Both with all dimensions of the result: dimension j of `a` is its a_dims[j], of `b` dims[j]."""
+    rank = (
+        a.ndim if a_dims is None else max(b.ndim if dims is None else 0, *(1 + dim for dim in (*a_dims, *(dims or ()))))
+    )
+    whole = torch.empty([1] * rank)
+    return spread(a, whole, a_dims), spread(b, whole, dims)
+
+
 def spreading(function):
-    return lambda a, b, dims=None: function(a, spread(b, a, dims))
+    return lambda a, b, dims=None, a_dims=None: function(*alike(a, b, dims, a_dims))
 
 
 def scalar(name):
@@ -42,11 +51,11 @@ def gradient_of(forward, places):
 
 
 def binary_gradient_of(forward):
-    """Gradients of both operands, the second before it is summed over what it is spread over."""
+    """Gradients of both operands, before they are summed over what these are spread over."""
 
-    def oracle(grad, a, b, dims=None):
-        wide = spread(b, a, dims).expand(a.shape)
-        return gradient_of(forward, (0, 1))(grad, a, wide)
+    def oracle(grad, a, b, dims=None, a_dims=None):
+        wide = (operand.expand(grad.shape) for operand in alike(a, b, dims, a_dims))
+        return gradient_of(forward, (0, 1))(grad, *wide)
 
     return oracle
 
@@ -293,7 +302,11 @@ ORACLES = {
     },
     **{name: getattr(torch, name) for name in (*MASKS, *BITS) if not name.endswith("_scalar")},
     **{f"bitwise_{name}_scalar": scalar(f"bitwise_{name}") for name in ("and", "or", "xor")},
-    "where": lambda mask, a, b, dims=None: torch.where(spread(mask, a, dims) != 0, a, b),
+    "where": lambda mask, a, b, dims=None: torch.where(spread(mask, a if a.ndim else b, dims) != 0, a, b),
+    "one_hot": lambda x, depth, dtype="int32": functional.one_hot(x.long(), depth),
+    "sort": lambda x, dim, descending=False: tuple(torch.sort(x, dim, descending, stable=True)),
+    "stop_gradient": lambda x: x,
+    "topk": lambda x, k, dim, largest=True: tuple(torch.topk(x, k, dim, largest)),
     "masked_fill": lambda x, mask, value, dims=None: x.masked_fill(spread(mask, x, dims) != 0, value),
     "lerp": torch.lerp,
     "tril": torch.tril,
