@@ -24,7 +24,7 @@ from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
 from planner.pytorch.graphs import example, line_of, packet, place_of
 from planner.pytorch.operators import CONVERTERS
-from planner.pytorch.operators.call import TracedCall, UnsupportedError
+from planner.pytorch.operators.call import TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
@@ -136,7 +136,9 @@ class _Pass:
         call = self._call(name, node)
         if name not in CONVERTERS:
             return called(self.t, node, {key: call[key] for key in call.arguments})
-        return CONVERTERS[name](self.t, call)
+        found = CONVERTERS[name](self.t, call)
+        refuse_unread(call, node.target._schema)
+        return found
 
     def _call(self, name: str, node: Node) -> TracedCall:
         """Return a node's operator with its arguments and what it makes."""

@@ -79,7 +79,8 @@ def test_images_are_resized_by_matrices():
         x = x.reshape(1, 1, 4, 6)
         linear = F.interpolate(x, (7, 5), mode="bilinear")
         cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
-        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum()
+        uneven = F.interpolate(x, scale_factor=2.1)
+        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum() + uneven.square().sum()
 
     torch.manual_seed(0)
     _, of_loss, of_parameters = differences(Returning(resized).double(), (values(4, 6),))
@@ -158,6 +159,9 @@ class Returning(nn.Module):
         (lambda x: x * x.sum().item(), "item has no operator"),
         (_overwritten_below_a_strange_view, "changes what is read through reshape as well"),
         (lambda x: x.to(torch.complex64).abs(), "complex64"),
+        (lambda x: F.softplus(x, threshold=2.0), "softplus with threshold=2.0"),
+        (lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), pos_weight=x.detach()[0]), "pos_weight=a tensor"),
+        (lambda x: F.binary_cross_entropy(x.sigmoid(), x, torch.ones(6)), "cross_entropy with weight=a tensor has no"),
     ],
 )
 def test_what_cannot_be_taken_is_named(function, message):

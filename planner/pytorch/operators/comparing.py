@@ -19,6 +19,7 @@ LOGICAL = {
 
 
 def _cast(t: Translation, call: TracedCall) -> Value:
+    call.need_not()
     return as_dtype(t, call["self"], call.dtypes[0])
 
 

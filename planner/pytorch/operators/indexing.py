@@ -140,6 +140,7 @@ def _histc(t: Translation, call: TracedCall) -> Value:
 def _one_hot(t: Translation, call: TracedCall) -> Value:
     value, depth = densely(t, call["self"]), call.shapes[0][-1]
     t.holds_below(value, depth)
+    call.need_not("num_classes")
     return t.plain(t.emit("one_hot", value.tensor, depth=depth))
 
 

@@ -35,6 +35,7 @@ def _batch_norm(t: Translation, call: TracedCall) -> Value:
 def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple[str, float]]) -> None:
     """Let the module's running statistics follow those of the batch."""
     for name, (tensor, factor) in followed.items():
+        call.need_not(name, "momentum")
         if name in call.sources:
             init = ZEROS if name == "running_mean" else ONES
             average = Average(call.sources[name], tensor, init, factor, float(call["momentum"]))
@@ -43,12 +44,13 @@ def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple
 
 def _by_running_statistics(t: Translation, call: TracedCall) -> Value:
     """Normalise by what was found before, which is data here: no gradient flows to it."""
+    call.need_not("momentum")
     x = call["input"]
     centre, var = (_along(call[name], 1, x.rank) for name in ("running_mean", "running_var"))
     scale = unary(t, "rsqrt", unary(t, "add_scalar", var, value=float(call["eps"])))
     found = binary(t, "mul", binary(t, "sub", x, centre), scale)
     for op, name in (("mul", "weight"), ("add", "bias")):
-        if call.arguments[name] is not None:
+        if call.given(name) is not None:
             found = binary(t, op, found, _along(call[name], 1, x.rank))
     return found
 
