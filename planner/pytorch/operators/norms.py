@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import torch
+
 from planner.graph.build import ONES, ZEROS, Average
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import aligned, densely, view
 from planner.pytorch.operations import binary, reduce, unary
-from planner.pytorch.operators.call import Converter, TracedCall
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.elementwise import TORCH
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
 
@@ -37,6 +40,8 @@ def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple
     for name, (tensor, factor) in followed.items():
         call.need_not(name, "momentum")
         if name in call.sources:
+            if any(one.state == call.sources[name] for one in t.builder.averages):
+                raise UnsupportedError("batch_norm that is called twice in a step: give each call a module of its own")
             init = ZEROS if name == "running_mean" else ONES
             average = Average(call.sources[name], tensor, init, factor, float(call["momentum"]))
             t.builder.averages.append(average)
@@ -135,7 +140,7 @@ def _rms_norm(t: Translation, call: TracedCall) -> Value:
     x = call["input"]
     last = tuple(range(x.rank - len(call["normalized_shape"]), x.rank))
     square = mean(t, unary(t, "square", x), last, keep=True)
-    eps = call["eps"] if call["eps"] is not None else 2.0**-23
+    eps = call["eps"] if call["eps"] is not None else torch.finfo(TORCH[t.dtype(x)]).eps
     found = binary(t, "mul", x, unary(t, "rsqrt", unary(t, "add_scalar", square, value=float(eps))))
     return found if call["weight"] is None else binary(t, "mul", found, call["weight"])
 
