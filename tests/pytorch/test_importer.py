@@ -87,6 +87,27 @@ def test_images_are_resized_by_matrices():
     assert max(of_loss, *of_parameters.values()) < 1e-11
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.tensor([-1, 0])] * x[:, torch.tensor([2, -6])].sum(),
+        lambda x: x * x[(x[:, 0] > 0).long() - 1],
+        lambda x: x * sum(test((x * 9).long(), 0.5) for test in (torch.lt, torch.le, torch.gt, torch.ge, torch.ne)),
+        lambda x: x * ((x * 9).long() > -0.5) + (x * 9).long().eq(0.5),
+        lambda x: nn.AvgPool2d((2, 3))(x.view(1, 4, 1, 6).expand(2, 4, 4, 6)),
+        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 3, 2, 1),
+        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 2, count_include_pad=False),
+        lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 3)).square(),
+        lambda x: F.rms_norm(x * 1e-8, (6,)),
+    ],
+)
+def test_what_is_easily_taken_wrongly_trains_like_eager(function):
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(Returning(function).double(), (values(4, 6),))
+    assert of_loss < 1e-11
+    assert max(of_parameters.values()) < 1e-11
+
+
 def test_fused_projections_have_dimensions_for_heads():
     graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
     assert graph.tensors["layers.0.attention.qkv.weight"].shape == (3, 4, 4, 16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from planner.graph.ir import Value as Attribute
@@ -110,7 +109,7 @@ def _avg_pool(t: Translation, call: TracedCall) -> Value:
 def _averaged(t: Translation, x: Value, kernel: Pair, stride: Pair, padding: Pair) -> Value:
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
     attrs: dict[str, Attribute] = {"stride": stride, "padding": padding, "kernel": kernel}
-    return t.plain(t.emit("avg_pool2d", x.tensor, extents=extents, count=prod(kernel), **attrs))
+    return t.plain(t.emit("avg_pool2d", x.tensor, extents=extents, **attrs))
 
 
 def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
