@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import OF_TORCH, spelled
+from planner.pytorch.graphs import is_users, spelled
 
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
@@ -57,11 +57,7 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
 def failure(error: Exception) -> GraphError:
     """Return what PyTorch could not do with a module as one line, with the user's own line where there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if OF_TORCH not in frame.filename and "/planner/pytorch/" not in frame.filename and frame.filename[0] != "<"
-    ]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     where = f"{spelled(own[-1].filename, own[-1].lineno or 0)}: " if own else ""
     return GraphError(
         f"{where}PyTorch cannot export the module: {type(error).__name__}: {lines[0] if lines else 'no message'}"
