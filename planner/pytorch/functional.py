@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import example, line_of, packet, schema
+from planner.pytorch.graphs import example, packet, schema, where
 
 aten = torch.ops.aten
 
@@ -63,7 +63,7 @@ def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
 def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
     if root.op == "placeholder" and str(root.target) in kept and not str(root.target).endswith(COUNTER):
         raise GraphError(
-            f"{line_of(node)}: {packet(node)} changes a parameter or buffer of the module; only batch norm's running "
+            f"{where(node)}: {packet(node)} changes a parameter or buffer of the module; only batch norm's running "
             "statistics are kept from one step to the next"
         )
 
@@ -72,7 +72,7 @@ def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
     views = [one for one in aliases if _shares_memory(one)]
     if strange := [one for one in views if packet(one) not in WRITTEN or _may_be_copy(one)]:
         raise GraphError(
-            f"{line_of(node)}: {node.target} changes what is read through {packet(strange[0])} as well: copy it first"
+            f"{where(node)}: {node.target} changes what is read through {packet(strange[0])} as well: copy it first"
         )
 
 

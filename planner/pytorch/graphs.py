@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 
 NO_OPERATOR = torch._C.parse_schema("none() -> ()")
 
-OF_TORCH = "/torch/"
+NOT_THE_USERS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+"""Where PyTorch and the import lie."""
 
 
 def schema(node: torch.fx.Node) -> Any:
@@ -41,12 +43,22 @@ def line_of(node: torch.fx.Node) -> str:
     return _line_of(node.meta.get("stack_trace") or "")
 
 
+def where(node: torch.fx.Node) -> str:
+    """Return where the user finds a node: the line, else the module."""
+    place = place_of(node)
+    return line_of(node) or {"": "an unknown line", "_loss": "the loss"}.get(place, f"module {place}")
+
+
 @lru_cache(maxsize=1 << 12)
 def _line_of(trace: str) -> str:
     found = re.findall(r'File "([^"]+)", line (\d+)', trace)
-    own = [(file, line) for file, line in found if OF_TORCH not in file]
-    file, line = (own or found or [("", "")])[-1]
-    return spelled(file, int(line)) if file else ""
+    own = [spelled(file, int(line)) for file, line in found if is_users(file)]
+    return own[-1] if own else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither PyTorch's nor the import's, nor none at all."""
+    return not file.startswith((*NOT_THE_USERS, "<"))
 
 
 def spelled(file: str, line: int) -> str:

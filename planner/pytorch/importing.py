@@ -22,9 +22,9 @@ from planner.pytorch.called import called
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
-from planner.pytorch.graphs import example, line_of, packet, place_of
+from planner.pytorch.graphs import example, line_of, packet, place_of, where
 from planner.pytorch.operators import CONVERTERS
-from planner.pytorch.operators.call import TracedCall, UnsupportedError
+from planner.pytorch.operators.call import TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
@@ -96,9 +96,9 @@ class _Pass:
             self.values[node] = self._source(node) if node.op == "placeholder" else self._converted(node)
             _check_alike(self.t, node, self.values[node])
         except UnsupportedError as error:
-            self.refused.setdefault(str(error), []).append(line_of(node))
+            self.refused.setdefault(str(error), []).append(where(node))
         except GraphError as error:
-            raise GraphError(f"{line_of(node) or node.name} ({node.target}): {error}") from error
+            raise GraphError(f"{where(node)} ({node.target}): {error}") from error
 
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
@@ -132,11 +132,13 @@ class _Pass:
         name = packet(node)
         name = name if name in CONVERTERS else name.removesuffix("_")
         if name not in CONVERTERS and not self.t.opaque_unknown:
-            raise UnsupportedError(f"{node.target._schema.name} has no operator here")
+            raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
         call = self._call(name, node)
         if name not in CONVERTERS:
             return called(self.t, node, {key: call[key] for key in call.arguments})
-        return CONVERTERS[name](self.t, call)
+        found = CONVERTERS[name](self.t, call)
+        refuse_unread(call, node.target._schema)
+        return found
 
     def _call(self, name: str, node: Node) -> TracedCall:
         """Return a node's operator with its arguments and what it makes."""
@@ -192,5 +194,5 @@ def _check_alike(t: Translation, node: Node, found: Any) -> None:
 
 def _refusal(refused: Mapping[str, Sequence[str]]) -> str:
     """Name every operator that cannot be taken, how often it occurs and where first."""
-    found = [f"{why} ({len(lines)} times, first at {lines[0] or 'an unknown line'})" for why, lines in refused.items()]
+    found = [f"{why} ({len(lines)} times, first at {lines[0]})" for why, lines in refused.items()]
     return "; ".join(found)

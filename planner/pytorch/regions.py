@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import line_of
+from planner.pytorch.graphs import line_of, where
 
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -40,7 +40,7 @@ def _inline(module: GraphModule, node: Node, name: str) -> None:
         results = [_detached(module, node, one) for one in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
-            raise GraphError(f"{line_of(user)}: reads a region of {name} as a whole")
+            raise GraphError(f"{where(user)}: reads a region of {name} as a whole")
         user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
         module.graph.erase_node(user)
     module.graph.erase_node(node)

@@ -19,7 +19,15 @@ from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
 from planner.pytorch.functional import changes_first, out_of_place
-from planner.pytorch.refusing import failure, refuse_devices, refuse_functions_of_ones_own, refuse_hooks
+from planner.pytorch.refusing import (
+    failure,
+    refuse_averages_of_all,
+    refuse_devices,
+    refuse_functions_of_ones_own,
+    refuse_hooks,
+    silent,
+    uses_refused,
+)
 from planner.pytorch.regions import inline_regions
 
 Inputs = Sequence[Any] | Mapping[str, Any]
@@ -118,6 +126,7 @@ def names_of(module: nn.Module, inputs: Inputs, targets: int) -> list[str]:
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
+    refuse_averages_of_all(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
@@ -131,7 +140,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
     said = StringIO()  # PyTorch prints whole graphs when it fails
     try:
-        with warnings.catch_warnings(), redirect_stderr(said):
+        with warnings.catch_warnings(), redirect_stderr(said), uses_refused(), silent():
             warnings.simplefilter("ignore")
             program = export(step, arguments, strict=False)
     except GraphError:

@@ -25,6 +25,10 @@ UNKNOWN = 2
 """What whole numbers of the data are below while nothing tells."""
 
 
+PLACES = ("sort", "topk")
+"""Operators whose last output is places of elements."""
+
+
 class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
@@ -141,6 +145,15 @@ class Translation:
         """Whether a value's tensor is the data's own, with nothing but another shape."""
         inits = [self.builder.tensors[name].init for name in self._sources_of(value.tensor, ("reshape",))]
         return all(init is not None and init.kind == "data" for init in inits)
+
+    def counts_from_zero(self, value: Value) -> bool:
+        """Whether whole numbers are those of the data, or of places, which are never negative."""
+        for name in self._sources_of(value.tensor):
+            init, node = self.builder.tensors[name].init, self._makers.get(name)
+            is_place = node is not None and node.op in PLACES and name == node.outputs[-1]
+            if not is_place and (init is None or init.kind != "data"):
+                return False
+        return True
 
     def _sources_of(self, tensor: str, through: Container[str] = MOVES) -> Iterator[str]:
         """Yield the tensors of which a tensor has elements, by operators that move them."""

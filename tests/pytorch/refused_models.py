@@ -123,12 +123,46 @@ def index_of_two():
     return made(lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 
 
+def activation_hook():
+    def hooked(self, x):
+        x.register_hook(lambda gradient: 2 * gradient)
+        return x
+
+    return made(hooked)
+
+
+def reentrant():
+    return made(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
+
+
+def normalised(times, **named):
+    model, inputs = made(lambda self, x: self.norm(self.norm(x)) if times == 2 else self.norm(x))
+    model.norm = nn.BatchNorm1d(6, **named)
+    return model, inputs
+
+
+def normalised_twice():
+    return normalised(2)
+
+
+def average_of_all():
+    return normalised(1, momentum=None)
+
+
+def wrong_width():
+    return nn.Sequential(nn.Linear(6, 6)), (torch.ones(4, 7),), F.mse_loss, (torch.ones(4, 6),)
+
+
+def loss_without_a_line():
+    return nn.Linear(6, 6), (torch.ones(4, 6),), nn.HuberLoss(), (torch.ones(4, 6),)
+
+
 SAID = {
-    "control_flow": r"refused_models\.py:\d+: .*data-dependent",
+    "control_flow": r"refused_models\.py:\d+: .*data-dependent.*use torch\.where",
     "fails": r"refused_models\.py:\d+: PyTorch cannot export the module: RuntimeError: shape '\[5, 5\]' is invalid",
     "complex_numbers": r"fft_fft has no operator here",
     "complex_input": r"complex64|Complex",
-    "unsupported": r"linalg_inv has no operator here \(2 times, first at .*refused_models\.py:\d+\)",
+    "unsupported": r"linalg_inv has no operator here \(or --opaque-unknown\) .2 times, first.*models\.py:\d+\)",
     "another_device": r"input x is on meta, the module on cpu: move one",
     "no_loss": r"expected a module that returns its loss, a scalar, found a result of shape \(4, 6\)",
     "several_results": r"expected a module that returns",
@@ -137,12 +171,18 @@ SAID = {
     "hooks": r"fc: has hooks, which would not run",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "autocast": r"refused_models\.py:\d+: autocast chooses dtypes",
-    "a_number_of_the_data": r"item has no operator here \(1 times, first at .*refused_models\.py:\d+\)",
+    "a_number_of_the_data": r"item has no operator here .* \(1 times, first at .*refused_models\.py:\d+\)",
     "boolean_mask": r"extent depends on data.*refused_models\.py:\d+",
     "changed_buffer": r"refused_models\.py:\d+: add_ changes a parameter or buffer",
     "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",
     "whole_numbers_too_large": r"refused_models\.py:\d+.*32 bits",
     "index_of_two": r"refused_models\.py:\d+",
+    "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
+    "reentrant": r"refused_models\.py:\d+: .*use_reentrant=False",
+    "normalised_twice": r"batch_norm that is called twice.*refused_models\.py:\d+",
+    "average_of_all": r"norm: BatchNorm1d with momentum=None has no operator",
+    "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
+    "loss_without_a_line": r"huber_loss has no operator here .* \(1 times, first at the loss\)",
 }
 """By the function above."""
 

@@ -79,11 +79,33 @@ def test_images_are_resized_by_matrices():
         x = x.reshape(1, 1, 4, 6)
         linear = F.interpolate(x, (7, 5), mode="bilinear")
         cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
-        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum()
+        uneven = F.interpolate(x, scale_factor=2.1)
+        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum() + uneven.square().sum()
 
     torch.manual_seed(0)
     _, of_loss, of_parameters = differences(Returning(resized).double(), (values(4, 6),))
     assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.tensor([-1, 0])] * x[:, torch.tensor([2, -6])].sum(),
+        lambda x: x * x[(x[:, 0] > 0).long() - 1],
+        lambda x: x * sum(test((x * 9).long(), 0.5) for test in (torch.lt, torch.le, torch.gt, torch.ge, torch.ne)),
+        lambda x: x * ((x * 9).long() > -0.5) + (x * 9).long().eq(0.5),
+        lambda x: nn.AvgPool2d((2, 3))(x.view(1, 4, 1, 6).expand(2, 4, 4, 6)),
+        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 3, 2, 1),
+        lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 2, count_include_pad=False),
+        lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 3)).square(),
+        lambda x: F.rms_norm(x * 1e-8, (6,)),
+    ],
+)
+def test_what_is_easily_taken_wrongly_trains_like_eager(function):
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(Returning(function).double(), (values(4, 6),))
+    assert of_loss < 1e-11
+    assert max(of_parameters.values()) < 1e-11
 
 
 def test_fused_projections_have_dimensions_for_heads():
@@ -158,6 +180,9 @@ class Returning(nn.Module):
         (lambda x: x * x.sum().item(), "item has no operator"),
         (_overwritten_below_a_strange_view, "changes what is read through reshape as well"),
         (lambda x: x.to(torch.complex64).abs(), "complex64"),
+        (lambda x: F.softplus(x, threshold=2.0), "softplus with threshold=2.0"),
+        (lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), pos_weight=x.detach()[0]), "pos_weight=a tensor"),
+        (lambda x: F.binary_cross_entropy(x.sigmoid(), x, torch.ones(6)), "cross_entropy with weight=a tensor has no"),
     ],
 )
 def test_what_cannot_be_taken_is_named(function, message):

@@ -31,7 +31,7 @@ def _attention(t: Translation, call: TracedCall) -> Value:
         # What hides is a constant of its own: nothing has to be negated.
         hidden = Content(~mask.distinct.expand(mask.shape))
         scores = scores if hidden.number == 0 else masked(t, scores, value_of(t, hidden), -math.inf)
-    elif call.arguments["attn_mask"] is not None:
+    elif call.given("attn_mask") is not None:
         scores = _masked(t, scores, call["attn_mask"])
     probabilities = dropped(t, softmax(t, scores, scores.rank - 1), call["dropout_p"])
     return contract(t, probabilities, v, [(scores.rank - 1, v.rank - 2)], batch)

@@ -19,6 +19,7 @@ LOGICAL = {
 
 
 def _cast(t: Translation, call: TracedCall) -> Value:
+    call.need_not()
     return as_dtype(t, call["self"], call.dtypes[0])
 
 
@@ -27,6 +28,8 @@ def _compared(t: Translation, call: TracedCall) -> Value:
     if (limit := number(call, "other")) is not None:
         if t.dtype(value) == "bool":
             value = as_dtype(t, value, "int32")
+        if t.dtype(value) not in FLOATING and not (float(limit).is_integer() and abs(limit) < 2**31):
+            value = as_dtype(t, value, "float64")  # which holds every whole number, and what lies between
         found = unary(t, f"{call.op}_scalar", value, value=limit if t.dtype(value) in FLOATING else int(limit))
         return expanded(t, found, call.shapes[0])
     one, other = alike(t, value, call["other"])

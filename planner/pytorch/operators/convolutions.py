@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from planner.graph.ir import Value as Attribute
@@ -79,6 +78,7 @@ def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
     attrs: dict[str, Attribute] = {"stride": _pair(call["stride"]), "padding": _pair(call["padding"])}
     if _pair(call["dilation"]) != (1, 1):
         attrs["dilation"] = _pair(call["dilation"])
+    call.need_not("output_padding")
     rows, columns = call.shapes[0][2:]
     extents: dict[str, Attribute] = {"y": rows, "x": columns}
     found = t.plain(t.emit("convolution_backward_input", x.tensor, weight.tensor, extents=extents, **attrs))
@@ -99,8 +99,8 @@ def _max_pool(t: Translation, call: TracedCall) -> Value:
 
 def _avg_pool(t: Translation, call: TracedCall) -> Value:
     x, kernel = densely(t, call["self"]), _pair(call["kernel_size"])
-    padding = _pair(call["padding"])
-    if call["ceil_mode"] or call["divisor_override"] or (any(padding) and not call["count_include_pad"]):
+    padding, counts_padding = _pair(call["padding"]), call["count_include_pad"]
+    if call["ceil_mode"] or call["divisor_override"] or (any(padding) and not counts_padding):
         raise UnsupportedError("avg_pool2d with ceil_mode, divisor_override or without counting the padding")
     stride = _pair(call["stride"]) if call["stride"] else kernel
     return _averaged(t, x, kernel, stride, padding)
@@ -109,7 +109,7 @@ def _avg_pool(t: Translation, call: TracedCall) -> Value:
 def _averaged(t: Translation, x: Value, kernel: Pair, stride: Pair, padding: Pair) -> Value:
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
     attrs: dict[str, Attribute] = {"stride": stride, "padding": padding, "kernel": kernel}
-    return t.plain(t.emit("avg_pool2d", x.tensor, extents=extents, count=prod(kernel), **attrs))
+    return t.plain(t.emit("avg_pool2d", x.tensor, extents=extents, **attrs))
 
 
 def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:

@@ -141,10 +141,12 @@ def _floor_divide(t: Translation, call: TracedCall) -> Value:
 
 def _copied(t: Translation, call: TracedCall) -> Value:
     """Return what is written over a tensor."""
+    call.need_not("self")
     return expanded(t, as_dtype(t, call["src"], call.dtypes[0]), call.shapes[0])
 
 
 def _filled(t: Translation, call: TracedCall) -> Value:
+    call.need_not("self")
     value = number(call, "value")
     if value is None:
         return expanded(t, as_dtype(t, call["value"], call.dtypes[0]), call.shapes[0])
@@ -160,11 +162,12 @@ def _rsub(t: Translation, call: TracedCall) -> Value:
 
 def _dropout(t: Translation, call: TracedCall) -> Value:
     value: Value = call["input" if "input" in call.arguments else "self"]
-    if not call["train"] or not call["p"]:
+    p = float(call["p"])
+    if not call["train"] or not p:
         return value
     if call.op == "feature_dropout":
         raise UnsupportedError("dropout of whole channels in training: build the model with p=0")
-    return dropped(t, value, float(call["p"]))
+    return dropped(t, value, p)
 
 
 CONVERTERS: dict[str, Converter] = {

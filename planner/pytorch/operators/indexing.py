@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from planner.pytorch.axes import Value
+from planner.pytorch.contents import Content, value_of
 from planner.pytorch.forms import dense, densely, merged, regrouped, view
 from planner.pytorch.operations import as_dtype, binary, contract, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
@@ -55,7 +56,19 @@ def _index(t: Translation, call: TracedCall) -> Value:
     given = [dim for dim, one in enumerate(indices) if one is not None]
     if len(given) != 1 or t.dtype(indices[given[0]]) != "int32":
         raise UnsupportedError("an index other than by whole numbers in one dimension: use torch.where, or gather")
-    return selected(t, value, given[0], indices[given[0]])
+    (dim,) = given
+    return selected(t, value, dim, _from_the_start(t, call.given("indices")[dim], value.shape[dim]))
+
+
+def _from_the_start(t: Translation, indices: Value | Content, extent: int) -> Value:
+    """Return indices of which none counts from the end."""
+    if isinstance(indices, Content):
+        own = indices.tensor
+        return value_of(t, Content(torch.where(own < 0, own + extent, own)))
+    if t.counts_from_zero(indices):
+        return indices
+    before = as_dtype(t, unary(t, "lt_scalar", indices, value=0), "int32")
+    return binary(t, "add", indices, unary(t, "scale", before, factor=extent))
 
 
 def _index_select(t: Translation, call: TracedCall) -> Value:
@@ -140,6 +153,7 @@ def _histc(t: Translation, call: TracedCall) -> Value:
 def _one_hot(t: Translation, call: TracedCall) -> Value:
     value, depth = densely(t, call["self"]), call.shapes[0][-1]
     t.holds_below(value, depth)
+    call.need_not("num_classes")
     return t.plain(t.emit("one_hot", value.tensor, depth=depth))
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import torch
+
 from planner.graph.build import ONES, ZEROS, Average
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import aligned, densely, view
 from planner.pytorch.operations import binary, reduce, unary
-from planner.pytorch.operators.call import Converter, TracedCall
+from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.elementwise import TORCH
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
 
@@ -35,7 +38,10 @@ def _batch_norm(t: Translation, call: TracedCall) -> Value:
 def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple[str, float]]) -> None:
     """Let the module's running statistics follow those of the batch."""
     for name, (tensor, factor) in followed.items():
+        call.need_not(name, "momentum")
         if name in call.sources:
+            if any(one.state == call.sources[name] for one in t.builder.averages):
+                raise UnsupportedError("batch_norm that is called twice in a step: give each call a module of its own")
             init = ZEROS if name == "running_mean" else ONES
             average = Average(call.sources[name], tensor, init, factor, float(call["momentum"]))
             t.builder.averages.append(average)
@@ -43,12 +49,13 @@ def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple
 
 def _by_running_statistics(t: Translation, call: TracedCall) -> Value:
     """Normalise by what was found before, which is data here: no gradient flows to it."""
+    call.need_not("momentum")
     x = call["input"]
     centre, var = (_along(call[name], 1, x.rank) for name in ("running_mean", "running_var"))
     scale = unary(t, "rsqrt", unary(t, "add_scalar", var, value=float(call["eps"])))
     found = binary(t, "mul", binary(t, "sub", x, centre), scale)
     for op, name in (("mul", "weight"), ("add", "bias")):
-        if call.arguments[name] is not None:
+        if call.given(name) is not None:
             found = binary(t, op, found, _along(call[name], 1, x.rank))
     return found
 
@@ -133,7 +140,7 @@ def _rms_norm(t: Translation, call: TracedCall) -> Value:
     x = call["input"]
     last = tuple(range(x.rank - len(call["normalized_shape"]), x.rank))
     square = mean(t, unary(t, "square", x), last, keep=True)
-    eps = call["eps"] if call["eps"] is not None else 2.0**-23
+    eps = call["eps"] if call["eps"] is not None else torch.finfo(TORCH[t.dtype(x)]).eps
     found = binary(t, "mul", x, unary(t, "rsqrt", unary(t, "add_scalar", square, value=float(eps))))
     return found if call["weight"] is None else binary(t, "mul", found, call["weight"])
 

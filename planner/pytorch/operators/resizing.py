@@ -18,7 +18,9 @@ def _repeated(t: Translation, call: TracedCall) -> Value:
     """Repeat every row and column, of an image that grows by a whole factor."""
     x, (rows, columns) = call["input"], call.shapes[0][2:]
     n, channels, height, width = x.shape
-    if rows % height or columns % width:
+    call.need_not("output_size")
+    scales = call.get("scale_factors") or (rows / height, columns / width)
+    if tuple(scales) != (rows // height, columns // width):
         found: Value = _interpolated("nearest")(t, call)
         return found
     repeated = (*x.dims[:3], (), x.dims[3], ())
@@ -33,6 +35,7 @@ def _interpolated(mode: str) -> Converter:
         value: Value = call["self" if "self" in call.arguments else "input"]
         if value.rank != 4:
             raise UnsupportedError(f"{call.op} of {value.rank - 2} dimensions: expected images, [n, c, y, x]")
+        call.need_not("output_size")
         for dim in (2, 3):
             matrix = _matrix(value.shape[dim], call, mode, dim)
             found = contract(t, value, value_of(t, Content(matrix.to(_torch_dtype(t, value)))), [(dim, 1)])

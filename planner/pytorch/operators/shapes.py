@@ -21,6 +21,7 @@ def permuted(value: Value, order: Sequence[int]) -> Value:
 
 
 def _view(t: Translation, call: TracedCall) -> Value:
+    call.need_not()
     return view(t, call["self"], call.shapes[0])
 
 
@@ -45,6 +46,7 @@ def _unsqueeze(t: Translation, call: TracedCall) -> Value:
 
 
 def _expand(t: Translation, call: TracedCall) -> Value:
+    call.need_not()
     return expanded(t, call["self"], call.shapes[0])
 
 
@@ -154,6 +156,7 @@ def pieces(t: Translation, value: Value, dim: int, sizes: Sequence[int]) -> tupl
 
 
 def _split(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    call.need_not()
     value = call["self"]
     dim = call.dim(value.rank)
     return pieces(t, value, dim, [shape[dim] for shape in call.shapes])
@@ -176,7 +179,7 @@ def _unbind(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 
 
 def _cat(t: Translation, call: TracedCall) -> Value:
-    values = [as_dtype(t, call.value(one), call.dtypes[0]) for one in call.arguments["tensors"] if prod(one.shape)]
+    values = [as_dtype(t, call.value(one), call.dtypes[0]) for one in call.given("tensors") if prod(one.shape)]
     return joined(t, values, call.dim(values[0].rank))
 
 
@@ -215,6 +218,7 @@ def _pad(t: Translation, call: TracedCall) -> Value:
     low, high = [0] * value.rank, [0] * value.rank
     if (mode := call.get("mode", "constant")) != "constant":
         raise UnsupportedError(f"pad with mode {mode}: expected constant")
+    filling = call.get("value") or 0
     for place, amount in enumerate(call["pad"]):
         dim = value.rank - 1 - place // 2
         if amount >= 0:
@@ -224,7 +228,7 @@ def _pad(t: Translation, call: TracedCall) -> Value:
         value = sliced(t, value, dim, kept)
     if not any((*low, *high)):
         return value
-    value, filling = densely(t, value), call.get("value") or 0
+    value = densely(t, value)
     return t.plain(
         t.emit(
             "constant_pad_nd", value.tensor, low=tuple(low), high=tuple(high), sizes=value.shape,
@@ -242,6 +246,8 @@ def _flip(t: Translation, call: TracedCall) -> Value:
 def _roll(t: Translation, call: TracedCall) -> Value:
     """Put the last elements of a dimension before the others."""
     value: Value = call["self"]
+    if not call["dims"]:
+        raise UnsupportedError("roll of all elements in a row: expected dims")
     for shift, dim in zip(call["shifts"], call["dims"], strict=True):
         at, extent = dim % value.rank, value.shape[dim]
         if cut := -shift % extent:
@@ -260,7 +266,8 @@ def _repeat(t: Translation, call: TracedCall) -> Value:
 
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "squeeze_"), _view),
-    **dict.fromkeys(("transpose", "t", "numpy_T"), _transpose),
+    **dict.fromkeys(("transpose", "t"), _transpose),
+    "numpy_T": lambda t, call: permuted(call["self"], range(call["self"].rank)[::-1]),
     "permute": _permute,
     "movedim": _permute,
     "unsqueeze": _unsqueeze,
