@@ -51,6 +51,10 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     the graph has none for run whole, by calling PyTorch.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise GraphError(
+            f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
+        )
     given = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), given, names_of(module, inputs, len(targets)))
     result = trace.first_result()

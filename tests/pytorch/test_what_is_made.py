@@ -68,11 +68,26 @@ def two_rates():
     return made(module, torch.optim.SGD(groups, lr=RATE))
 
 
+class Learned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, result, target):
+        return (self.weight * (result - target)).square().mean()
+
+
+def learned_loss():
+    module, loss = layers(), Learned()
+    return made(module, torch.optim.SGD([*module.parameters(), *loss.parameters()], lr=RATE), loss)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
         (two_rates, "SGD: groups of parameters differ in lr: "),
+        (learned_loss, "the loss Learned has parameters of its own: put them into the module"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make, message):
