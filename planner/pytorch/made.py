@@ -135,8 +135,15 @@ def parts(made: Any) -> Made:
     if isinstance(made, nn.Module) or not _is_module(made):
         found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
         raise GraphError(f"expected {EXPECTED}, found {found}")
-    module, inputs, loss, targets, optimizer = (*made, None, (), None)[:5] if len(made) < 4 else (*made, None)[:5]
+    if len(made) not in (2, 4, 5):
+        missing = ", no targets" if len(made) == 3 else ""
+        raise GraphError(f"expected {EXPECTED}, found {len(made)}{missing}: ({', '.join(map(_kind, made))})")
+    module, inputs, loss, targets, optimizer = (*made, *(None, (), None)[len(made) - 2 :])
     return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
+
+
+def _kind(one: Any) -> str:
+    return getattr(one, "__name__", type(one).__name__)
 
 
 def _tensors(name: str, values: Any) -> Any:

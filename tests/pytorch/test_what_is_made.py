@@ -87,6 +87,9 @@ def learned_loss():
     [
         (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
         (two_rates, "SGD: groups of parameters differ in lr: "),
+        (lambda: made(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
+        (lambda: (*made(layers()), "scheduler"), r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)"),
+        (lambda: (layers(),), r"found 1: \(Sequential\)"),
         (learned_loss, "the loss Learned has parameters of its own: put them into the module"),
     ],
 )
