@@ -103,13 +103,14 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
         expected = ["samples", *([each] if each > 1 else []), *rest]
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
     if tensor.dtype == "int32":
-        _check_numbers(name, tensor, array)
+        check_numbers(name, tensor, array)
     elif array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         raise DataError(f"{name}: expected finite numbers, found {array.dtype} that are not")
     return array.reshape(len(array), each, *rest)
 
 
-def _check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+    """Raise a DataError for what are no whole numbers of an input, such as labels that are no classes."""
     below = tensor.init.below if tensor.init is not None and tensor.init.below else np.iinfo(np.int32).max
     if array.dtype.kind not in "iu":
         raise DataError(f"{name}: expected whole numbers, found {array.dtype}")
