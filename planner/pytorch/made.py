@@ -138,7 +138,8 @@ def parts(made: Any) -> Made:
     if len(made) not in (2, 4, 5):
         missing = ", no targets" if len(made) == 3 else ""
         raise GraphError(f"expected {EXPECTED}, found {len(made)}{missing}: ({', '.join(map(_kind, made))})")
-    module, inputs, loss, targets, optimizer = (*made, *(None, (), None)[len(made) - 2 :])
+    rest: tuple[Any, ...] = (None, (), None)[len(made) - 2 :]
+    module, inputs, loss, targets, optimizer = (*made, *rest)
     return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
 
 
