@@ -60,7 +60,12 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
     cut, batch = micro_batches(graph), batch_size(graph) or 0
     if not inputs:
         raise DataError("expected a graph with inputs, found none")
+    names = [prefix + source_name(tensor) for prefix in ("", HELD_OUT) for tensor in inputs]
+    if strange := [name for name in held if name not in names]:
+        raise DataError(f"expected arrays {', '.join(names)}, found {', '.join(strange)}")
     training = _samples(held, inputs, "", batch // cut)
+    if training.count < batch:
+        raise DataError(f"expected at least the {batch} samples of a batch, found {training.count}: plan a smaller one")
     held_out = None
     if any(name.startswith(HELD_OUT) for name in held):
         samples = _samples(held, inputs, HELD_OUT, batch // cut)
