@@ -139,7 +139,7 @@ def parts(made: Any) -> Made:
         missing = ", no targets" if len(made) == 3 else ""
         raise GraphError(f"expected {EXPECTED}, found {len(made)}{missing}: ({', '.join(map(_kind, made))})")
     rest: tuple[Any, ...] = (None, (), None)[len(made) - 2 :]
-    module, inputs, loss, targets, optimizer = (*made, *rest)
+    module, inputs, loss, targets, optimizer = tuple(made) + rest
     return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
 
 
