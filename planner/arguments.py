@@ -29,7 +29,7 @@ RULES_HELP = f"all, none, or rules among {', '.join(RULES)}"
 DEFAULTS = SearchOptions()
 
 MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json,
-or path/to/file.py:function, a function that returns a Graph."""
+or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with inputs (docs/pytorch.md)."""
 
 WORKERS_HELP = (
     f"Number of workers. Up to {MOST_WORKERS_FACTORED}, all factorisations are tried; beyond, prime factors and none."

@@ -60,7 +60,12 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
     cut, batch = micro_batches(graph), batch_size(graph) or 0
     if not inputs:
         raise DataError("expected a graph with inputs, found none")
+    names = [prefix + source_name(tensor) for prefix in ("", HELD_OUT) for tensor in inputs]
+    if strange := [name for name in held if name not in names]:
+        raise DataError(f"expected arrays {', '.join(names)}, found {', '.join(strange)}")
     training = _samples(held, inputs, "", batch // cut)
+    if training.count < batch:
+        raise DataError(f"expected at least the {batch} samples of a batch, found {training.count}: plan a smaller one")
     held_out = None
     if any(name.startswith(HELD_OUT) for name in held):
         samples = _samples(held, inputs, HELD_OUT, batch // cut)
@@ -103,13 +108,14 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
         expected = ["samples", *([each] if each > 1 else []), *rest]
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
     if tensor.dtype == "int32":
-        _check_numbers(name, tensor, array)
+        check_numbers(name, tensor, array)
     elif array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         raise DataError(f"{name}: expected finite numbers, found {array.dtype} that are not")
     return array.reshape(len(array), each, *rest)
 
 
-def _check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+    """Raise a DataError for what are no whole numbers of an input, such as labels that are no classes."""
     below = tensor.init.below if tensor.init is not None and tensor.init.below else np.iinfo(np.int32).max
     if array.dtype.kind not in "iu":
         raise DataError(f"{name}: expected whole numbers, found {array.dtype}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
 from executor.data import HeldOut, data_tensors
+from executor.data.arrays import check_numbers
 from executor.environment import by_torchrun
 from executor.torch.ranks import cluster
 from executor.torch.sharded import sharded_state
@@ -32,6 +32,7 @@ from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.pytorch.tracing import in_order, names_of
+from planner.pytorch.translation import UNKNOWN
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One tensor, or several in order."""
@@ -89,7 +90,7 @@ class Distributed:
         """Train one step on the whole batch, of which each rank reads its part; return the loss, a scalar.
 
         Inputs and targets are as the module was planned with, inputs in order or by name. Raises ValueError for tensors
-        of other shapes.
+        of other shapes, DataError for labels that are no classes.
         """
         self.trainer.load(Batch.of(self.trainer.graph, self._module, inputs, targets), self.steps)
         _, self.sent_bytes = self.trainer.run()
@@ -128,15 +129,30 @@ class Batch:
         for tensor in data_tensors(graph):
             if tensor.name not in given:
                 raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(given) or 'none'}")
-            one = given[tensor.name]
-            if one.numel() != prod(tensor.shape):  # a dimension may be several in the graph
+            one = array_of(given[tensor.name].cpu())
+            if not _regroups(one.shape, tensor.shape):
                 raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(one.shape)}")
-            self._whole[tensor.name] = array_of(one.cpu()).reshape(tensor.shape)
+            is_limited = tensor.init is not None and tensor.init.below != UNKNOWN
+            if tensor.dtype == "int32" and (is_limited or tensor.name == graph.metrics.get("labels")):
+                check_numbers(tensor.name, tensor, one)
+            self._whole[tensor.name] = one.reshape(tensor.shape)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
         found = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
         out[...] = xp.asarray(found.astype(tile.tensor.dtype))
+
+
+def _regroups(shape: Sequence[int], fine: Sequence[int]) -> bool:
+    """Whether each dimension is one of the graph's, or several that follow one another and multiply to it."""
+    left = [extent for extent in fine if extent > 1]
+    for extent in shape:
+        rest = extent
+        while rest > 1 and left and rest % left[0] == 0:
+            rest //= left.pop(0)
+        if rest != 1:
+            return False
+    return not left
 
 
 def _listed(given: Tensors) -> Sequence[torch.Tensor]:

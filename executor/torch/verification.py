@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from os import cpu_count
 
 import numpy as np
 import torch
 from rich.table import Table
+from torch import nn
 
 import display
 from executor.backend import asnumpy
@@ -41,11 +42,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Verification(display.Shown):
-    """One step of a graph beside the module's; `dtype` is the one that it was computed in."""
+    """One step of a graph beside the module's; `dtype` is the one that it was computed in, `instead` says why."""
 
     model: str
     dtype: str
     compared: tuple[Compared, ...]
+    instead: str = ""
 
     @property
     def said(self) -> str:
@@ -67,7 +69,9 @@ def verification_tables(shown: Verification) -> tuple[Table]:
     rows = [
         [one.name, one.what, f"{one.difference.found:.2e}", f"{one.difference.tolerance:.2e}"] for one in shown.compared
     ]
-    title = f"{shown.model}: one step beside PyTorch, in {shown.dtype}; parts of a tensor's largest value"
+    title = (
+        f"{shown.model}: one step beside PyTorch, in {shown.dtype}{shown.instead}; parts of a tensor's largest value"
+    )
     return (display.table(title, ["tensor", "of it", "largest difference", "rounding explains"], rows),)
 
 
@@ -78,8 +82,9 @@ def verify(make: Callable[[], object], model: str) -> Verification:
     """
     try:
         return verified(_doubled(parts(make())), model)
-    except (GraphError, RuntimeError):  # a dtype may be written into the model
-        return verified(parts(make()), model)
+    except (GraphError, RuntimeError) as error:  # a dtype may be written into the model
+        why = str(error).strip().partition("\n")[0]
+        return replace(verified(parts(make()), model), instead=f", as float64 failed: {why}")
 
 
 def _doubled(made: Made) -> Made:
@@ -91,7 +96,9 @@ def _doubled(made: Made) -> Made:
     inputs: Inputs = [doubled(one) for one in in_order(made.inputs)]
     if isinstance(made.inputs, Mapping):
         inputs = dict(zip(made.inputs, inputs, strict=True))
-    return made._replace(module=made.module.double(), inputs=inputs, targets=[doubled(one) for one in made.targets])
+    loss = made.loss.double() if isinstance(made.loss, nn.Module) else made.loss
+    targets = [doubled(one) for one in made.targets]
+    return made._replace(module=made.module.double(), inputs=inputs, loss=loss, targets=targets)
 
 
 def verified(made: Made, model: str) -> Verification:
@@ -105,7 +112,7 @@ def verified(made: Made, model: str) -> Verification:
         )
     ours = _ours(graph, made)
     loss = _trained(made)
-    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made)]
+    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made, ours)]
     least = LEAST[least_precise(graph)]
     compared = []
     for name, what, theirs in pairs:
@@ -136,8 +143,11 @@ def _trained(made: Made) -> torch.Tensor:
     return loss
 
 
-def _theirs(graph: Graph, made: Made) -> Iterator[tuple[str, str, HostArray]]:
-    """Yield what PyTorch has of the gradients and of every entry after the step, with the names of our tensors."""
+def _theirs(graph: Graph, made: Made, ours: Collection[str]) -> Iterator[tuple[str, str, HostArray]]:
+    """Yield what PyTorch has of our gradients and of every entry after the step, with the names of our tensors.
+
+    A gradient that only its update reads may be computed with that, and is then not ours: what it leaves tells.
+    """
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
     for name, one in made.module.state_dict(keep_vars=True).items():
@@ -148,5 +158,6 @@ def _theirs(graph: Graph, made: Made) -> Iterator[tuple[str, str, HostArray]]:
         if one.grad is not None and entry.tensor in graph.updates:
             read = makers[graph.updates[entry.tensor]].inputs
             (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
-            yield gradient, "gradient", array_of(one.grad)
+            if gradient in ours:
+                yield gradient, "gradient", array_of(one.grad.to_dense())
         yield entry.tensor, "after the step", array_of(one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
@@ -39,6 +39,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     loss: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
     optimizer: Optimizer | None = None,
+    trained: Collection[nn.Parameter] | None = None,
     opaque_unknown: bool = False,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
@@ -46,17 +47,23 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     `inputs` are example inputs, in order or by name; their shapes count, not their values. The module returns its loss,
     a scalar, or results by name of which one is called loss; or `loss` is a function of its result and the `targets`.
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
-    their own in the graph. With `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch.
+    their own in the graph. Where `trained` is given, other parameters are frozen. With `opaque_unknown` operators that
+    the graph has none for run whole, by calling PyTorch.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise GraphError(
+            f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
+        )
     given = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), given, names_of(module, inputs, len(targets)))
     result = trace.first_result()
     needed = needed_for(result)
     known = folded(trace, needed)
     cuts: Cuts = {}
+    frozen = _frozen(trace.parameters.values(), trained)
     for _ in range(MOST_PASSES):
-        one = _Pass(trace, known, cuts, opaque_unknown=opaque_unknown)
+        one = _Pass(trace, known, cuts, frozen, opaque_unknown=opaque_unknown)
         metrics = one.run(result, [node for node in trace.nodes if node in needed and node not in known])
         wanted = one.t.axes.cuts(cuts, one.t.extents)
         if wanted == cuts:
@@ -69,8 +76,8 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
 class _Pass:
     """One translation of every operator, with the sources' dimensions cut."""
 
-    def __init__(self, trace: Trace, known: Known, cuts: Cuts, *, opaque_unknown: bool) -> None:
-        self.trace, self.sources = trace, trace.sources
+    def __init__(self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], *, opaque_unknown: bool) -> None:
+        self.trace, self.sources, self.frozen = trace, trace.sources, frozen
         self.t = Translation(_dtype_of(trace), cuts, opaque_unknown=opaque_unknown)
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
@@ -120,7 +127,7 @@ class _Pass:
         parameter = self.trace.parameters[target]
         if id(parameter) not in self.tied:
             name = self.trace.names()[id(parameter)]
-            frozen = not parameter.requires_grad
+            frozen = id(parameter) in self.frozen
             self.tied[id(parameter)] = self.t.weight(name, shape, _initial(shape), frozen=frozen)
         return self.tied[id(parameter)]
 
@@ -166,6 +173,12 @@ class _Pass:
         if isinstance(argument, list | tuple):
             return type(argument)(self._value(one) for one in argument)
         return argument
+
+
+def _frozen(parameters: Iterable[nn.Parameter], trained: Collection[nn.Parameter] | None) -> frozenset[int]:
+    """Return the identities of the parameters that get no update."""
+    kept = {id(one) for one in (parameters if trained is None else trained) if one.requires_grad}
+    return frozenset(id(one) for one in parameters) - kept
 
 
 def _dtype_of(trace: Trace) -> str:

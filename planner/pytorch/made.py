@@ -34,6 +34,8 @@ def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
         with _without_memory(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             made = make()
+            if _is_module(made):
+                _held(parts(made))  # by identity, which a parameter may have lost as it became fake
     except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
@@ -50,8 +52,24 @@ def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
         loss=made.loss,
         targets=made.targets,
         optimizer=optimizer,
+        trained=_held(made),
         opaque_unknown=opaque_unknown,
     )
+
+
+def _held(made: Made) -> list[nn.Parameter] | None:
+    """Return the parameters that a module's optimizer trains, None for all; a GraphError for any that is another's."""
+    if not isinstance(made.optimizer, torch.optim.Optimizer):
+        return None
+    held = [one for group in made.optimizer.param_groups for one in group["params"]]
+    others = made.loss.parameters() if isinstance(made.loss, nn.Module) else ()  # which are refused by themselves
+    own = {id(one) for one in (*made.module.parameters(), *others)}
+    if strange := [one for one in held if id(one) not in own]:
+        raise GraphError(
+            f"{type(made.optimizer).__name__}: {len(strange)} of its {len(held)} parameters are none of the module's, "
+            f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
+        )
+    return held
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,8 +135,16 @@ def parts(made: Any) -> Made:
     if isinstance(made, nn.Module) or not _is_module(made):
         found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
         raise GraphError(f"expected {EXPECTED}, found {found}")
-    module, inputs, loss, targets, optimizer = (*made, None, (), None)[:5] if len(made) < 4 else (*made, None)[:5]
+    if len(made) not in (2, 4, 5):
+        missing = ", no targets" if len(made) == 3 else ""
+        raise GraphError(f"expected {EXPECTED}, found {len(made)}{missing}: ({', '.join(map(_kind, made))})")
+    rest: tuple[Any, ...] = (None, (), None)[len(made) - 2 :]
+    module, inputs, loss, targets, optimizer = tuple(made) + rest
     return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
+
+
+def _kind(one: Any) -> str:
+    return getattr(one, "__name__", type(one).__name__)
 
 
 def _tensors(name: str, values: Any) -> Any:
@@ -137,8 +163,9 @@ def optimizer_of(given: Any) -> Optimizer | None:
     if not isinstance(given, torch.optim.Optimizer):
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {given!r}")
     (group, *others), kind = given.param_groups, type(given).__name__
-    if others:
-        raise GraphError(f"{kind}: expected one group of parameters, found {len(others) + 1}")
+    settings = group.keys() - {"params"}
+    if unlike := sorted(key for key in settings if any(other[key] != group[key] for other in others)):
+        raise GraphError(f"{kind}: groups of parameters differ in {', '.join(unlike)}: expected one for all parameters")
     refused = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
     if used := [name for name in refused if group.get(name)]:
         raise GraphError(f"{kind}: {', '.join(used)} has no operator here")

@@ -86,6 +86,8 @@ def test_other_data_has_another_identity(tmp_path):
         ({"images": IMAGES, "labels": LABELS / 2}, "labels: expected whole numbers, found float64"),
         ({"images": IMAGES * np.nan, "labels": LABELS}, "images: expected finite numbers"),
         ({"images": IMAGES, "labels": LABELS, "held_out_images": IMAGES}, "expected an array held_out_labels"),
+        ({"images": IMAGES, "labels": LABELS, "label": LABELS}, "expected arrays images, labels, .*, found label$"),
+        ({"images": IMAGES[:7], "labels": LABELS[:7]}, "expected at least the 8 samples of a batch, found 7"),
         ({"images": np.array([{}] * 50), "labels": LABELS}, "expected arrays as numpy.savez writes them"),
     ],
 )

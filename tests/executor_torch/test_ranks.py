@@ -15,6 +15,7 @@ from torch import nn
 
 import planner
 from executor.backend import BackendError
+from executor.data import DataError
 from executor.environment import by_torchrun
 from executor.torch import cli, distribute
 from executor.torch.lost import others_may_be_lost
@@ -74,14 +75,36 @@ def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
     ("inputs", "targets", "message"),
     [
         (torch.zeros(4, 6), torch.zeros(8, dtype=torch.int64), r"expected shape \[8, 6\], found \[4, 6\]"),
+        (torch.zeros(6, 8), torch.zeros(8, dtype=torch.int64), r"expected shape \[8, 6\], found \[6, 8\]"),
+        (torch.zeros(8, 6), torch.full((8,), -100), r"target: expected numbers from 0 below 3, found -100 to -100"),
+        (torch.zeros(8, 6), torch.zeros(8), "target: expected whole numbers, found float32"),
         (torch.zeros(8, 6), (), "expected a tensor target, found input"),
     ],
 )
 def test_another_batch_than_planned(alone, inputs, targets, message):
     module, *batch = made()
     ours = distribute(module, planned(module, *batch))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, DataError), match=message):
         ours.step(inputs, targets)
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        return (x.view(4, 2, 3) * self.weight).sum()
+
+
+def test_an_input_that_the_graph_cuts_has_the_modules_shape(alone):
+    module, x = Heads(), torch.randn(4, 6)
+    ours = distribute(module, planner.plan(planner.from_torch(module, (x,)), workers=1))
+    (cut,) = (tensor for tensor in ours.trainer.graph.tensors.values() if tensor.name == "x")
+    assert cut.shape == (4, 2, 3)
+    assert ours.step(x).item() == pytest.approx(module(x).item(), rel=1e-5)
+    with pytest.raises(ValueError, match=r"x: expected shape \[4, 2, 3\], found \[6, 4\]"):
+        ours.step(x.T)
 
 
 def test_another_module_than_planned(alone):

@@ -93,3 +93,50 @@ def test_what_is_alike_says_nothing():
     found = verify(lambda: (Buffered(), torch.randn(4, 6)), "buffered")
     assert not found.said
     assert np.isfinite([one.difference.found for one in found.compared]).all()
+
+
+def regularised():
+    layer = nn.Linear(6, 3)
+
+    def loss(result, target):
+        return nn.functional.mse_loss(result, target) + 0.1 * layer.weight.square().sum()
+
+    return layer, torch.randn(4, 6), loss, torch.randn(4, 3), torch.optim.SGD(layer.parameters(), lr=0.1)
+
+
+class Mixed(nn.Module):
+    """A loss with a buffer, which has the module's dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mix", torch.randn(3, 3))
+
+    def forward(self, result, target):
+        return (result @ self.mix - target).square().mean()
+
+
+def mixed():
+    return nn.Linear(6, 3), torch.randn(4, 6), Mixed(), torch.randn(4, 3)
+
+
+def sparse():
+    return nn.Embedding(9, 4, sparse=True), torch.randint(0, 9, (4, 5)), nn.functional.mse_loss, torch.randn(4, 5, 4)
+
+
+@pytest.mark.parametrize("make", [regularised, mixed, sparse])
+def test_losses_and_gradients_of_every_kind(make):
+    found = verify(make, make.__name__)
+    assert (found.said, found.dtype, found.instead) == ("", "float64", "")
+
+
+class Single(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.float()).sum()
+
+
+def test_a_dtype_that_the_module_insists_on_is_taken_and_said():
+    found = verify(lambda: (Single(6, 6), torch.randn(4, 6)), "single")
+    assert not found.said
+    assert found.dtype == "float32"
+    assert re.match(r", as float64 failed: \S", found.instead)
+    assert "\n" not in found.instead

@@ -1,0 +1,98 @@
+"""What a user's function returns is taken as it is meant, or refused in one line."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from executor.torch.verification import verify  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch.made import graph_of  # noqa: E402
+
+RATE = 0.1
+
+
+def layers():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6))
+
+
+def made(module, optimizer=None, loss=nn.functional.mse_loss):
+    return module, torch.randn(4, 8), loss, torch.randn(4, 6), optimizer
+
+
+def head():
+    module = layers()
+    return made(module, torch.optim.SGD(module[2].parameters(), lr=RATE))
+
+
+def weights():
+    module = layers()
+    return made(module, torch.optim.Adam([module[0].weight, module[2].weight]))
+
+
+def before_it_is_registered():
+    module, weight = layers(), nn.Parameter(torch.randn(6, 8))
+    optimizer = torch.optim.SGD([weight], lr=RATE)
+    module[2].weight = weight
+    return made(module, optimizer)
+
+
+def alike():
+    module = layers()
+    return made(module, torch.optim.SGD([{"params": one.parameters()} for one in (module[0], module[2])], lr=RATE))
+
+
+@pytest.mark.parametrize(
+    ("make", "trained"),
+    [
+        (head, {"2.weight", "2.bias"}),
+        (weights, {"0.weight", "2.weight"}),
+        (before_it_is_registered, {"2.weight"}),
+        (alike, {"0.weight", "0.bias", "2.weight", "2.bias"}),
+    ],
+)
+def test_what_the_optimizer_does_not_hold_is_frozen(make, trained):
+    graph = graph_of(make)
+    weights = {name for name, tensor in graph.tensors.items() if tensor.role == "weight"}
+    assert weights & graph.updates.keys() == trained
+    assert not verify(make, "partly trained").said
+
+
+def of_another():
+    return made(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
+
+
+def two_rates():
+    module = layers()
+    groups = [{"params": module[0].parameters(), "lr": 0.2}, {"params": module[2].parameters()}]
+    return made(module, torch.optim.SGD(groups, lr=RATE))
+
+
+class Learned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, result, target):
+        return (self.weight * (result - target)).square().mean()
+
+
+def learned_loss():
+    module, loss = layers(), Learned()
+    return made(module, torch.optim.SGD([*module.parameters(), *loss.parameters()], lr=RATE), loss)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
+        (two_rates, "SGD: groups of parameters differ in lr: "),
+        (lambda: made(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
+        (lambda: (*made(layers()), "scheduler"), r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)"),
+        (lambda: (layers(),), r"found 1: \(Sequential\)"),
+        (learned_loss, "the loss Learned has parameters of its own: put them into the module"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(GraphError, match=message):
+        graph_of(make)
