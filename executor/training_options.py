@@ -101,6 +101,9 @@ def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+    saved = options["save_weights"]
+    if saved is not None and saved.exists() and not saved.is_file():
+        raise click.UsageError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
 
 
 def _data_name(asked: str | None, resume: Checkpoint | None) -> str:

@@ -83,6 +83,15 @@ def test_what_is_read_is_written_again(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "out.safetensors"]
 
 
+def test_what_a_link_leads_to_is_replaced_and_keeps_its_mode(tmp_path):
+    (tmp_path / "old").touch(0o640)
+    (tmp_path / "link").symlink_to("old")
+    save_weights(tmp_path / "link", begun(HELD), 3)
+    assert (tmp_path / "link").is_symlink()
+    assert set(load_file(tmp_path / "old")) == set(HELD)
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o640
+
+
 def test_what_is_not_known_is_left_out(tmp_path):
     trainer = trainer_of(GRAPH)
     assert save_weights(tmp_path / "out.safetensors", trainer, 3) == ["numbers"]
