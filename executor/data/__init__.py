@@ -25,7 +25,7 @@ ARRAYS = (".npz", ".safetensors")
 
 
 def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
-    """Return a data set by its name, or that of a user's file of arrays; raises DataError, OSError.
+    """Return a data set by its name, or that of a user's file of arrays; raises InputError, OSError.
 
     Only a file's samples can be left in their order (`mixed` is false).
     """

@@ -5,7 +5,6 @@ Samples lie along the first dimension. Arrays called held_out_NAME hold samples 
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -18,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_name, whole_inputs
+from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.graph.facts import batch_size, classification, micro_batches
 from planner.graph.ir import Graph, Tensor
@@ -47,7 +47,7 @@ class Arrays:
 
 
 def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuffled:
-    """Return a file's samples; raises DataError, which names the file, where they do not fit the graph, and OSError."""
+    """Return a file's samples; raises InputError, naming the file, where they do not fit the graph, and OSError."""
     try:
         return _arrays(path, graph, seed, mixed)
     except DataError as error:
@@ -73,15 +73,13 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:
     """Read all arrays of a file; nothing in it is executed."""
+    if path.suffix == ".npz":
+        return dict(Npz(path))
     try:
-        if path.suffix == ".safetensors":
-            with path.open("rb"):  # an OSError names the file
-                return dict(load_file(path))
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        writer = "safetensors' save_file" if path.suffix == ".safetensors" else "numpy.savez"
-        raise DataError(f"expected arrays as {writer} writes them: {error}") from error
+        with path.open("rb"):  # an OSError names the file
+            return dict(load_file(path))
+    except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"expected arrays as safetensors' save_file writes them: {error}") from error
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:

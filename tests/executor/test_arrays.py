@@ -5,6 +5,7 @@ import pytest
 
 from executor.data import DataError, data_set, data_tensors
 from executor.values import Tile
+from planner.errors import InputError
 from planner.layout import local_shape
 from planner.layout.region import whole
 from planner.models import build
@@ -90,7 +91,7 @@ def test_other_data_has_another_identity(tmp_path):
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, says):
-    with pytest.raises(DataError, match=says) as found:
+    with pytest.raises(InputError, match=says) as found:
         data_set(written(tmp_path, **arrays), build("cnn-1-4", **CNN), 0)
     assert "mine.npz" in str(found.value)
 
@@ -99,7 +100,7 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, says):
 def test_files_that_hold_no_arrays(tmp_path, content):
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"expected arrays as numpy.savez writes them"):
+    with pytest.raises(InputError, match=r"expected arrays as numpy.savez writes them"):
         data_set(str(path), build("cnn-1-4", **CNN), 0)
 
 

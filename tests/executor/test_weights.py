@@ -13,6 +13,7 @@ from executor.launch import SharedError
 from executor.training import Trainer, part_of
 from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
+from planner.errors import InputError
 from planner.graph import Entry, GraphBuilder, Init, Optimizer, training_graph
 from planner.graph.entries import content_digest, entries_of, groups
 from planner.layout import elements, local_shape
@@ -125,11 +126,14 @@ def test_names_of_one_weight_have_one_value():
     np.testing.assert_array_equal(begun(without).view("w"), W.reshape(2, 3, 4))
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
-def test_a_file_that_is_none_is_one_line(suffix, tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "says"),
+    [(".safetensors", "expected a file of safetensors, found another"), (".npz", "as numpy.savez writes them")],
+)
+def test_a_file_that_is_none_is_one_line(suffix, says, tmp_path):
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(b"what is this?")
-    with pytest.raises(WeightsError, match=f"expected a file of {suffix[1:]}, found another"):
+    with pytest.raises(InputError, match=says):
         Weights.of(path, GRAPH)
     with pytest.raises(FileNotFoundError):
         Weights.of(tmp_path / f"none{suffix}", GRAPH)
