@@ -71,7 +71,7 @@ class Course:
 def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
     """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
 
-    Raises click.UsageError, CheckpointError, WeightsError, ScheduleError or OSError for what does not fit the plan.
+    Raises click.UsageError, InputError or OSError for what does not fit the plan.
     """
     resume = None if resumed is None else Checkpoint.of(resumed, plan)
     if options["checkpoint"] is not None:
@@ -95,12 +95,16 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
 
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError where options are for one plan and there are several, or lack what they belong to."""
+    """Raise click.UsageError where options are for one plan and there are several, or do not go together."""
     named = [name for name in ("weights", "save_weights", "checkpoint", "resume") if options[name] is not None]
     if plans > 1 and named:
         raise click.UsageError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+    if options["resume"] is not None and options["weights"] is not None:
+        raise click.UsageError("--resume goes on with the weights of its checkpoint: expected no --weights")
+    if options["resume"] is not None and options["check"]:
+        raise click.UsageError("--check compares a training from its start: expected no --resume")
     saved = options["save_weights"]
     if saved is not None and saved.exists() and not saved.is_file():
         raise click.UsageError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")

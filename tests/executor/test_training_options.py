@@ -125,6 +125,8 @@ def saved(tmp_path_factory):
     ("arguments", "kind", "says"),
     [
         ("PLAN --every 3", click.UsageError, "expected --checkpoint DIR, found none"),
+        ("PLAN --resume RUN --weights OTHER", click.UsageError, "weights of its checkpoint: expected no --weights"),
+        ("PLAN --resume RUN --check", click.UsageError, "--check compares a training from its start"),
         ("PLAN --save-weights /dev/null", click.UsageError, "--save-weights /dev/null: expected a plain file"),
         ("PLAN PLAN --checkpoint NEW", click.UsageError, "--checkpoint is of one training: expected one plan, found 2"),
         ("PLAN PLAN --resume RUN", click.UsageError, "--resume is of one training"),
