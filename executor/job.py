@@ -207,12 +207,16 @@ class Job:
 
         if is_due(request.evaluate_every) or (last and request.evaluate):
             self._evaluate(done)
-        if last and request.save_weights is not None:
-            self._findings.left_out = save_weights(request.save_weights, self._trainer, done)
         if self._saver is not None and (last or is_due(request.checkpoint_every)):
             self._saver.save(done)
+        if last:
+            self._save_weights(done)
         if is_due(request.log_every) and self._cluster.rank == 0:
             print(self._line(done, seconds), flush=True)
+
+    def _save_weights(self, done: int) -> None:
+        if self._request.save_weights is not None:
+            self._findings.left_out = save_weights(self._request.save_weights, self._trainer, done)
 
     def _evaluate(self, done: int) -> None:
         held_out = self._data.held_out

@@ -112,6 +112,16 @@ def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
     assert run(plan, "--steps", 9, "--resume", folder, "--checkpoint", folder) == 0
 
 
+def test_weights_that_cannot_be_saved_cost_no_checkpoint(tmp_path, monkeypatch):
+    def full(_beside, _path):
+        raise OSError(28, "No space left on device", "weights")
+
+    monkeypatch.setattr("executor.weights.saving.take_place", full)
+    with pytest.raises(SharedError, match="No space left"):
+        run(made(tmp_path), "--checkpoint", tmp_path / "run", "--save-weights", tmp_path / "weights")
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000001"]
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A plan, the checkpoints of its training, and a plan of another graph."""
