@@ -147,10 +147,7 @@ class Job:
 
     def run(self, progress: Callable[[], None]) -> Findings:
         """Train, then evaluate and check where asked to; `progress` is called after every step."""
-        if self._request.weights is not None:
-            self._trainer.begin_with(self._request.weights)
-        if self._request.resume is not None:
-            self._request.resume.restore(self._trainer)
+        self._begin()
         if self._request.measure_memory:
             tracemalloc.start()
         seconds, rows, moments = [], [], [0.0]
@@ -189,6 +186,20 @@ class Job:
         if self._request.check and self._findings.diverged is None:
             self._findings.check = check(self._trainer, self._data, self._request.steps)
         return self._findings
+
+    def finish(self) -> Findings:
+        """Evaluate, and save weights, where asked to after the last step: nothing is trained."""
+        self._begin()
+        if self._request.evaluate:
+            self._evaluate(self._request.first_step)
+        self._save_weights(self._request.first_step)
+        return self._findings
+
+    def _begin(self) -> None:
+        if self._request.weights is not None:
+            self._trainer.begin_with(self._request.weights)
+        if self._request.resume is not None:
+            self._request.resume.restore(self._trainer)
 
     def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
         """Load a step's inputs and run it; only running is timed, and all ranks start together."""

@@ -79,6 +79,20 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
     assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
 
 
+def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
+    plan, folder, reports = made(tmp_path), tmp_path / "run", tmp_path / "reports"
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    asked = (plan, "--data", "digits", "--steps", 3, "--eval")
+    assert run(*asked, "--checkpoint", folder, "--save-weights", first, "--json", reports) == 0
+    capsys.readouterr()
+    assert run(*asked, "--resume", folder, "--save-weights", second) == 0
+    (report,) = read_reports(reports)
+    assert f"plan.json: held-out accuracy {report.eval_accuracy:.2%}\n" in capsys.readouterr().out
+    assert second.read_bytes() == first.read_bytes()
+    with pytest.raises(SharedError, match="expected more --steps than the 3 that are done, as --trace tells of"):
+        run(*asked, "--resume", folder, "--trace", tmp_path / "trace")
+
+
 def test_a_loss_that_is_not_finite(tmp_path, capsys):
     plan, folder, reports = made(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
     diverging = (plan, "--data", "digits", "--steps", 50, "--json", reports)
