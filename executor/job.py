@@ -87,7 +87,7 @@ class RankFindings:
     """What one rank found: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
     `moments` are those before and after each task of the last step; `drawn` says what these are, and `tasks` what they
-    took, where either is wanted; `waits` is from when to when it waited for messages in that step. Bytes outside the
+    took, where either is wanted; `waits` is from when to when it waited for others in that step. Bytes outside the
     arena are None where not known.
     """
 
@@ -167,14 +167,15 @@ class Job:
             )
         own = self._trainer.part.training.own
         waits = self._trainer.waits
+        took = durations(moments, waits)
         mine = RankFindings(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
             waits=waits,
             drawn=tuple(map(Drawn.of, own.tasks)) if self._request.trace else (),
-            tasks=task_seconds(own, durations(moments, waits)) if self._request.tasks else (),
-            compute_seconds=compute_seconds(own.tasks, moments),
+            tasks=task_seconds(own, took) if self._request.tasks else (),
+            compute_seconds=compute_seconds(own.tasks, took),
             arena_bytes=self._trainer.arena.nbytes,
             planned_arena_bytes=self._trainer.part.arena_bytes,
             outside_arena=self._outside_arena(),
@@ -299,7 +300,8 @@ def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) ->
     return [(stop - start, waited[at]) for at, (start, stop) in enumerate(pairwise(moments))]
 
 
-def compute_seconds(tasks: Sequence[Task], moments: Sequence[float]) -> float:
-    """Return how long a step's compute tasks took, by the moments before and after each task."""
-    spans = zip(tasks, moments, moments[1:], strict=False)
-    return sum(stop - start for task, start, stop in spans if isinstance(task, Compute))
+def compute_seconds(tasks: Sequence[Task], took: Sequence[Duration]) -> float:
+    """Return how long a step's compute tasks computed; before they overwrite what others read, they wait."""
+    return sum(
+        seconds - waited for task, (seconds, waited) in zip(tasks, took, strict=True) if isinstance(task, Compute)
+    )
