@@ -148,6 +148,7 @@ def test_a_rank_that_alone_is_interrupted(mpi, plan, tmp_path):
 def test_what_usually_kills():
     assert killed_by(signal.SIGBUS).endswith("is /dev/shm or a disk full?")
     assert killed_by(signal.SIGSEGV) == "killed by signal 11 (Segmentation fault)"
+    assert killed_by(40).startswith("killed by signal 40 (")
 
 
 WAITING = """
