@@ -102,9 +102,17 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
     if tensor.dtype == "int32":
         _check_numbers(name, tensor, array)
-    elif array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-        raise DataError(f"{name}: expected finite numbers, found {array.dtype} that are not")
+    elif array.dtype.kind not in "fiub" or not _is_finite_as(tensor.dtype, array):
+        raise DataError(f"{name}: expected numbers that are finite as {tensor.dtype}, found {array.dtype} that are not")
     return array.reshape(len(array), each, *rest)
+
+
+def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
+    """Whether all numbers are finite once they are converted: the extremes are, which no number is beyond."""
+    if not array.size:
+        return True
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.array([array.min(), array.max()]).astype(dtype)).all())
 
 
 def _check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
