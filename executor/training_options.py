@@ -133,6 +133,11 @@ def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
 def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
     if data.held_out is None:
         raise click.UsageError(f"{path}: expected data with samples held out, found {data.identity}")
+    if not data.held_out.steps_per_epoch:
+        raise click.UsageError(
+            f"{path}: --eval by the loss expected a batch of {data.held_out.batch} samples held out, found "
+            f"{data.held_out.count}"
+        )
     if data.held_out.metric == "logits" and classification(plan.graph) is None:
         raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
     if data.held_out.metric not in plan.graph.metrics:

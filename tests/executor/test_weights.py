@@ -1,6 +1,7 @@
 """State dicts read into plans and written from them: to the bit, whatever holds what; what does not fit is one line."""
 
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -155,6 +156,23 @@ def test_weights_of_the_zoo_have_their_own_names(tmp_path):
     with pytest.raises(SharedError, match=r"other.safetensors: expected an entry fc1") as raised:
         run(plan, "--weights", tmp_path / "other.safetensors")
     assert raised.value.status == 2
+
+
+@pytest.mark.parametrize("count", [7, 11])
+def test_the_loss_of_held_out_samples_is_of_whole_batches(count, tmp_path, capsys):
+    single_worker(plan_of(GRAPH)).save(tmp_path / "plan.json")
+    rows = RNG.normal(size=(count, 4))
+
+    def score(held_out):
+        np.savez(tmp_path / "x.npz", x=rows, held_out_x=held_out)
+        assert run(tmp_path / "plan.json", "--data", tmp_path / "x.npz", "--in-order", "--eval", "--log", 1) == 0
+        return re.search("held-out loss (.*),", capsys.readouterr().out)[1]
+
+    if count < 8:
+        with pytest.raises(SharedError, match="--eval by the loss expected a batch of 8 samples held out, found 7"):
+            score(rows)
+    else:
+        assert score(rows) == score(rows[:8])
 
 
 @pytest.mark.mpi
