@@ -11,7 +11,7 @@ import click
 
 from executor.backend import BackendError, require_dtypes
 from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
-from executor.data import ARRAYS, DATA_SETS, DataError, DataSet, data_set
+from executor.data import ARRAYS, DATA_SETS, ROWS, DataError, DataSet, data_set
 from executor.intervals import read_interval
 from executor.schedules import CONSTANT, FORM, Schedule, read_schedule
 from executor.weights import Weights
@@ -82,7 +82,8 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
     except (BackendError, DataError) as error:
         raise click.UsageError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
-        raise CheckpointError(f"{resume.folder}: expected data {data.identity}, found that of {resume.manifest.data}")
+        found, expected = map(_named, (resume.manifest.data, data.identity))
+        raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {found}")
     if options["evaluate"] or options["eval_every"] is not None:
         _check_held_out(path, plan, data)
     if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
@@ -116,8 +117,16 @@ def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
         return asked
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
-        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data {FILES}")
+        in_order = " --in-order" if known == ROWS else ""
+        raise click.UsageError(f"--resume of a training on a file: expected --data {FILES}{in_order}")
     return known
+
+
+def _named(identity: str) -> str:
+    """Say what a checkpoint knows a data set by: how its digest begins, and of a file whether it is --in-order."""
+    known, _, content = identity.partition(" ")
+    name = known if known in DATA_SETS else "FILE"
+    return f"{name}{content and f' of content {content[:12]}'}{' --in-order' if known == ROWS else ''}"
 
 
 def _check_folder(folder: Path, resume: Checkpoint | None) -> None:

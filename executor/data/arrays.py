@@ -24,6 +24,9 @@ from planner.graph.ir import Graph, Tensor
 
 HELD_OUT = "held_out_"
 
+ROWS = "rows"
+"""What checkpoints know samples by that are shown as they stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
@@ -68,7 +71,7 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
         held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
-    return Shuffled("arrays" if mixed else "rows", training, batch, seed, held_out, digest, mixed)
+    return Shuffled("arrays" if mixed else ROWS, training, batch, seed, held_out, digest, mixed)
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:

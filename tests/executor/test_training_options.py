@@ -4,14 +4,17 @@ import re
 import resource
 
 import click
+import numpy as np
 import pytest
 
 from executor.checkpoint import checkpoints
 from executor.cluster import alone
 from executor.command import execute
+from executor.data import data_tensors
 from executor.launch import SharedError
 from planner.models import build
 from planner.plans.plan import Plan, single_worker
+from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 
@@ -134,6 +137,21 @@ def test_weights_that_cannot_be_saved_cost_no_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(SharedError, match="No space left"):
         run(made(tmp_path), "--checkpoint", tmp_path / "run", "--save-weights", tmp_path / "weights")
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000001"]
+
+
+def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
+    plan, folder, path = made(tmp_path), tmp_path / "run", tmp_path / "x.npz"
+    (images, labels) = (tensor for tensor in data_tensors(load_plan(plan).graph))
+    arrays = {images.name: np.ones(images.shape), labels.name: np.zeros(labels.shape, np.int32)}
+    np.savez(path, **arrays)
+    assert run(plan, "--data", path, "--in-order", "--checkpoint", folder) == 0
+    again = (plan, "--resume", folder, "--steps", 2)
+    with pytest.raises(SharedError, match=r"expected --data FILE.npz or FILE.safetensors --in-order$"):
+        run(*again)
+    content = "FILE of content [0-9a-f]{12}"
+    with pytest.raises(SharedError, match=f"expected data {content}, found that of {content} --in-order$"):
+        run(*again, "--data", path)
+    assert run(*again, "--data", path, "--in-order") == 0
 
 
 @pytest.fixture(scope="module")
