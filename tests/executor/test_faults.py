@@ -64,9 +64,9 @@ def one_line(mpi, done):
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        (("--steps", "2"), "steps: expected 1, as on rank 0, found 2"),
+        (("--steps", "2"), "--steps: expected 1, as on rank 0, found 2"),
         (("--steps", "none"), "'none' is not a valid integer"),
-        (("--help",), "--help: expected False, as on rank 0, found True"),
+        (("--help",), "--help: expected not given, as on rank 0, found given"),
     ],
 )
 def test_options_that_differ_between_ranks(mpi, plan, extra, says):
