@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 import click
@@ -22,7 +22,7 @@ from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster
 from executor.environment import blas
 from executor.job import Findings, Job, Request
-from executor.launch import agreed, digest, require_alike, require_size
+from executor.launch import SharedError, agreed, digest, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import Part, part_of
 from executor.training_options import Course, check_one_plan, course_of, training_options
@@ -31,10 +31,15 @@ from planner.extensions import load_operators, operators_option
 from planner.files import check_written
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
-from planner.report.console import JOB_FAILED, collect_seldom, progress, stdout
+from planner.report.console import BAD_INPUT, JOB_FAILED, collect_seldom, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 
 T = TypeVar("T")
+
+OF_STEPS: Mapping[str, str] = MappingProxyType(
+    {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
+)
+"""Options, by parameter, that tell of steps which this command runs."""
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
@@ -83,12 +88,13 @@ class Execution:
         with threadpool_limits(threads), np.errstate(all="ignore"):
             for path, plan, course in zip(self.paths, plans, courses, strict=True):
                 request = self._request(xp, course, transport)
+                self._require_steps(path, request)
+                job = Job(agreed(self.ranks, partial(self._part, plan, course)), self.ranks, course.data, request)
                 if request.first_step >= request.steps:
-                    print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
+                    self._tell_what_is_done(path, request, job.finish())
                     continue
-                part = agreed(self.ranks, partial(self._part, plan, course))
                 with self._progress(path, request) as advance:
-                    findings = Job(part, self.ranks, course.data, request).run(advance)
+                    findings = job.run(advance)
                 said = ""
                 if self.ranks.rank == 0:
                     reports.append(report(plan, path, findings, self._settings(xp, threads, course, transport)))
@@ -173,6 +179,22 @@ class Execution:
             tasks=self.options["tasks"],
             measure_memory=self.options["memory"],
         )
+
+    def _require_steps(self, path: Path, request: Request) -> None:
+        """Raise a SharedError where no step is left of those that an option is to tell of."""
+        told = [option for name, option in OF_STEPS.items() if self.options[name]]
+        if told and request.first_step >= request.steps:
+            raise SharedError(
+                f"{path}: expected more --steps than the {request.first_step} that are done, as {told[0]} tells of "
+                f"them, found {request.steps}",
+                BAD_INPUT,
+            )
+
+    def _tell_what_is_done(self, path: Path, request: Request, findings: Findings) -> None:
+        print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
+        for score in findings.evaluations.values():
+            print(f"{path}: held-out {score}", flush=True)
+        self._tell_what_is_left_out(findings)
 
     def _progress(self, path: Path, request: Request) -> AbstractContextManager[Callable[[], None]]:
         """Show a bar on the first rank's terminal, unless lines are logged."""

@@ -37,7 +37,7 @@ BAD_INPUT = 2
 LAUNCHER_ENDS_S = 0.1
 """How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
 
-USUALLY = {
+USUALLY: Mapping[int, str] = {
     signal.SIGKILL: ", as a system that has no memory left does",
     signal.SIGBUS: f": is {SHARED_MEMORY} or a disk full?",
 }
@@ -130,12 +130,16 @@ class _Guard:
         if not self._interrupted and self._rank == 0:
             _print("error: interrupted")
         self._interrupted = True
-        os.kill(self._child, number)
+        self._send(number)
 
     def _on_termination(self, number: int, _: FrameType | None) -> None:
         """End in silence: a launcher that ends a job sends this to all ranks."""
-        os.kill(self._child, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         os._exit(BY_SIGNAL + number)
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has ended, and been waited for
+            os.kill(self._child, number)
 
     def _leave_interrupted(self) -> NoReturn:
         if self._rank != 0:
@@ -147,7 +151,7 @@ class _Guard:
 
 def killed_by(number: int) -> str:
     """Say which signal ended a process, and what usually sends it."""
-    return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(signal.Signals(number), '')}"
+    return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(number, '')}"
 
 
 def _die_with_guard(dies: bool = True) -> None:

@@ -87,7 +87,7 @@ class RankFindings:
     """What one rank found: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
     `moments` are those before and after each task of the last step; `drawn` says what these are, and `tasks` what they
-    took, where either is wanted; `waits` is from when to when it waited for messages in that step. Bytes outside the
+    took, where either is wanted; `waits` is from when to when it waited for others in that step. Bytes outside the
     arena are None where not known.
     """
 
@@ -147,10 +147,7 @@ class Job:
 
     def run(self, progress: Callable[[], None]) -> Findings:
         """Train, then evaluate and check where asked to; `progress` is called after every step."""
-        if self._request.weights is not None:
-            self._trainer.begin_with(self._request.weights)
-        if self._request.resume is not None:
-            self._request.resume.restore(self._trainer)
+        self._begin()
         if self._request.measure_memory:
             tracemalloc.start()
         seconds, rows, moments = [], [], [0.0]
@@ -170,14 +167,15 @@ class Job:
             )
         own = self._trainer.part.training.own
         waits = self._trainer.waits
+        took = durations(moments, waits)
         mine = RankFindings(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
             waits=waits,
             drawn=tuple(map(Drawn.of, own.tasks)) if self._request.trace else (),
-            tasks=task_seconds(own, durations(moments, waits)) if self._request.tasks else (),
-            compute_seconds=compute_seconds(own.tasks, moments),
+            tasks=task_seconds(own, took) if self._request.tasks else (),
+            compute_seconds=compute_seconds(own.tasks, took),
             arena_bytes=self._trainer.arena.nbytes,
             planned_arena_bytes=self._trainer.part.arena_bytes,
             outside_arena=self._outside_arena(),
@@ -189,6 +187,20 @@ class Job:
         if self._request.check and self._findings.diverged is None:
             self._findings.check = check(self._trainer, self._data, self._request.steps)
         return self._findings
+
+    def finish(self) -> Findings:
+        """Evaluate, and save weights, where asked to after the last step: nothing is trained."""
+        self._begin()
+        if self._request.evaluate:
+            self._evaluate(self._request.first_step)
+        self._save_weights(self._request.first_step)
+        return self._findings
+
+    def _begin(self) -> None:
+        if self._request.weights is not None:
+            self._trainer.begin_with(self._request.weights)
+        if self._request.resume is not None:
+            self._request.resume.restore(self._trainer)
 
     def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
         """Load a step's inputs and run it; only running is timed, and all ranks start together."""
@@ -207,12 +219,16 @@ class Job:
 
         if is_due(request.evaluate_every) or (last and request.evaluate):
             self._evaluate(done)
-        if last and request.save_weights is not None:
-            self._findings.left_out = save_weights(request.save_weights, self._trainer, done)
         if self._saver is not None and (last or is_due(request.checkpoint_every)):
             self._saver.save(done)
+        if last:
+            self._save_weights(done)
         if is_due(request.log_every) and self._cluster.rank == 0:
             print(self._line(done, seconds), flush=True)
+
+    def _save_weights(self, done: int) -> None:
+        if self._request.save_weights is not None:
+            self._findings.left_out = save_weights(self._request.save_weights, self._trainer, done)
 
     def _evaluate(self, done: int) -> None:
         held_out = self._data.held_out
@@ -284,7 +300,8 @@ def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) ->
     return [(stop - start, waited[at]) for at, (start, stop) in enumerate(pairwise(moments))]
 
 
-def compute_seconds(tasks: Sequence[Task], moments: Sequence[float]) -> float:
-    """Return how long a step's compute tasks took, by the moments before and after each task."""
-    spans = zip(tasks, moments, moments[1:], strict=False)
-    return sum(stop - start for task, start, stop in spans if isinstance(task, Compute))
+def compute_seconds(tasks: Sequence[Task], took: Sequence[Duration]) -> float:
+    """Return how long a step's compute tasks computed; before they overwrite what others read, they wait."""
+    return sum(
+        seconds - waited for task, (seconds, waited) in zip(tasks, took, strict=True) if isinstance(task, Compute)
+    )

@@ -92,7 +92,8 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
     def run(ranks: Cluster) -> int:
         context = agreed(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
         options = {} if context is None else context.params
-        require_alike(ranks, {"--help": str(context is None), **{name: str(value) for name, value in options.items()}})
+        given = {max(one.opts, key=len): _plain(options[one.name]) for one in command.params if one.name in options}
+        require_alike(ranks, {"--help": _plain(context is None), **given})
         if context is None:
             return 0
         context.obj = ranks
@@ -100,6 +101,13 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
             return int(command.invoke(context))
 
     job_main(run, ranks)
+
+
+def _plain(value: object) -> str:
+    """Return an option's value as it stands on a command line."""
+    if value is None or isinstance(value, bool):
+        return "given" if value else "not given"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None:

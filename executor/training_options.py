@@ -11,7 +11,7 @@ import click
 
 from executor.backend import BackendError, require_dtypes
 from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
-from executor.data import ARRAYS, DATA_SETS, DataError, DataSet, data_set
+from executor.data import ARRAYS, DATA_SETS, ROWS, DataError, DataSet, data_set
 from executor.intervals import read_interval
 from executor.schedules import CONSTANT, FORM, Schedule, read_schedule
 from executor.weights import Weights
@@ -71,7 +71,7 @@ class Course:
 def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
     """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
 
-    Raises click.UsageError, CheckpointError, WeightsError, ScheduleError or OSError for what does not fit the plan.
+    Raises click.UsageError, InputError or OSError for what does not fit the plan.
     """
     resume = None if resumed is None else Checkpoint.of(resumed, plan)
     if options["checkpoint"] is not None:
@@ -82,7 +82,8 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
     except (BackendError, DataError) as error:
         raise click.UsageError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
-        raise CheckpointError(f"{resume.folder}: expected data {data.identity}, found that of {resume.manifest.data}")
+        found, expected = map(_named, (resume.manifest.data, data.identity))
+        raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {found}")
     if options["evaluate"] or options["eval_every"] is not None:
         _check_held_out(path, plan, data)
     if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
@@ -95,12 +96,19 @@ def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resum
 
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError where options are for one plan and there are several, or lack what they belong to."""
+    """Raise click.UsageError where options are for one plan and there are several, or do not go together."""
     named = [name for name in ("weights", "save_weights", "checkpoint", "resume") if options[name] is not None]
     if plans > 1 and named:
         raise click.UsageError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+    if options["resume"] is not None and options["weights"] is not None:
+        raise click.UsageError("--resume goes on with the weights of its checkpoint: expected no --weights")
+    if options["resume"] is not None and options["check"]:
+        raise click.UsageError("--check compares a training from its start: expected no --resume")
+    saved = options["save_weights"]
+    if saved is not None and saved.exists() and not saved.is_file():
+        raise click.UsageError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
 
 
 def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
@@ -109,8 +117,16 @@ def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
         return asked
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
-        raise click.UsageError(f"--resume of a training on a file of {known}: expected --data {FILES}")
+        in_order = " --in-order" if known == ROWS else ""
+        raise click.UsageError(f"--resume of a training on a file: expected --data {FILES}{in_order}")
     return known
+
+
+def _named(identity: str) -> str:
+    """Say what a checkpoint knows a data set by: how its digest begins, and of a file whether it is --in-order."""
+    known, _, content = identity.partition(" ")
+    name = known if known in DATA_SETS else "FILE"
+    return f"{name}{content and f' of content {content[:12]}'}{' --in-order' if known == ROWS else ''}"
 
 
 def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
@@ -126,6 +142,11 @@ def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
 def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
     if data.held_out is None:
         raise click.UsageError(f"{path}: expected data with samples held out, found {data.identity}")
+    if not data.held_out.steps_per_epoch:
+        raise click.UsageError(
+            f"{path}: --eval by the loss expected a batch of {data.held_out.batch} samples held out, found "
+            f"{data.held_out.count}"
+        )
     if data.held_out.metric == "logits" and classification(plan.graph) is None:
         raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
     if data.held_out.metric not in plan.graph.metrics:

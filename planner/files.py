@@ -46,14 +46,19 @@ def named_errors(path: str | Path) -> Iterator[None]:
         raise
 
 
+def take_place(beside: Path, path: Path) -> None:
+    """Give a file the name of another, and the permissions that the other had."""
+    if path.exists():
+        beside.chmod(path.stat().st_mode)
+    beside.replace(path)
+
+
 def _replace(path: Path, data: bytes) -> None:
     """Let a file hold something else, with the permissions that it had."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
-        if path.exists():
-            beside.chmod(path.stat().st_mode)
-        beside.replace(path)
+        take_place(beside, path)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from executor.data.arrays import user_arrays
+from executor.data.arrays import ROWS, user_arrays
 from executor.data.base import DataError, DataSet, HeldOut, data_tensors
 from executor.data.digits import digit_images
 from executor.data.synthetic import Random
 from executor.data.text import source_text
 from planner.graph.ir import Graph
 
-__all__ = ("ARRAYS", "DATA_SETS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors")
+__all__ = ("ARRAYS", "DATA_SETS", "ROWS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors")
 
 DATA_SETS: Mapping[str, Callable[[Graph, int], DataSet]] = MappingProxyType(
     {"random": Random, "digits": digit_images, "text": source_text}
@@ -25,7 +25,7 @@ ARRAYS = (".npz", ".safetensors")
 
 
 def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
-    """Return a data set by its name, or that of a user's file of arrays; raises DataError, OSError.
+    """Return a data set by its name, or that of a user's file of arrays; raises InputError, OSError.
 
     Only a file's samples can be left in their order (`mixed` is false).
     """

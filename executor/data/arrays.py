@@ -5,7 +5,6 @@ Samples lie along the first dimension. Arrays called held_out_NAME hold samples 
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -18,11 +17,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_name, whole_inputs
+from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.graph.facts import batch_size, classification, micro_batches
 from planner.graph.ir import Graph, Tensor
 
 HELD_OUT = "held_out_"
+
+ROWS = "rows"
+"""What checkpoints know samples by that are shown as they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Arrays:
 
 
 def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuffled:
-    """Return a file's samples; raises DataError, which names the file, where they do not fit the graph, and OSError."""
+    """Return a file's samples; raises InputError, naming the file, where they do not fit the graph, and OSError."""
     try:
         return _arrays(path, graph, seed, mixed)
     except DataError as error:
@@ -73,20 +76,18 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
         held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
-    return Shuffled("arrays" if mixed else "rows", training, batch, seed, held_out, digest, mixed)
+    return Shuffled("arrays" if mixed else ROWS, training, batch, seed, held_out, digest, mixed)
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:
     """Read all arrays of a file; nothing in it is executed."""
+    if path.suffix == ".npz":
+        return dict(Npz(path))
     try:
-        if path.suffix == ".safetensors":
-            with path.open("rb"):  # an OSError names the file
-                return dict(load_file(path))
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        writer = "safetensors' save_file" if path.suffix == ".safetensors" else "numpy.savez"
-        raise DataError(f"expected arrays as {writer} writes them: {error}") from error
+        with path.open("rb"):  # an OSError names the file
+            return dict(load_file(path))
+    except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"expected arrays as safetensors' save_file writes them: {error}") from error
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:
@@ -109,9 +110,17 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
     if tensor.dtype == "int32":
         check_numbers(name, tensor, array)
-    elif array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-        raise DataError(f"{name}: expected finite numbers, found {array.dtype} that are not")
+    elif array.dtype.kind not in "fiub" or not _is_finite_as(tensor.dtype, array):
+        raise DataError(f"{name}: expected numbers that are finite as {tensor.dtype}, found {array.dtype} that are not")
     return array.reshape(len(array), each, *rest)
+
+
+def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
+    """Whether all numbers are finite once they are converted: the extremes are, which no number is beyond."""
+    if not array.size:
+        return True
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.array([array.min(), array.max()]).astype(dtype)).all())
 
 
 def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:

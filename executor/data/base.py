@@ -59,9 +59,10 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Samples that training never sees, in batches of a fixed order; the last batch is filled up with the last sample.
+    """Samples that training never sees, in batches of a fixed order.
 
-    `metric` says what they are scored by: "logits", by right answers, or "loss".
+    `metric` says what they are scored by: "logits", by right answers, where the last batch is filled up with the last
+    sample, or "loss", of whole batches alone, as a batch's says nothing of its parts.
     """
 
     samples: Samples
@@ -75,8 +76,8 @@ class HeldOut:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches hold all of them."""
-        return -(-self.count // self.batch)
+        """How many batches are scored."""
+        return self.count // self.batch if self.metric == "loss" else -(-self.count // self.batch)
 
     def real(self, step: int) -> int:
         """Return how many samples of a batch do not just fill it up."""

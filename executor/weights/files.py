@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from executor.cluster import HostArray
+from executor.npz import Npz
 from executor.values import indices
 from planner.errors import InputError
 from planner.layout import Region, local_shape
@@ -100,17 +100,16 @@ class Safetensors:
 
 
 def opened(path: Path) -> Arrays:
-    """Open a file of arrays by its suffix: .safetensors, .npz, else one of `torch.save`; WeightsError, OSError."""
+    """Open a file of arrays by its suffix: .safetensors, .npz, else one of `torch.save`; InputError, OSError."""
+    if path.suffix == ".npz":
+        return InMemory(Npz(path))
     with path.open("rb"):  # an OSError names the file
         pass
-    try:
-        match path.suffix:
-            case ".safetensors":
-                return Safetensors(path)
-            case ".npz":
-                return InMemory(np.load(path, allow_pickle=False))
-    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise WeightsError(f"{path}: expected a file of {path.suffix[1:]}, found another: {error}") from error
+    if path.suffix == ".safetensors":
+        try:
+            return Safetensors(path)
+        except SafetensorError as error:
+            raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
     if find_spec("torch") is None:
         raise WeightsError(f"{path}: expected .safetensors or .npz; PyTorch, which is not installed, reads others")
     arrays: Mapping[str, HostArray] = import_module("executor.torch.state_files").read(path)

@@ -29,7 +29,7 @@ class Weights:
 
     @classmethod
     def of(cls, source: Path | Mapping[str, HostArray], graph: Graph) -> Weights:
-        """Open a file, or take arrays by name; raises WeightsError where they are not what the graph has, OSError."""
+        """Open a file, or take arrays by name; raises InputError where they are not what the graph has, OSError."""
         where, arrays = (str(source), opened(source)) if isinstance(source, Path) else ("weights", InMemory(source))
         found = cls(where, arrays, graph)
         found._check()

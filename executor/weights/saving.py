@@ -17,7 +17,7 @@ from executor.launch import SharedError, agreed
 from executor.training import Trainer
 from executor.weights.files import CODES
 from executor.weights.loading import Weights
-from planner.files import named_errors
+from planner.files import named_errors, take_place
 from planner.graph.entries import entries_of
 from planner.graph.ir import Entry
 from planner.layout.grouping import coarser
@@ -43,7 +43,8 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     Every rank must see the folder. Returns the names of entries that no tensor holds and whose content is not known, as
     no weights were given: these are left out. Raises SharedError where a rank cannot write.
     """
-    beside, cluster = path.with_name(f".{path.name}.part"), trainer.cluster
+    path, cluster = path.resolve(), trainer.cluster
+    beside = path.with_name(f".{path.name}.part")
     header, places, left_out = _laid_out(trainer, steps)
 
     def on_first(act: object) -> None:
@@ -52,7 +53,7 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     try:
         on_first(lambda: _begin(beside, header, places))
         agreed(cluster, lambda: _write_own(beside, len(header), places, trainer))
-        on_first(lambda: beside.replace(path))
+        on_first(lambda: take_place(beside, path))
     except SharedError:
         on_first(lambda: beside.unlink(missing_ok=True))
         raise

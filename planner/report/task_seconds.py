@@ -9,7 +9,7 @@ from planner.report.schema import TaskKind, TaskSeconds
 from planner.report.trace import compute_name
 
 Duration = tuple[float, float]
-"""Seconds of a task, and those of them in which it waited for messages."""
+"""Seconds of a task, and those of them in which it waited for others."""
 
 
 def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[TaskSeconds, ...]:
@@ -18,27 +18,28 @@ def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[
         task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Fetch | Reduce)
     }
     return tuple(
-        TaskSeconds(worker=worker.worker, task=at, kind=kind, what=what, seconds=seconds, category=_category(task))
+        TaskSeconds(worker=worker.worker, task=at, kind=kind, what=what, seconds=seconds, category=category)
         for at, (task, duration) in enumerate(zip(worker.tasks, durations, strict=True))
         for what in [compute_name(task) if isinstance(task, Compute) else names.get(task.transfer, "")]
-        for kind, seconds in _parts(task, duration)
+        for kind, category, seconds in _parts(task, duration)
         if seconds > 0
     )
 
 
-def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, float]]:
+def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, str, float]]:
+    """Yield what a task did, the category of its kernels, and how long; any may wait for who reads what it writes."""
     seconds, waited = duration
+    yield "wait", "", waited
+    yield _kind(task), task.category if isinstance(task, Compute) else "", seconds - waited
+
+
+def _kind(task: Task) -> TaskKind:
     match task:
         case Compute():
-            yield "compute", seconds
+            return "compute"
         case Send():
-            yield "pack", seconds
+            return "pack"
         case Fetch() | Reduce():
-            yield "post", seconds
+            return "post"
         case _:
-            yield "wait", waited
-            yield "unpack", seconds - waited
-
-
-def _category(task: Task) -> str:
-    return task.category if isinstance(task, Compute) else ""
+            return "unpack"

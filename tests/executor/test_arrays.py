@@ -5,6 +5,7 @@ import pytest
 
 from executor.data import DataError, data_set, data_tensors
 from executor.values import Tile
+from planner.errors import InputError
 from planner.layout import local_shape
 from planner.layout.region import whole
 from planner.models import build
@@ -84,7 +85,8 @@ def test_other_data_has_another_identity(tmp_path):
         ({"images": IMAGES, "labels": LABELS + 1}, "labels: expected numbers from 0 below 10, found 1 to 10"),
         ({"images": IMAGES, "labels": LABELS - 1}, "found -1 to 8"),
         ({"images": IMAGES, "labels": LABELS / 2}, "labels: expected whole numbers, found float64"),
-        ({"images": IMAGES * np.nan, "labels": LABELS}, "images: expected finite numbers"),
+        ({"images": IMAGES * np.nan, "labels": LABELS}, "images: expected numbers that are finite as float32"),
+        ({"images": IMAGES * 1e39, "labels": LABELS}, "images: expected numbers that are finite as float32"),
         ({"images": IMAGES, "labels": LABELS, "held_out_images": IMAGES}, "expected an array held_out_labels"),
         ({"images": IMAGES, "labels": LABELS, "label": LABELS}, "expected arrays images, labels, .*, found label$"),
         ({"images": IMAGES[:7], "labels": LABELS[:7]}, "expected at least the 8 samples of a batch, found 7"),
@@ -92,7 +94,7 @@ def test_other_data_has_another_identity(tmp_path):
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, says):
-    with pytest.raises(DataError, match=says) as found:
+    with pytest.raises(InputError, match=says) as found:
         data_set(written(tmp_path, **arrays), build("cnn-1-4", **CNN), 0)
     assert "mine.npz" in str(found.value)
 
@@ -101,7 +103,7 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, says):
 def test_files_that_hold_no_arrays(tmp_path, content):
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"expected arrays as numpy.savez writes them"):
+    with pytest.raises(InputError, match=r"expected arrays as numpy.savez writes them"):
         data_set(str(path), build("cnn-1-4", **CNN), 0)
 
 

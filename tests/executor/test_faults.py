@@ -64,9 +64,9 @@ def one_line(mpi, done):
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        (("--steps", "2"), "steps: expected 1, as on rank 0, found 2"),
+        (("--steps", "2"), "--steps: expected 1, as on rank 0, found 2"),
         (("--steps", "none"), "'none' is not a valid integer"),
-        (("--help",), "--help: expected False, as on rank 0, found True"),
+        (("--help",), "--help: expected not given, as on rank 0, found given"),
     ],
 )
 def test_options_that_differ_between_ranks(mpi, plan, extra, says):
@@ -148,6 +148,7 @@ def test_a_rank_that_alone_is_interrupted(mpi, plan, tmp_path):
 def test_what_usually_kills():
     assert killed_by(signal.SIGBUS).endswith("is /dev/shm or a disk full?")
     assert killed_by(signal.SIGSEGV) == "killed by signal 11 (Segmentation fault)"
+    assert killed_by(40).startswith("killed by signal 40 (")
 
 
 WAITING = """

@@ -4,14 +4,17 @@ import re
 import resource
 
 import click
+import numpy as np
 import pytest
 
 from executor.checkpoint import checkpoints
 from executor.cluster import alone
 from executor.command import execute
+from executor.data import data_tensors
 from executor.launch import SharedError
 from planner.models import build
 from planner.plans.plan import Plan, single_worker
+from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 
@@ -79,6 +82,20 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
     assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
 
 
+def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
+    plan, folder, reports = made(tmp_path), tmp_path / "run", tmp_path / "reports"
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    asked = (plan, "--data", "digits", "--steps", 3, "--eval")
+    assert run(*asked, "--checkpoint", folder, "--save-weights", first, "--json", reports) == 0
+    capsys.readouterr()
+    assert run(*asked, "--resume", folder, "--save-weights", second) == 0
+    (report,) = read_reports(reports)
+    assert f"plan.json: held-out accuracy {report.eval_accuracy:.2%}\n" in capsys.readouterr().out
+    assert second.read_bytes() == first.read_bytes()
+    with pytest.raises(SharedError, match="expected more --steps than the 3 that are done, as --trace tells of"):
+        run(*asked, "--resume", folder, "--trace", tmp_path / "trace")
+
+
 def test_a_loss_that_is_not_finite(tmp_path, capsys):
     plan, folder, reports = made(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
     diverging = (plan, "--data", "digits", "--steps", 50, "--json", reports)
@@ -112,6 +129,31 @@ def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
     assert run(plan, "--steps", 9, "--resume", folder, "--checkpoint", folder) == 0
 
 
+def test_weights_that_cannot_be_saved_cost_no_checkpoint(tmp_path, monkeypatch):
+    def full(_beside, _path):
+        raise OSError(28, "No space left on device", "weights")
+
+    monkeypatch.setattr("executor.weights.saving.take_place", full)
+    with pytest.raises(SharedError, match="No space left"):
+        run(made(tmp_path), "--checkpoint", tmp_path / "run", "--save-weights", tmp_path / "weights")
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000001"]
+
+
+def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
+    plan, folder, path = made(tmp_path), tmp_path / "run", tmp_path / "x.npz"
+    (images, labels) = (tensor for tensor in data_tensors(load_plan(plan).graph))
+    arrays = {images.name: np.ones(images.shape), labels.name: np.zeros(labels.shape, np.int32)}
+    np.savez(path, **arrays)
+    assert run(plan, "--data", path, "--in-order", "--checkpoint", folder) == 0
+    again = (plan, "--resume", folder, "--steps", 2)
+    with pytest.raises(SharedError, match=r"expected --data FILE.npz or FILE.safetensors --in-order$"):
+        run(*again)
+    content = "FILE of content [0-9a-f]{12}"
+    with pytest.raises(SharedError, match=f"expected data {content}, found that of {content} --in-order$"):
+        run(*again, "--data", path)
+    assert run(*again, "--data", path, "--in-order") == 0
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A plan, the checkpoints of its training, and a plan of another graph."""
@@ -125,6 +167,9 @@ def saved(tmp_path_factory):
     ("arguments", "kind", "says"),
     [
         ("PLAN --every 3", click.UsageError, "expected --checkpoint DIR, found none"),
+        ("PLAN --resume RUN --weights OTHER", click.UsageError, "weights of its checkpoint: expected no --weights"),
+        ("PLAN --resume RUN --check", click.UsageError, "--check compares a training from its start"),
+        ("PLAN --save-weights /dev/null", click.UsageError, "--save-weights /dev/null: expected a plain file"),
         ("PLAN PLAN --checkpoint NEW", click.UsageError, "--checkpoint is of one training: expected one plan, found 2"),
         ("PLAN PLAN --resume RUN", click.UsageError, "--resume is of one training"),
         ("PLAN --checkpoint RUN", SharedError, "expected no checkpoints of another training, found step-00000001"),

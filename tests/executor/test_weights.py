@@ -1,6 +1,7 @@
 """State dicts read into plans and written from them: to the bit, whatever holds what; what does not fit is one line."""
 
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from executor.launch import SharedError
 from executor.training import Trainer, part_of
 from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
+from planner.errors import InputError
 from planner.graph import Entry, GraphBuilder, Init, Optimizer, training_graph
 from planner.graph.entries import content_digest, entries_of, groups
 from planner.layout import elements, local_shape
@@ -83,6 +85,15 @@ def test_what_is_read_is_written_again(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "out.safetensors"]
 
 
+def test_what_a_link_leads_to_is_replaced_and_keeps_its_mode(tmp_path):
+    (tmp_path / "old").touch(0o640)
+    (tmp_path / "link").symlink_to("old")
+    save_weights(tmp_path / "link", begun(HELD), 3)
+    assert (tmp_path / "link").is_symlink()
+    assert set(load_file(tmp_path / "old")) == set(HELD)
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o640
+
+
 def test_what_is_not_known_is_left_out(tmp_path):
     trainer = trainer_of(GRAPH)
     assert save_weights(tmp_path / "out.safetensors", trainer, 3) == ["numbers"]
@@ -116,11 +127,14 @@ def test_names_of_one_weight_have_one_value():
     np.testing.assert_array_equal(begun(without).view("w"), W.reshape(2, 3, 4))
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
-def test_a_file_that_is_none_is_one_line(suffix, tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "says"),
+    [(".safetensors", "expected a file of safetensors, found another"), (".npz", "as numpy.savez writes them")],
+)
+def test_a_file_that_is_none_is_one_line(suffix, says, tmp_path):
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(b"what is this?")
-    with pytest.raises(WeightsError, match=f"expected a file of {suffix[1:]}, found another"):
+    with pytest.raises(InputError, match=says):
         Weights.of(path, GRAPH)
     with pytest.raises(FileNotFoundError):
         Weights.of(tmp_path / f"none{suffix}", GRAPH)
@@ -142,6 +156,23 @@ def test_weights_of_the_zoo_have_their_own_names(tmp_path):
     with pytest.raises(SharedError, match=r"other.safetensors: expected an entry fc1") as raised:
         run(plan, "--weights", tmp_path / "other.safetensors")
     assert raised.value.status == 2
+
+
+@pytest.mark.parametrize("count", [7, 11])
+def test_the_loss_of_held_out_samples_is_of_whole_batches(count, tmp_path, capsys):
+    single_worker(plan_of(GRAPH)).save(tmp_path / "plan.json")
+    rows = RNG.normal(size=(count, 4))
+
+    def score(held_out):
+        np.savez(tmp_path / "x.npz", x=rows, held_out_x=held_out)
+        assert run(tmp_path / "plan.json", "--data", tmp_path / "x.npz", "--in-order", "--eval", "--log", 1) == 0
+        return re.search("held-out loss (.*),", capsys.readouterr().out)[1]
+
+    if count < 8:
+        with pytest.raises(SharedError, match="--eval by the loss expected a batch of 8 samples held out, found 7"):
+            score(rows)
+    else:
+        assert score(rows) == score(rows[:8])
 
 
 @pytest.mark.mpi

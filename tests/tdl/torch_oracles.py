@@ -22,9 +22,8 @@ def spread(b, a, dims):
 
 def alike(a, b, dims, a_dims):
     """Both with all dimensions of the result: dimension j of `a` is its a_dims[j], of `b` dims[j]."""
-    rank = (
-        a.ndim if a_dims is None else max(b.ndim if dims is None else 0, *(1 + dim for dim in (*a_dims, *(dims or ()))))
-    )
+    dims_of_both = (*(a_dims or ()), *(dims or ()), *((b.ndim - 1,) if dims is None else ()))
+    rank = a.ndim if a_dims is None else max(dims_of_both) + 1
     whole = torch.empty([1] * rank)
     return spread(a, whole, a_dims), spread(b, whole, dims)
 
@@ -304,7 +303,7 @@ ORACLES = {
     **{f"bitwise_{name}_scalar": scalar(f"bitwise_{name}") for name in ("and", "or", "xor")},
     "where": lambda mask, a, b, dims=None: torch.where(spread(mask, a if a.ndim else b, dims) != 0, a, b),
     "one_hot": lambda x, depth, dtype="int32": functional.one_hot(x.long(), depth),
-    "sort": lambda x, dim, descending=False: tuple(torch.sort(x, dim, descending, stable=True)),
+    "sort": lambda x, dim, descending=False: tuple(torch.sort(x, dim=dim, descending=descending, stable=True)),
     "stop_gradient": lambda x: x,
     "topk": lambda x, k, dim, largest=True: tuple(torch.topk(x, k, dim, largest)),
     "masked_fill": lambda x, mask, value, dims=None: x.masked_fill(spread(mask, x, dims) != 0, value),

@@ -1,0 +1,73 @@
+"""Files of NumPy's arrays by name: each is read when it is asked for, and what is damaged is said in one line."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from executor.cluster import HostArray
+from planner.errors import InputError
+
+DAMAGE = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy, zipfile and the decompressors raise for a file that is not what its name says."""
+
+
+class Npz(Mapping[str, HostArray]):
+    """The arrays of a .npz file, none of which is kept; nothing in it is executed.
+
+    Raises InputError, which names the file, where it holds anything else or is damaged, now or when an array is read;
+    OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb"):  # an OSError names the file
+            pass
+        self._path = path
+        with self._said():
+            self._file = np.load(path, allow_pickle=False)
+            if not isinstance(self._file, Mapping):
+                raise TypeError("found a single array, as numpy.save writes it")
+
+    def __getitem__(self, name: str) -> HostArray:
+        if name not in self._file:
+            raise KeyError(name)
+        with self._said():
+            found = self._file[name]
+            if not isinstance(found, np.ndarray):
+                raise TypeError(f"{name} is no array")
+            return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except DAMAGE as error:
+            raise InputError(f"{self._path}: expected arrays as numpy.savez writes them: {error}") from error
