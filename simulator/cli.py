@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +84,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     swept = options.pop("sweep")
     if is_saved_plan(source):
         refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=SIMULATING)
-    _check_system(context, source, options)
+    _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
     if swept:
@@ -93,12 +93,13 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
         _once(source, options)
 
 
-def _check_system(context: click.Context, source: str, options: dict[str, Any]) -> None:
+def _check_system(context: click.Context, options: dict[str, Any], swept: Container[str]) -> None:
     if options["system"] is not None:
         allowed = [one.name or "" for one in context.command.params if one.name not in (*SEARCHING, "data_parallel")]
         refuse_others(context, f"--system {options['system']} is not searched", allowed)
-    if options["largest_batch"] and options["batch"] is not None:
-        raise click.UsageError("--largest-batch finds the batch: expected no --batch")
+    if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
+        given = "--sweep batch" if "batch" in swept else "--batch"
+        raise click.UsageError(f"--largest-batch finds the batch: expected no {given}")
 
 
 def _once(source: str, options: dict[str, Any]) -> None:

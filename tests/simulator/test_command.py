@@ -132,6 +132,8 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
         (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
         (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
+        (("--sweep", "batch=8,16", "--largest-batch"), r"finds the batch: expected no --sweep batch"),
+        (("--sweep", "largest-batch=true,false"), r"--sweep largest-batch: expected one of .*batch"),
     ],
 )
 def test_what_a_sweep_refuses(arguments, message, capsys):
