@@ -222,11 +222,16 @@ def test_a_system_that_is_a_plan_is_saved(tmp_path):
 def test_the_largest_batch_is_found(tmp_path):
     """Of a model that is planned, and of one that a system runs."""
     for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")):
-        path = tmp_path / "r.json"
-        assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", *options, "--json", path) == 0
+        path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", *options)
+        assert run(*asked, "--largest-batch", "--json", path) == 0
         (report,) = read_reports(path)
         assert not report.overfull
-        assert report.batch == 1 << 20
+        assert run(*asked, "--batch", 2 * report.batch) == 1
+
+
+def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
+    assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", "--system", "ideal") == 2
+    assert capsys.readouterr().err == "error: memory is unlimited here, so that every batch fits: give --batch\n"
 
 
 REFUSED = {

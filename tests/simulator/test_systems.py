@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import planner
-from planner.errors import PlanError
+from planner.errors import InputError, PlanError
 from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.sharded import shard_data_parallel
@@ -16,7 +16,7 @@ from planner.program.lower import lower
 from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
 from simulator import SYSTEMS, Switches, interpret, simulate_system
 from simulator.systems.flow import flow_of, in_order_of_start, seconds_alone
-from simulator.systems.largest_batch import largest_batch
+from simulator.systems.largest_batch import MOST, largest_batch
 from simulator.systems.layers import layers_of
 from simulator.systems.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.systems.spread import spread
@@ -389,3 +389,9 @@ def test_no_batch_fits(machine):
     small = smaller(machine, machine.devices[0].reserved_bytes + 1000)
     with pytest.raises(NoRoomError, match="found none"):
         largest_batch(lambda batch: SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=batch), small)))
+
+
+def test_a_batch_without_end_is_not_looked_for(machine):
+    fitting = SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=8), machine))
+    with pytest.raises(InputError, match=f"more than {MOST:,} samples fit in memory: give --batch"):
+        largest_batch(lambda _: fitting)
