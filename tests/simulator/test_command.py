@@ -237,6 +237,10 @@ def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
 REFUSED = {
     "what is not searched": (("--system", "tofu", "--placements", "S,R"), "--system tofu is not searched: expected no"),
     "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
+    "nothing that fetches": (
+        ("--system", "1f1b", "--keep-fetches"),
+        "--keep-fetches: expected a system that is a plan",
+    ),
     "no host": (("--system", "swapping"), "uniform-8: expected a switch called cpu"),
     "two batches": (("--system", "ideal", "--largest-batch"), "--largest-batch finds the batch: expected no --batch"),
 }
