@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from planner.cli import main as plan
+from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate
 from simulator.cli import main
 from simulator.report import Settings, simulation_of
-from simulator.systems.system import planned_deployment
+from simulator.systems.registry import SYSTEMS
+from simulator.systems.system import Asked, planned_deployment
 from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
@@ -184,6 +186,17 @@ def test_pictures_show_what_was_simulated(saved):
         assert carried == pytest.approx(used[label.get_text()])
     legend = {text.get_text() for text in plots.timeline(simulation).legends[0].get_texts()}
     assert {"computing", "receiving", "waiting for messages"} <= legend
+
+
+@pytest.mark.parametrize(("system", "lines"), [("swapping", 1), ("op-placement", 2)])
+def test_pictures_of_workers_without_buffers(system, lines):
+    """A host that nothing is swapped to, and the devices that none of two layers is on, have no line."""
+    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
+    plots = pytest.importorskip("simulator.plots")
+    asked = Asked(build("mlp-2-16", batch=8), load_topology("p2.8xlarge"), 8)
+    simulation = simulation_of(SYSTEMS[system](asked), Settings(), record_messages=True)
+    assert all(draw(simulation).axes[0].get_title() for draw in plots.PLOTS.values())
+    assert len(plots.memory(simulation).axes[0].get_lines()) == lines
 
 
 def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
