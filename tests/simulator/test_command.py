@@ -242,6 +242,14 @@ def test_the_largest_batch_is_found(tmp_path):
         assert run(*asked, "--batch", 2 * report.batch) == 1
 
 
+def test_the_largest_batch_is_sought_among_those_that_micro_batches_divide(tmp_path):
+    path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", "--system", "1f1b", "--micro-batches", 16)
+    assert run(*asked, "--largest-batch", "--json", path) == 0
+    (report,) = read_reports(path)
+    assert not report.overfull
+    assert run(*asked, "--batch", 2 * report.batch) == 1
+
+
 def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
     assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", "--system", "ideal") == 2
     assert capsys.readouterr().err == "error: memory is unlimited here, so that every batch fits: give --batch\n"
