@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import display
 from planner.arguments import (
@@ -94,12 +95,23 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
 
 
 def _check_system(context: click.Context, options: dict[str, Any], swept: Container[str]) -> None:
-    if options["system"] is not None:
-        allowed = [one.name or "" for one in context.command.params if one.name not in (*SEARCHING, "data_parallel")]
-        refuse_others(context, f"--system {options['system']} is not searched", allowed)
+    if options["system"] is not None or "system" in swept:
+        system, given = options["system"] or "a system", list(_given(context, swept))
+        if settled := [flag for name, flag in given if name in SEARCHING]:
+            raise click.UsageError(f"{system} settles by itself how it is planned: leave out {', '.join(settled)}")
+        if options["data_parallel"] and "data_parallel" in dict(given):
+            raise click.UsageError(f"data parallelism does not stand beside {system}: leave out --data-parallel")
     if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
-        given = "--sweep batch" if "batch" in swept else "--batch"
-        raise click.UsageError(f"--largest-batch finds the batch: expected no {given}")
+        flag = "--sweep batch" if "batch" in swept else "--batch"
+        raise click.UsageError(f"--largest-batch finds the batch: expected no {flag}")
+
+
+def _given(context: click.Context, swept: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the flag of every option that is given, once or to be swept."""
+    for parameter in context.command.params:
+        name, flag = parameter.name or "", parameter.opts[-1]
+        if flag.lstrip("-") in swept or context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            yield name, flag
 
 
 def _once(source: str, options: dict[str, Any]) -> None:

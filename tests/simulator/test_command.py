@@ -227,6 +227,12 @@ def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
     assert (report.workers, report.batch, len(report.devices)) == (8, 64, 8)
 
 
+def test_a_system_runs_without_data_parallelism_beside_it(tmp_path):
+    path = tmp_path / "r.json"
+    assert run(*MODEL, "--system", "tofu", "--no-data-parallel", "--json", path) == 0
+    assert read_reports(path)[0].data_parallel is None
+
+
 def test_a_system_that_is_a_plan_is_saved(tmp_path):
     assert run(*MODEL, "--system", "zero-2", "-o", tmp_path / "zero.json") == 0
     assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
@@ -256,7 +262,18 @@ def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
 
 
 REFUSED = {
-    "what is not searched": (("--system", "tofu", "--placements", "S,R"), "--system tofu is not searched: expected no"),
+    "what a system settles": (
+        ("--system", "tofu", "--placements", "S,R"),
+        "tofu settles by itself how it is planned: leave out --placements",
+    ),
+    "what a system settles, swept": (
+        ("--sweep", "system=tofu,zero-1", "--sweep", "seed=1,2", "--ways", "4"),
+        "a system settles by itself how it is planned: leave out --ways, --seed",
+    ),
+    "data parallelism beside it": (
+        ("--system", "tofu", "--data-parallel"),
+        "data parallelism does not stand beside tofu: leave out --data-parallel",
+    ),
     "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
     "nothing that fetches": (
         ("--system", "1f1b", "--keep-fetches"),
