@@ -30,7 +30,7 @@ from simulator.memory import ALLOCATORS
 from simulator.request import Request
 from simulator.simulation import Simulation
 from simulator.sweep import read_sweeps, requests, run, sweep_table
-from simulator.systems.registry import SYSTEMS
+from simulator.systems.registry import REPLICAS, SYSTEMS
 from simulator.tracing import trace
 from topologies import available, load_topology
 
@@ -42,7 +42,10 @@ SIMULATING = (
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
-SYSTEM_HELP = "Run the model, or the plan's graph, by this system, on all devices unless --workers says."
+SYSTEM_HELP = (
+    "Run the model, or the plan's graph, by this system, on all devices unless --workers says. With "
+    f"{', '.join(REPLICAS)}, every device has a --batch of its own."
+)
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
