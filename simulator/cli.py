@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import display
 from planner.arguments import (
@@ -29,7 +30,7 @@ from simulator.memory import ALLOCATORS
 from simulator.request import Request
 from simulator.simulation import Simulation
 from simulator.sweep import read_sweeps, requests, run, sweep_table
-from simulator.systems.registry import SYSTEMS
+from simulator.systems.registry import REPLICAS, SYSTEMS
 from simulator.tracing import trace
 from topologies import available, load_topology
 
@@ -41,7 +42,10 @@ SIMULATING = (
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
-SYSTEM_HELP = "Run the model, or the plan's graph, by this system, on all devices unless --workers says."
+SYSTEM_HELP = (
+    "Run the model, or the plan's graph, by this system, on all devices unless --workers says. With "
+    f"{', '.join(REPLICAS)}, every device has a --batch of its own."
+)
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
@@ -84,7 +88,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     swept = options.pop("sweep")
     if is_saved_plan(source):
         refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=SIMULATING)
-    _check_system(context, source, options)
+    _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
     if swept:
@@ -93,12 +97,24 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
         _once(source, options)
 
 
-def _check_system(context: click.Context, source: str, options: dict[str, Any]) -> None:
-    if options["system"] is not None:
-        allowed = [one.name or "" for one in context.command.params if one.name not in (*SEARCHING, "data_parallel")]
-        refuse_others(context, f"--system {options['system']} is not searched", allowed)
-    if options["largest_batch"] and options["batch"] is not None:
-        raise click.UsageError("--largest-batch finds the batch: expected no --batch")
+def _check_system(context: click.Context, options: dict[str, Any], swept: Container[str]) -> None:
+    if options["system"] is not None or "system" in swept:
+        system, given = options["system"] or "a system", list(_given(context, swept))
+        if settled := [flag for name, flag in given if name in SEARCHING]:
+            raise click.UsageError(f"{system} settles by itself how it is planned: leave out {', '.join(settled)}")
+        if options["data_parallel"] and "data_parallel" in dict(given):
+            raise click.UsageError(f"data parallelism does not stand beside {system}: leave out --data-parallel")
+    if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
+        flag = "--sweep batch" if "batch" in swept else "--batch"
+        raise click.UsageError(f"--largest-batch finds the batch: expected no {flag}")
+
+
+def _given(context: click.Context, swept: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the flag of every option that is given, once or to be swept."""
+    for parameter in context.command.params:
+        name, flag = parameter.name or "", parameter.opts[-1]
+        if flag.lstrip("-") in swept or context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            yield name, flag
 
 
 def _once(source: str, options: dict[str, Any]) -> None:

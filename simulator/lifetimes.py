@@ -51,12 +51,13 @@ class Fetching(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
-    """A transfer's two ends on a worker, and the positions at which it is sent, started to be received, and ended."""
+    """What a worker sends and receives in a transfer, each with its position, and the position at which it ended.
 
-    send: Send
-    receive: Fetch | Reduce
-    sent: int
-    started: int
+    Of a plan's transfers a worker has both; programs of other systems send and receive in transfers of their own.
+    """
+
+    sent: tuple[int, Send] | None
+    received: tuple[int, Fetch | Reduce] | None
     ended: int
 
 
@@ -124,8 +125,7 @@ def _transfers(worker: WorkerProgram) -> Iterator[_Transfer]:
             case Fetch() | Reduce():
                 received[task.transfer] = position, task
             case Wait():
-                (at, send), (start, receive) = sent[task.transfer], received[task.transfer]
-                yield _Transfer(send, receive, at, start, position)
+                yield _Transfer(sent.get(task.transfer), received.get(task.transfer), position)
 
 
 def _asked(
@@ -137,8 +137,8 @@ def _asked(
         for number in (*reads, *writes):
             users[held[number]].add(position)
     for transfer in transfers:
-        if transfer.send.staging is not None:
-            users[held[transfer.send.staging]].add(transfer.ended)
+        if transfer.sent is not None and (staging := transfer.sent[1].staging) is not None:
+            users[held[staging]].add(transfer.ended)
     groups = defaultdict(list)
     for number, buffer in enumerate(worker.buffers):
         if buffer.nbytes and (staged or buffer.kind != STAGING):
@@ -150,11 +150,16 @@ def _asked(
 
 def _pieces(worker: WorkerProgram, transfer: _Transfer) -> Iterator[_Asked]:
     """Yield the buffers of a transfer whose messages and own pieces have one each."""
-    item_bytes = ITEM_BYTES[worker.buffers[transfer.receive.buffer].dtype]
-    own = [sum(piece.elements for piece in copy.pieces) * item_bytes for copy in transfer.receive.local]
-    parts = [(message.nbytes, transfer.sent) for message in transfer.send.messages]
-    parts += [(message.nbytes, transfer.started) for message in transfer.receive.messages]
-    parts += [(nbytes, transfer.ended) for nbytes in own]
+    parts: list[tuple[int, int]] = []
+    if transfer.sent is not None:
+        at, send = transfer.sent
+        parts += [(message.nbytes, at) for message in send.messages]
+    if transfer.received is not None:
+        at, receive = transfer.received
+        item_bytes = ITEM_BYTES[worker.buffers[receive.buffer].dtype]
+        own = [sum(piece.elements for piece in copy.pieces) * item_bytes for copy in receive.local]
+        parts += [(message.nbytes, at) for message in receive.messages]
+        parts += [(nbytes, transfer.ended) for nbytes in own]
     for nbytes, first in parts:
         yield _Asked(Storage(nbytes, first, transfer.ended), frozenset({first, transfer.ended}))
 
@@ -173,9 +178,10 @@ def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence
     """
     following: list[set[int]] = [set() for _ in worker.tasks]
     for transfer in transfers:
-        following[transfer.started].add(transfer.ended)
-        if reuse is Reuse.OPERATORS:
-            following[transfer.sent].add(transfer.ended)
+        if transfer.received is not None:
+            following[transfer.received[0]].add(transfer.ended)
+        if transfer.sent is not None and reuse is Reuse.OPERATORS:
+            following[transfer.sent[0]].add(transfer.ended)
     written: dict[int, int] = {}
     read: defaultdict[int, set[int]] = defaultdict(set)
     for position, (reads, writes) in enumerate(uses(worker)):
@@ -208,6 +214,8 @@ def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]
                 yield source, [] if task.staging is None else [task.staging]
             case Fetch() | Reduce():
                 yield [], [] if task.staging is None else [task.staging]
+            case Wait() if task.transfer not in ended:
+                yield [], []
             case Wait():
                 receive = ended[task.transfer]
                 staging = [] if receive.staging is None else [receive.staging]

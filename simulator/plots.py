@@ -71,12 +71,16 @@ def timeline(simulation: Simulation) -> Figure:
 
 
 def memory(simulation: Simulation) -> Figure:
-    """Draw the bytes alive on every device over the step, those that use their memory alike by one line."""
+    """Draw the bytes alive on every device over the step, those that use their memory alike by one line.
+
+    Workers that have no buffers, such as a host that nothing is swapped to, have no line.
+    """
     end_s = simulation.seconds or 1.0
     alike: dict[object, list[int]] = {}
     for worker in range(len(simulation.program.workers)):
         looks = tuple((round(BINS * at_s / end_s), nbytes) for at_s, nbytes in memory_use(simulation, worker))
-        alike.setdefault(looks, []).append(worker)
+        if looks:
+            alike.setdefault(looks, []).append(worker)
     figure = _figure(10)
     axes = figure.add_subplot(title="memory in use", ylabel="bytes alive on a device")
     for workers in alike.values():

@@ -17,9 +17,12 @@ from planner.report.schema import Report
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
 from simulator.systems.largest_batch import largest_batch
-from simulator.systems.registry import SYSTEMS
-from simulator.systems.system import Asked, Deployment, planned_deployment
+from simulator.systems.registry import PLANS, SYSTEMS
+from simulator.systems.system import Asked, Deployment, TooFewSamplesError, planned_deployment
 from topologies import Machine, load_topology
+
+OF_PLANS = {"-o": "output", "--keep-fetches": "keep_fetches"}
+"""Options that have a meaning for plans alone, by flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,27 @@ class Request:
 
     def deployment(self, machine: Machine) -> Deployment:
         """Return what is to be simulated; with the largest batch that fits in memory, if that is asked for."""
+        self._refuse()
         if self.options["largest_batch"]:
-            found = largest_batch(
-                lambda batch: self._deployed(machine, {**self.options, "batch": batch, "output": None})
-            )
-            deployment = found[1]
+            deployment = largest_batch(lambda batch: self._of_batch(machine, batch))[1]
         else:
             deployment = self._deployed(machine, {**self.options, "output": None})
-        if self.options["output"] is not None:
-            if deployment.plan is None:
-                raise PlanError(f"-o: expected a system that is a plan, found {self.options['system']}")
+        if self.options["output"] is not None and deployment.plan is not None:
             deployment.plan.save(self.options["output"])
         return deployment
+
+    def _refuse(self) -> None:
+        """Raise an error for options of plans where a system is none."""
+        if self.options["system"] in (None, *PLANS):
+            return
+        for flag, name in OF_PLANS.items():
+            if self.options[name]:
+                raise PlanError(f"{flag}: expected a system that is a plan, found {self.options['system']}")
+
+    def _of_batch(self, machine: Machine, batch: int) -> Deployment:
+        if batch < (self.options["micro_batches"] or 1):
+            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
+        return self._deployed(machine, {**self.options, "batch": batch, "output": None})
 
     def _deployed(self, machine: Machine, options: Mapping[str, Any]) -> Deployment:
         system = options["system"]

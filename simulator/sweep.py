@@ -27,9 +27,9 @@ FORMAT = "sweep/1"
 
 NOT_SWEPT = (
     *("sweep", "ways", "shares", "ties", "untie", "operator_files"),
-    *("output", "json_path", "tasks", "trace_path", "plot_folder"),
+    *("output", "json_path", "tasks", "trace_path", "plot_folder", "largest_batch"),
 )
-"""Options that name files, or whose values have commas of their own."""
+"""Options that are of the whole command: that name files, have commas in their values, or find what may be swept."""
 
 COLUMNS = ("per step", "exposed", "samples/s", "data parallel", "bytes", "fullest memory", "busiest")
 

@@ -9,18 +9,23 @@ from simulator.systems.replicas import ideal, small_batch
 from simulator.systems.swapping import swapping
 from simulator.systems.system import System
 
-SYSTEMS: dict[str, System] = {
-    "ideal": ideal,
-    "small-batch": small_batch,
-    "swapping": swapping,
-    "op-placement": op_placement,
-    "1f1b": pipeline,
+PLANS: dict[str, System] = {
     "data-parallel": of_plan(data_parallel),
     "zero-1": of_plan(zero(1)),
     "zero-2": of_plan(zero(2)),
     "zero-3": of_plan(zero(3)),
     "tofu": of_plan(recursive("S")),
     "planned": of_plan(recursive("S,R")),
+}
+"""The systems that are plans."""
+
+SYSTEMS: dict[str, System] = {
+    "ideal": ideal,
+    "small-batch": small_batch,
+    "swapping": swapping,
+    "op-placement": op_placement,
+    "1f1b": pipeline,
+    **PLANS,
 }
 """What `simulate --system` may be; `docs/systems.md` explains each."""
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from planner.cli import main as plan
+from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate
 from simulator.cli import main
 from simulator.report import Settings, simulation_of
-from simulator.systems.system import planned_deployment
+from simulator.systems.registry import SYSTEMS
+from simulator.systems.system import Asked, planned_deployment
 from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
@@ -132,6 +134,8 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
         (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
         (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
+        (("--sweep", "batch=8,16", "--largest-batch"), r"finds the batch: expected no --sweep batch"),
+        (("--sweep", "largest-batch=true,false"), r"--sweep largest-batch: expected one of .*batch"),
     ],
 )
 def test_what_a_sweep_refuses(arguments, message, capsys):
@@ -184,6 +188,17 @@ def test_pictures_show_what_was_simulated(saved):
     assert {"computing", "receiving", "waiting for messages"} <= legend
 
 
+@pytest.mark.parametrize(("system", "lines"), [("swapping", 1), ("op-placement", 2)])
+def test_pictures_of_workers_without_buffers(system, lines):
+    """A host that nothing is swapped to, and the devices that none of two layers is on, have no line."""
+    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
+    plots = pytest.importorskip("simulator.plots")
+    asked = Asked(build("mlp-2-16", batch=8), load_topology("p2.8xlarge"), 8)
+    simulation = simulation_of(SYSTEMS[system](asked), Settings(), record_messages=True)
+    assert all(draw(simulation).axes[0].get_title() for draw in plots.PLOTS.values())
+    assert len(plots.memory(simulation).axes[0].get_lines()) == lines
+
+
 def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("simulator.cli.find_spec", lambda _: None)
     assert run(saved, "--topo", "uniform-8", "--plot", tmp_path / "p") == 2
@@ -212,6 +227,12 @@ def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
     assert (report.workers, report.batch, len(report.devices)) == (8, 64, 8)
 
 
+def test_a_system_runs_without_data_parallelism_beside_it(tmp_path):
+    path = tmp_path / "r.json"
+    assert run(*MODEL, "--system", "tofu", "--no-data-parallel", "--json", path) == 0
+    assert read_reports(path)[0].data_parallel is None
+
+
 def test_a_system_that_is_a_plan_is_saved(tmp_path):
     assert run(*MODEL, "--system", "zero-2", "-o", tmp_path / "zero.json") == 0
     assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
@@ -220,16 +241,44 @@ def test_a_system_that_is_a_plan_is_saved(tmp_path):
 def test_the_largest_batch_is_found(tmp_path):
     """Of a model that is planned, and of one that a system runs."""
     for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")):
-        path = tmp_path / "r.json"
-        assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", *options, "--json", path) == 0
+        path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", *options)
+        assert run(*asked, "--largest-batch", "--json", path) == 0
         (report,) = read_reports(path)
         assert not report.overfull
-        assert report.batch == 1 << 20
+        assert run(*asked, "--batch", 2 * report.batch) == 1
+
+
+def test_the_largest_batch_is_sought_among_those_that_micro_batches_divide(tmp_path):
+    path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", "--system", "1f1b", "--micro-batches", 16)
+    assert run(*asked, "--largest-batch", "--json", path) == 0
+    (report,) = read_reports(path)
+    assert not report.overfull
+    assert run(*asked, "--batch", 2 * report.batch) == 1
+
+
+def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
+    assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", "--system", "ideal") == 2
+    assert capsys.readouterr().err == "error: memory is unlimited here, so that every batch fits: give --batch\n"
 
 
 REFUSED = {
-    "what is not searched": (("--system", "tofu", "--placements", "S,R"), "--system tofu is not searched: expected no"),
+    "what a system settles": (
+        ("--system", "tofu", "--placements", "S,R"),
+        "tofu settles by itself how it is planned: leave out --placements",
+    ),
+    "what a system settles, swept": (
+        ("--sweep", "system=tofu,zero-1", "--sweep", "seed=1,2", "--ways", "4"),
+        "a system settles by itself how it is planned: leave out --ways, --seed",
+    ),
+    "data parallelism beside it": (
+        ("--system", "tofu", "--data-parallel"),
+        "data parallelism does not stand beside tofu: leave out --data-parallel",
+    ),
     "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
+    "nothing that fetches": (
+        ("--system", "1f1b", "--keep-fetches"),
+        "--keep-fetches: expected a system that is a plan",
+    ),
     "no host": (("--system", "swapping"), "uniform-8: expected a switch called cpu"),
     "two batches": (("--system", "ideal", "--largest-batch"), "--largest-batch finds the batch: expected no --batch"),
 }

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import planner
-from planner.errors import PlanError
+from planner.errors import InputError, PlanError
 from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.sharded import shard_data_parallel
 from planner.program.lower import lower
 from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
 from simulator import SYSTEMS, Switches, interpret, simulate_system
+from simulator.lifetimes import peak_live_bytes, requests
 from simulator.systems.flow import flow_of, in_order_of_start, seconds_alone
-from simulator.systems.largest_batch import largest_batch
+from simulator.systems.largest_batch import MOST, largest_batch
 from simulator.systems.layers import layers_of
 from simulator.systems.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.systems.spread import spread
@@ -273,6 +274,21 @@ def test_swapped_bytes_are_those_of_another_pool(graph, share, ahead):
         assert start == position or sum(flow.nbytes[b] for b in used) <= ahead * room
 
 
+@pytest.mark.parametrize("system", [*OWN, "zero-3"])
+def test_every_system_is_accounted_for_by_a_caching_allocator(system, machine):
+    """As much lives as in an arena, which holds what is asked for."""
+    graph = build("mlp-3-64", batch=16)
+    small = tight(graph, machine, 0.6) if system == "swapping" else machine
+    found = SYSTEMS[system](asked(graph, small))
+    assert system != "swapping" or found.program.bytes.any()
+    for worker in found.program.workers:
+        assert peak_live_bytes(requests(worker)) <= worker.arena_bytes
+    static, caching = (simulate_system(system, graph, small, 4, allocator=one) for one in ("static", "caching"))
+    for one, other in zip(static.devices, caching.devices, strict=True):
+        assert other.peak_bytes - other.by_kind.get("unused", 0) == one.peak_bytes - one.by_kind.get("unused", 0)
+        assert other.by_kind.get("unused", 0) >= 0
+
+
 def smaller(machine, nbytes):
     return replace(machine, memories=tuple(replace(memory, nbytes=nbytes) for memory in machine.memories))
 
@@ -389,3 +405,9 @@ def test_no_batch_fits(machine):
     small = smaller(machine, machine.devices[0].reserved_bytes + 1000)
     with pytest.raises(NoRoomError, match="found none"):
         largest_batch(lambda batch: SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=batch), small)))
+
+
+def test_a_batch_without_end_is_not_looked_for(machine):
+    fitting = SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=8), machine))
+    with pytest.raises(InputError, match=f"more than {MOST:,} samples fit in memory: give --batch"):
+        largest_batch(lambda _: fitting)
