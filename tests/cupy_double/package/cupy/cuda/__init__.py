@@ -1,6 +1,7 @@
 """The double of `cupy.cuda`."""
 
 import ctypes
+import sys
 
 from cupy import _memory, _names
 from cupy.cuda import _streams, runtime
@@ -48,8 +49,9 @@ class Memory:
         self.ptr = runtime.malloc(size)
         self.size = size
 
-    def __del__(self):
-        runtime.free(self.ptr)
+    def __del__(self, is_finalizing=sys.is_finalizing):
+        if not is_finalizing():  # then modules are gone already, and memory is the system's
+            runtime.free(self.ptr)
 
 
 @_names.checked("cupy.cuda.UnownedMemory")
