@@ -47,24 +47,23 @@ MEMORY_HELP = (
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 
-def read_ways(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    """Read factors of the number of workers, as in `4,2`; each must be at least 2."""
+def _read_numbers(text: str | None, least: int, example: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = text.split(",")
-    if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
-        raise click.BadParameter(f"expected whole numbers of at least 2, such as 4,2, found {text!r}")
+    if not all(re.fullmatch(r" *[0-9]{1,9} *", part) and int(part) >= least for part in parts):
+        raise click.BadParameter(f"expected whole numbers of at least {least}, such as {example}, found {text!r}")
     return tuple(map(int, parts))
+
+
+def read_ways(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read factors of the number of workers, as in `4,2`; each must be at least 2."""
+    return _read_numbers(text, 2, "4,2")
 
 
 def read_shares(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     """Read every worker's share, as in `2,2,1,1`; each must be at least 1."""
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(re.fullmatch(r" *0*[1-9][0-9]{0,8} *", part) for part in parts):
-        raise click.BadParameter(f"expected whole numbers of at least 1, such as 2,2,1,1, found {text!r}")
-    return tuple(map(int, parts))
+    return _read_numbers(text, 1, "2,2,1,1")
 
 
 def read_rules(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -62,7 +63,7 @@ Staged = tuple[int, list[Message]]
 """The number of a staging buffer, and messages that lie packed in it."""
 
 
-class GroupedMessages(Messages):
+class GroupedMessages(Messages, ABC):
     """Messages that leave and come by one call for each transfer, as its second half starts."""
 
     def __init__(self, memory: Memory, size: int) -> None:
@@ -97,6 +98,6 @@ class GroupedMessages(Messages):
 
         return action
 
+    @abstractmethod
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
-        raise NotImplementedError

@@ -119,24 +119,8 @@ def export(plan: Plan, name: str) -> Exported:
     weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
     mesh = mesh_of(plan, (*weights, *data, *outputs.values()))
     lies, notes = _held(plan, mesh, (*weights, *data), name)
-    parameters = {}
-    for entry, one in entries_of(graph).items():
-        if one.tensor is not None and one.tensor in lies:
-            fine = graph.tensors[one.tensor].shape
-            joins = groups(one.shape, fine)
-            if joins is None:
-                raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {one.shape}")
-            placements, same = joined(lies[one.tensor], joins, fine)
-            if not same:
-                notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
-            check_even(entry, one.shape, placements, mesh)
-            parameters[entry] = Placed(one.shape, placements)
-    wanted = {name: mesh.placements(plan.layouts[name]) for name in outputs.values()}
-    if name == "dtensor":
-        allowed = _dims_allowed(graph)
-        wanted = {one: only(lie, allowed[one]) if one in allowed else lie for one, lie in wanted.items()}
-    for path, output in outputs.items():
-        check_even(path, graph.tensors[output].shape, wanted[output], mesh)
+    parameters = _parameters(graph, mesh, lies, notes)
+    wanted = _placed_outputs(plan, mesh, outputs, name)
     known = {entry.tensor for entry in entries_of(graph).values()}
     return Exported(
         plan,
@@ -152,6 +136,34 @@ def export(plan: Plan, name: str) -> Exported:
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
     )
+
+
+def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dict[str, str]) -> dict[str, Placed]:
+    """Return where the user's parameters lie, each of which may be several dimensions of the graph; add notes."""
+    found = {}
+    for entry, one in entries_of(graph).items():
+        if one.tensor is not None and one.tensor in lies:
+            fine = graph.tensors[one.tensor].shape
+            joins = groups(one.shape, fine)
+            if joins is None:
+                raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {one.shape}")
+            placements, same = joined(lies[one.tensor], joins, fine)
+            if not same:
+                notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
+            check_even(entry, one.shape, placements, mesh)
+            found[entry] = Placed(one.shape, placements)
+    return found
+
+
+def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: str) -> dict[str, Layout]:
+    """Return where modules' results are to lie: as planned, as far as the operators that read them allow."""
+    allowed = _dims_allowed(plan.graph) if target == "dtensor" else {}
+    found = {}
+    for path, output in outputs.items():
+        planned = mesh.placements(plan.layouts[output])
+        found[output] = only(planned, allowed[output]) if output in allowed else planned
+        check_even(path, plan.graph.tensors[output].shape, found[output], mesh)
+    return found
 
 
 def _is_fed(graph: Graph, name: str) -> bool:

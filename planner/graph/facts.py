@@ -59,10 +59,10 @@ def is_recomputed(graph: Graph, node: Node) -> bool:
     return node.forward is not None and graph.tensors[node.outputs[0]].role == "activation"
 
 
-def nodes_taking_data(graph: Graph) -> frozenset[str]:
-    """Return the nodes that compute nothing: they only take elements of what the data set provides."""
-    data = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
-    return frozenset(node.name for node in graph.nodes if node.op in MOVES and data.issuperset(node.inputs))
+def nodes_taking_inputs(graph: Graph) -> frozenset[str]:
+    """Return the nodes that only take elements of inputs: of the data, or of what the backward pass starts from."""
+    inputs = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
+    return frozenset(node.name for node in graph.nodes if node.op in MOVES and inputs.issuperset(node.inputs))
 
 
 def weight_dtype(graph: Graph) -> str | None:

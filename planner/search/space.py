@@ -83,7 +83,7 @@ class Space:
             placements = placements_at_step(variable.shape, self.ways, step, replicate=self.replicate)
             partial = self.carriage is not None and v in self.carriage.partial[step]
             return (*placements, PARTIAL) if partial else placements
-        everywhere = self.objective.allows_everywhere or (self.replicate and variable.only_takes_data)
+        everywhere = self.objective.allows_everywhere or (self.replicate and variable.only_takes_inputs)
         choices = choices_at_step(variable.signature, self.ways, step, replicate=self.replicate, everywhere=everywhere)
         sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
         return (*choices, *map(choice_carrying_operands, sets))

@@ -13,7 +13,7 @@ from itertools import chain
 import tdl
 from display import Shown
 from planner.accumulate import accumulation_groups
-from planner.graph.facts import is_recomputed, nodes_taking_data
+from planner.graph.facts import is_recomputed, nodes_taking_inputs
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.search.coarse.charges import Charge, charged_fetches_and_stores
@@ -73,12 +73,12 @@ class TensorVariable:
 class NodeVariable:
     """Alike nodes that share one strategy.
 
-    `only_takes_data`: all only take elements of what the data set provides: doing that everywhere repeats no work.
+    `only_takes_inputs`: all only take elements of the graph's inputs: doing that everywhere repeats no work.
     """
 
     members: tuple[str, ...]
     signature: Signature
-    only_takes_data: bool
+    only_takes_inputs: bool
 
 
 Variable = TensorVariable | NodeVariable
@@ -204,7 +204,7 @@ def _variables_by_number(
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():
         members.setdefault(v, []).append(name)
-    takers = nodes_taking_data(graph)
+    takers = nodes_taking_inputs(graph)
 
     def variable_of_members(names: list[Name]) -> Variable:
         (kind, first), plain = names[0], tuple(name for _, name in names)
@@ -242,7 +242,7 @@ def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
 
     def kind_of_variable(variable: Variable) -> object:
         if isinstance(variable, NodeVariable):
-            return variable.signature, len(variable.members), variable.only_takes_data
+            return variable.signature, len(variable.members), variable.only_takes_inputs
         roles = frozenset((graph.tensors[name].role, name in shown) for name in variable.members)
         return variable.shape, len(variable.members), roles
 
