@@ -10,9 +10,11 @@ from typing import Any
 
 from results.experiment import ROOT, read_data, read_published
 
-HOLDS, OTHER, FAILS = "holds", "holds with another figure", "does not hold"
+HOLDS, OTHER, PART, FAILS = "holds", "holds with another figure", "holds in part", "does not hold"
+"""In part: of some of the models, or of a part of the range, that it is said of."""
+
 MISSING = "no experiment yet"
-VERDICTS = (HOLDS, OTHER, FAILS, MISSING)
+VERDICTS = (HOLDS, OTHER, PART, FAILS, MISSING)
 
 GB = 10**9
 MB = 10**6
