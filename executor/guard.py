@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import os
 import signal
+import stat
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping
@@ -36,6 +39,12 @@ BAD_INPUT = 2
 
 LAUNCHER_ENDS_S = 0.1
 """How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
+
+LAUNCHER_READS_S = 1.0
+"""How long a launcher that has much to do may take to read what a rank wrote."""
+
+LAUNCHER_FORWARDS_S = 0.05
+"""How soon it has passed on what it read."""
 
 USUALLY: Mapping[int, str] = {
     signal.SIGKILL: ", as a system that has no memory left does",
@@ -88,7 +97,11 @@ def started() -> None:
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
-    """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them."""
+    """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them.
+
+    It ends without a look at what else was sent to it, so what this rank wrote is left to it first.
+    """
+    _await_reader(2)
     if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
         _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")
 
@@ -152,6 +165,17 @@ class _Guard:
 def killed_by(number: int) -> str:
     """Say which signal ended a process, and what usually sends it."""
     return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(number, '')}"
+
+
+def _await_reader(descriptor: int) -> None:
+    """Wait until what was written to a pipe has been read and passed on; return at once for all else."""
+    until = time.monotonic() + LAUNCHER_READS_S
+    with suppress(OSError):  # a closed descriptor, or one of a kind that does not say what is unread
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        while any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))) and time.monotonic() < until:
+            time.sleep(LAUNCHER_FORWARDS_S / 10)
+        time.sleep(LAUNCHER_FORWARDS_S)
 
 
 def _die_with_guard(dies: bool = True) -> None:
