@@ -1,23 +1,25 @@
-"""A machine with its host's memory as one more device, which data can be moved to and from."""
+"""A machine with its host's memory as two more devices: one that data is moved to, and one that it is moved from."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from topologies.errors import TopologyError
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
 
 HOST = "host memory"
+TO_HOST, FROM_HOST = f"{HOST}, in", f"{HOST}, out"
 UNLIMITED = 1e18
 """Bytes per second of what is not limited: the host's memory, and its links to the processors; those to the devices
 are what the machine's file says."""
 
 
 def with_host_memory(machine: Machine, devices: int) -> Machine:
-    """Return the machine of the first `devices` devices and, as the device after them, the host's memory.
+    """Return the machine of the first `devices` devices and, after them, what takes in and gives out the host's memory.
 
-    Every device reaches it through the nearest switch called cpu, cpu0, ...; a TopologyError where there is none.
+    Both share that memory. Every device reaches it through the nearest switch called cpu, cpu0, ...; a TopologyError where there is none.
     """
     machine.require_devices(devices)
     processors = [name for name in machine.switches if name.rpartition("/")[2].startswith("cpu")]
@@ -27,16 +29,16 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
         )
     kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
     resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
-    host = _host_device(len(kept))
-    memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices,)))
+    hosts = tuple(_host_device(name, len(kept)) for name in (TO_HOST, FROM_HOST))
+    memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices, devices + 1)))
     links = [*machine.links]
-    for name in processors:
-        links.append(Link(f"{HOST}-{name}", (HOST, name), UNLIMITED, 0.0, len(resources), len(resources)))
-        resources.append(Resource(f"{HOST}-{name}", "bus", UNLIMITED))
-    routes = Routes((*machine.devices[:devices], host), memories, links, frozenset(machine.switches), {})
+    for end, name in product((TO_HOST, FROM_HOST), processors):
+        links.append(Link(f"{end}-{name}", (end, name), UNLIMITED, 0.0, len(resources), len(resources)))
+        resources.append(Resource(f"{end}-{name}", "bus", UNLIMITED))
+    routes = Routes((*machine.devices[:devices], *hosts), memories, links, frozenset(machine.switches), {})
     return replace(
         machine,
-        devices=(*machine.devices[:devices], host),
+        devices=(*machine.devices[:devices], *hosts),
         memories=memories,
         links=tuple(links),
         resources=tuple(resources),
@@ -48,10 +50,10 @@ def _below(numbers: tuple[int, ...], limit: int) -> tuple[int, ...]:
     return tuple(number for number in numbers if number < limit)
 
 
-def _host_device(memory: int) -> Device:
+def _host_device(name: str, memory: int) -> Device:
     """Return what computes nothing, and copies at once."""
     return Device(
-        name=HOST,
+        name=name,
         type="host",
         peak_flop_per_s={"float32": 1.0},
         memory_bandwidth_bytes_per_s=UNLIMITED,

@@ -68,7 +68,7 @@ def _of_ideal() -> Answer:
 def _outperforms() -> Answer:
     cases = [rates for rates in _models().values() if "tofu" in rates]
     best = sum(all(rates["tofu"] >= rates[other] for other in ALTERNATIVES if other in rates) for rates in cases)
-    why = "simulated; swapping would be faster if all its copies ran beside computation (docs/systems.md)"
+    why = "simulated"
     return Answer(f"best of {best} of {len(cases)} models", HOLDS if best > 0.75 * len(cases) else FAILS, why)
 
 

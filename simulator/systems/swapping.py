@@ -135,67 +135,79 @@ class Pool:
 
 
 class _Schedule:
-    """The tasks of a device with the copies between, and of the host; which blocks are there from when to when.
+    """The tasks of a device, those of the host's two streams of copies, and which blocks are there from when to when.
 
-    What is swapped out for a task starts on its way when its blocks are requested; half-way between that and the task,
-    what it frees is waited for and what is fetched starts on its way, which is waited for just before the task.
+    The device asks for a task's copies when it requests the task's blocks, and waits for them just before the task. In
+    between the streams do them, task by task: one takes in what is swapped out, and tells the other, which then gives
+    out what takes that room, one task's blocks at a time.
     """
 
     def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], pool: Pool, devices: int) -> None:
         self._flow, self._moves, self._devices = flow, moves, devices
-        self._out_at: defaultdict[int, list[int]] = defaultdict(list)
-        self._in_at: defaultdict[int, list[int]] = defaultdict(list)
+        self._issued_at: defaultdict[int, list[int]] = defaultdict(list)
         for position, issued in enumerate(pool.issued):
-            self._out_at[issued].append(position)
-            self._in_at[(issued + position) // 2].append(position)
+            self._issued_at[issued].append(position)
         own = (transfer_at(flow.worker, position) for position in range(len(moves)))
         self._next = 1 + max((number for number in own if number is not None), default=-1)
-        self._numbers: dict[tuple[int, int], int] = {}  # by task and block
+        self._copies: defaultdict[int, list[int]] = defaultdict(list)  # transfers, by task
+        self._flowing: list[int] = []
         self._since = dict.fromkeys(resident, 0)
         self.tasks: list[Task] = []
-        self.host: list[Task] = []
+        self.to_host: list[Task] = []
+        self.from_host: list[Task] = []
         self.spans: list[tuple[int, int, int]] = []  # block, first and last task
         self.bytes_out = self.bytes_in = 0
 
     def run(self) -> None:
         """Lay out the iteration."""
         for position, task in enumerate(self._flow.worker.tasks):
-            for start in self._out_at[position]:
-                self._start_out(start)
-            for middle in self._in_at[position]:
-                self._start_in(middle)
-            for block in self._moves[position].fetched:
-                self.tasks.append(Wait(self._numbers[position, block]))
+            for issued in self._issued_at[position]:
+                self._start_out(issued)
+                self._start_in(issued)
+            self.tasks += map(Wait, self._copies[position])
             self._since |= dict.fromkeys(self._moves[position].new, len(self.tasks))
             self.tasks.append(task)
         for block in list(self._since):
             self._leave(block)
 
     def _start_out(self, position: int) -> None:
-        for block in self._moves[position].gone:
+        for block in (*self._moves[position].gone, *self._moves[position].out):
             self._leave(block)
-        for block in self._moves[position].out:
-            number, nbytes = self._number(position, block), self._flow.nbytes[block]
+        numbers = [self._number() for _ in self._moves[position].out]
+        for number, block in zip(numbers, self._moves[position].out, strict=True):
+            nbytes = self._flow.nbytes[block]
             self.bytes_out += nbytes
             self.tasks.append(Send(number, block, None, (Message(self._devices, (), nbytes, 0),)))
-            everybody = tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
-            self.host.append(Fetch(number, 0, None, everybody, ()))
+            self.to_host.append(Fetch(number, 0, None, self._to_all(nbytes), ()))
+        self.to_host += map(Wait, numbers)
+        self._copies[position] += numbers
 
     def _start_in(self, position: int) -> None:
-        for block in self._moves[position].out:
-            self.tasks.append(Wait(self._numbers[position, block]))
-            self._leave(block)
-        for block in self._moves[position].fetched:
-            number, nbytes = self._number(position, block), self._flow.nbytes[block]
+        if not self._moves[position].fetched:
+            return
+        if self._moves[position].out:
+            self._tell()
+        self.from_host += map(Wait, self._flowing)
+        self._flowing = [self._number() for _ in self._moves[position].fetched]
+        for number, block in zip(self._flowing, self._moves[position].fetched, strict=True):
+            nbytes = self._flow.nbytes[block]
             self.bytes_in += nbytes
             self._since[block] = len(self.tasks)
-            self.tasks.append(Fetch(number, block, None, (Message(self._devices, (), nbytes, 0),), ()))
-            everybody = tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
-            self.host.append(Send(number, 0, None, everybody))
+            self.tasks.append(Fetch(number, block, None, (Message(self._devices + 1, (), nbytes, 0),), ()))
+            self.from_host.append(Send(number, 0, None, self._to_all(nbytes)))
+        self._copies[position] += self._flowing
 
-    def _number(self, position: int, block: int) -> int:
+    def _tell(self) -> None:
+        """Let the stream that gives out wait for what was asked of the one that takes in."""
+        number = self._number()
+        self.to_host.append(Send(number, 0, None, (Message(self._devices + 1, (), 0, 0),)))
+        self.from_host += (Fetch(number, 0, None, (Message(self._devices, (), 0, 0),), ()), Wait(number))
+
+    def _to_all(self, nbytes: int) -> tuple[Message, ...]:
+        return tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
+
+    def _number(self) -> int:
         self._next += 1
-        self._numbers[position, block] = self._next
         return self._next
 
     def _leave(self, block: int) -> None:
@@ -233,7 +245,7 @@ def swapping(asked: Asked) -> Deployment:
 
     program = _program(min(product(orders, AHEAD), key=seconds), capacity, asked.devices)
     machine = with_host_memory(asked.machine, asked.devices)
-    return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=1)
+    return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=2)
 
 
 def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) -> Program:
@@ -245,12 +257,15 @@ def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) ->
     found = _Schedule(flow, pool.iteration(), resident, pool, devices)
     found.run()
     worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), pool.most_used)
-    swapped = (replace(worker.buffers[0], name="swapped"),) if found.host else ()
-    host = WorkerProgram(devices, tuple(found.host), swapped, 0)
-    moved = np.zeros((devices + 1,) * 2, dtype=np.int64)
-    moved[:-1, -1], moved[-1, :-1] = found.bytes_out, found.bytes_in
+    swapped = (replace(worker.buffers[0], name="swapped"),) if found.bytes_out or found.bytes_in else ()
+    streams = (
+        WorkerProgram(devices + number, tuple(tasks), swapped, 0)
+        for number, tasks in enumerate((found.to_host, found.from_host))
+    )
+    moved = np.zeros((devices + 2,) * 2, dtype=np.int64)
+    moved[:devices, devices], moved[devices + 1, :devices] = found.bytes_out, found.bytes_in
     replicas = (on_device(worker, number) for number in range(devices))
-    return Program((devices + 1,), (*replicas, host), {}, {}, moved)
+    return Program((devices + 2,), (*replicas, *streams), {}, {}, moved)
 
 
 def _with_share_of_links(machine: Machine, devices: int) -> Machine:
@@ -259,7 +274,7 @@ def _with_share_of_links(machine: Machine, devices: int) -> Machine:
     users = Counter(
         used
         for device in range(devices)
-        for used in {one for ends in ((device, devices), (devices, device)) for one, _ in whole.route(*ends).uses}
+        for used in {one for ends in ((device, devices), (devices + 1, device)) for one, _ in whole.route(*ends).uses}
     )
     shares = (
         replace(one, capacity=one.capacity / max(1, users[number])) if one.kind == "link" else one

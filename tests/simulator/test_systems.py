@@ -312,6 +312,29 @@ def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
     assert min(min(one.by_kind.values()) for one in memories) >= 0
 
 
+def test_copies_flow_both_ways_beside_computation(machine):
+    """What a step takes is less than computing and copying one after the other, or out and in one after the other."""
+    graph = build("mlp-4-1024", batch=256)
+    found = SYSTEMS["swapping"](asked(graph, tight(graph, machine, 0.6), 1))
+    timeline = interpret(found.program, found.machine, Switches(record_messages=True))
+    ways = [
+        [(one.start_s, one.stop_s) for one in timeline.messages if one.nbytes and getattr(one, end) == 0]
+        for end in ("source", "target")
+    ]
+    out_s, in_s, either_s = (covered(spans) for spans in (*ways, sum(ways, [])))
+    assert either_s < out_s + in_s
+    assert timeline.seconds < timeline.compute_s[0] + either_s
+
+
+def covered(spans):
+    """How long at least one of these lasts."""
+    total = until = 0.0
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return total
+
+
 def test_what_a_task_uses_must_fit(machine):
     graph = build("mlp-3-64", batch=16)
     with pytest.raises(NoRoomError, match="expected room for"):
