@@ -19,7 +19,8 @@ are what the machine's file says."""
 def with_host_memory(machine: Machine, devices: int) -> Machine:
     """Return the machine of the first `devices` devices and, after them, what takes in and gives out the host's memory.
 
-    Both share that memory. Every device reaches it through the nearest switch called cpu, cpu0, ...; a TopologyError where there is none.
+    Both share that memory. Every device reaches it through the nearest switch called cpu, cpu0, ...; a TopologyError
+    where there is none.
     """
     machine.require_devices(devices)
     processors = [name for name in machine.switches if name.rpartition("/")[2].startswith("cpu")]
