@@ -3,7 +3,7 @@
     python -m results.predicted_vs_measured.run [--ranks 1,2,4,8] [--transports p2p] [--models mlp-4-2048,...]
 
 calibrates, writes what it predicts into predictions.json, then runs the plans, and writes data.json, the picture and
-the tables in README.md from both.
+the tables in README.md from both. Cells of transports that were not asked for stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.transport.choice import TRANSPORTS
-from results.experiment import Pages, filled, machine, publish, table
+from results.experiment import Pages, filled, machine, publish, read_data, table
 from results.predicted_vs_measured import picture
 from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job
 
@@ -112,9 +112,10 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args()
     busy_before = os.getloadavg()[0]
-    cells: list[dict[str, Any]] = []
-    predicted: list[dict[str, Any]] = []
-    for transport in chosen.transports.split(","):
+    transports = chosen.transports.split(",")
+    cells = [cell for cell in read_data(HERE)["cells"] if cell["transport"] not in transports]
+    predicted = [cell for cell in json.loads(PREDICTIONS.read_text()) if cell["transport"] not in transports]
+    for transport in transports:
         for ranks in map(int, chosen.ranks.split(",")):
             with tempfile.TemporaryDirectory() as folder:
                 job = Job(ranks, transport, Path(folder), chosen.models.split(","))
