@@ -20,7 +20,7 @@ from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_nam
 from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.graph.facts import batch_size, classification, micro_batches
-from planner.graph.ir import Graph, Tensor
+from planner.graph.ir import Graph, Init, Tensor
 
 HELD_OUT = "held_out_"
 
@@ -125,8 +125,11 @@ def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
 
 def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
     """Raise a DataError for what are no whole numbers of an input, such as labels that are no classes."""
-    below = tensor.init.below if tensor.init is not None and tensor.init.below else np.iinfo(np.int32).max
+    init = tensor.init or Init("data")
+    below = init.below or np.iinfo(np.int32).max
     if array.dtype.kind not in "iu":
         raise DataError(f"{name}: expected whole numbers, found {array.dtype}")
-    if array.size and not (array.min() >= 0 and array.max() < below):
-        raise DataError(f"{name}: expected numbers from 0 below {below}, found {array.min()} to {array.max()}")
+    counted = array if init.ignored is None else array[array != init.ignored]
+    if counted.size and not (counted.min() >= 0 and counted.max() < below):
+        also = "" if init.ignored is None else f", or {init.ignored}"
+        raise DataError(f"{name}: expected numbers from 0 below {below}{also}, found {array.min()} to {array.max()}")

@@ -22,7 +22,7 @@ from executor.weights import Weights
 from planner.errors import GraphError
 from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
-from planner.graph.optimizers import Optimizer
+from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.made import Made, imported, parts
 from planner.pytorch.tracing import Inputs, Step, in_order
@@ -98,6 +98,9 @@ def _doubled(made: Made) -> Made:
         inputs = dict(zip(made.inputs, inputs, strict=True))
     loss = made.loss.double() if isinstance(made.loss, nn.Module) else made.loss
     targets = [doubled(one) for one in made.targets]
+    if isinstance(made.optimizer, torch.optim.Optimizer):
+        for state in made.optimizer.state.values():  # some have theirs before the first step
+            state.update({name: doubled(one) for name, one in state.items() if isinstance(one, torch.Tensor)})
     return made._replace(module=made.module.double(), inputs=inputs, loss=loss, targets=targets)
 
 
@@ -146,7 +149,8 @@ def _trained(made: Made) -> torch.Tensor:
 def _theirs(graph: Graph, made: Made, ours: Collection[str]) -> Iterator[tuple[str, str, HostArray]]:
     """Yield what PyTorch has of our gradients and of every entry after the step, with the names of our tensors.
 
-    A gradient that only its update reads may be computed with that, and is then not ours: what it leaves tells.
+    A gradient that only its update reads may be computed with that, and is then not ours, and one that weight decay was
+    added to is not PyTorch's: what it leaves tells.
     """
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
@@ -158,6 +162,6 @@ def _theirs(graph: Graph, made: Made, ours: Collection[str]) -> Iterator[tuple[s
         if one.grad is not None and entry.tensor in graph.updates:
             read = makers[graph.updates[entry.tensor]].inputs
             (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
-            if gradient in ours:
+            if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
                 yield gradient, "gradient", array_of(one.grad.to_dense())
         yield entry.tensor, "after the step", array_of(one)

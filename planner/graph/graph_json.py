@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ class _Init(_Record):
     source: str = ""
     row: int = 0
     values: str = ""
+    ignored: int | None = None
 
 
 class _Tensor(_Record):
@@ -167,7 +168,7 @@ def _lower(message: str) -> str:
 
 def _tensor_record(tensor: Tensor) -> _Tensor:
     init = tensor.init
-    record = None if init is None else _Init(init.kind, init.scale, init.below, init.source, init.row, init.values)
+    record = None if init is None else _Init(**{one.name: getattr(init, one.name) for one in fields(init)})
     return _Tensor(tensor.shape, tensor.dtype, tensor.role, record)
 
 

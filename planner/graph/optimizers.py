@@ -7,7 +7,7 @@ called `t`, the number of steps taken; its outputs replace the weight and its st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import tdl
@@ -29,7 +29,13 @@ OPTIMIZERS: dict[str, str | None] = {
 """From each optimizer to the operator that updates one weight; `none` computes gradients and updates nothing."""
 
 CLIPPING = ("clip_norm", "clip_value")
-"""What is said of gradients before any optimizer."""
+"""What all gradients together are clipped to."""
+
+OF_GRADIENTS = (*CLIPPING, "weight_decay")
+"""What is done to gradients before any optimizer, by operators of their own."""
+
+DECAYED = ".grad.decayed"
+"""What the sum of a weight's gradient and its decay is called, after the weight."""
 
 STEPS = "t"
 LEAST_FLOAT16 = 2.0**-24
@@ -40,7 +46,8 @@ class Optimizer(Shown):
     """Which optimizer, and the constants of all: a field is the attribute of its name of the operators that have it.
 
     Before it updates weights `clip_value` bounds every element of their gradients, and `clip_norm` the norm of all of
-    them together, where they are not None. Raises GraphError for one that is not above zero.
+    them together, where they are not None; then `weight_decay` times the weight is added to each, as PyTorch's
+    optimizers but AdamW do, whose `decay` shrinks weights by themselves. Raises GraphError for a value out of range.
     """
 
     name: str = "momentum"
@@ -53,23 +60,31 @@ class Optimizer(Shown):
     decay: float = 0.01
     clip_norm: float | None = None
     clip_value: float | None = None
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check what gradients are clipped to."""
+        """Check what gradients are clipped to, and what is added."""
         for name in CLIPPING:
             most = getattr(self, name)
             if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
                 raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise GraphError(f"weight_decay must be a finite number from 0, found {self.weight_decay!r}")
 
 
-CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name not in ("name", *CLIPPING))
+CONSTANTS = tuple(field.name for field in fields(Optimizer) if field.name not in ("name", *OF_GRADIENTS))
+
+
+def operator_of(name: str) -> str | None:
+    """Return the operator of an optimizer, None of the one that updates nothing; GraphError for an unknown one."""
+    if name not in OPTIMIZERS:
+        raise GraphError(f"unknown optimizer {name!r}, expected one of {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
 
 
 def constants_of(name: str) -> tuple[str, ...]:
     """Return the names of an optimizer's constants; GraphError for an unknown optimizer."""
-    if name not in OPTIMIZERS:
-        raise GraphError(f"unknown optimizer {name!r}, expected one of {', '.join(OPTIMIZERS)}")
-    op = OPTIMIZERS[name]
+    op = operator_of(name)
     return () if op is None else tuple(tdl.catalog[op].attributes)
 
 
@@ -77,32 +92,62 @@ Updates = dict[str, str]
 """From each tensor that the iteration changes to the one that replaces it."""
 
 
-def update_weights(builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer) -> Updates:
+def update_weights(
+    builder: GraphBuilder, gradients: Mapping[str, str], optimizer: Optimizer | Mapping[str, Optimizer]
+) -> Updates:
     """Append one update per weight of `gradients` (weight -> its gradient); return the updates.
 
     A weight w is replaced by "w.next"; its states, called as the operator's operands ("w.velocity"; "w.m" and "w.v"),
-    likewise, and the step count "step". Raises GraphError for an unknown optimizer.
+    likewise, and the step count "step". Where weights have optimizers of their own, by name, these clip alike, since
+    the norm is that of all gradients together. Raises GraphError for an unknown optimizer, and for what does not fit.
     """
-    attrs: dict[str, Value] = {name: getattr(optimizer, name) for name in constants_of(optimizer.name)}
-    op = OPTIMIZERS[optimizer.name]
-    if op is None:
+    of_weight = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
+    operators = {weight: op for weight in gradients if (op := operator_of(of_weight[weight].name)) is not None}
+    if not operators:
         return {}
-    if builder.dtype == "float16" and "eps" in attrs and optimizer.eps < LEAST_FLOAT16:
-        raise GraphError(
-            f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where less is zero, found {optimizer.eps:g};"
-            " mixed-float16 keeps optimizer state in float32"
-        )
     updates: Updates = {}
-    if STEPS in tdl.catalog[op].operands:
+    if any(STEPS in tdl.catalog[op].operands for op in operators.values()):
         step = builder.state("step", ())
         updates = _update(builder, "increment", (step,), (step,), {})
-    if optimizer.clip_value is not None:
-        gradients = clip_by_value(builder, gradients, optimizer.clip_value)
-    if optimizer.clip_norm is not None:
-        gradients = clip_by_norm(builder, gradients, optimizer.clip_norm)
-    for weight, gradient in gradients.items():
+    gradients = _clipped(builder, {one: gradients[one] for one in operators}, [of_weight[one] for one in operators])
+    for weight, op in operators.items():
+        one = of_weight[weight]
+        gradient = _with_decay(builder, weight, gradients[weight], one.weight_decay)
+        attrs: dict[str, Value] = {name: getattr(one, name) for name in tdl.catalog[op].attributes}
+        _check_epsilon(builder, attrs)
         updates |= _updated(builder, op, weight, gradient, attrs)
     return updates
+
+
+def _check_epsilon(builder: GraphBuilder, attrs: Mapping[str, Value]) -> None:
+    eps = attrs.get("eps")
+    if builder.dtype == "float16" and isinstance(eps, float) and eps < LEAST_FLOAT16:
+        raise GraphError(
+            f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where less is zero, found {eps:g};"
+            " mixed-float16 keeps optimizer state in float32"
+        )
+
+
+def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], optimizers: Sequence[Optimizer]) -> Mapping[str, str]:
+    """Append what clips gradients; return their new names, by weight."""
+    wanted = {tuple(getattr(one, name) for name in CLIPPING) for one in optimizers}
+    if len(wanted) > 1:
+        raise GraphError(f"expected one {' and one '.join(CLIPPING)} for all weights, found {sorted(map(str, wanted))}")
+    ((norm, value),) = wanted
+    if value is not None:
+        gradients = clip_by_value(builder, gradients, value)
+    if norm is not None:
+        gradients = clip_by_norm(builder, gradients, norm)
+    return gradients
+
+
+def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float) -> str:
+    """Append what adds a multiple of the weight to its gradient; return the sum's name."""
+    if not factor:
+        return gradient
+    node = Node(f"{weight}.grad.decay", "scale", (weight,), (), {"factor": factor})
+    (added,) = builder.emit(node, "gradient")
+    return builder.emit(Node(f"{weight}{DECAYED}", "add", (gradient, added), ()), "gradient")[0]
 
 
 def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:

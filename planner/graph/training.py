@@ -56,13 +56,14 @@ LARGEST_FLOAT16 = 65504.0
 def training_graph(
     builder: GraphBuilder,
     metrics: Mapping[str, str],
-    optimizer: Optimizer,
+    optimizer: Optimizer | Mapping[str, Optimizer],
     also: Iterable[str] = (),
     recipe: Recipe = DEFAULT,
 ) -> Graph:
     """Append backward pass and updates to a forward graph, and return the checked whole.
 
-    `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen.
+    `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen, by
+    one optimizer or each by its own.
     `also` names further tensors whose gradients are wanted. Raises GraphError.
     """
     loss = metrics.get("loss")

@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.build import MIXED
 from planner.graph.ir import FLOATING
-from planner.graph.optimizers import CLIPPING, CONSTANTS, OPTIMIZERS, Optimizer
+from planner.graph.optimizers import CONSTANTS, OF_GRADIENTS, OPTIMIZERS, Optimizer
 from planner.graph.training import RECOMPUTE, Recipe
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
@@ -46,6 +46,7 @@ class Training:
     loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
     clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to.")
     clip_value: float | None = option(None, "What every element of a gradient is bounded by.")
+    weight_decay: float = option(0.0, "What times the weight is added to its gradient.")
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -67,7 +68,7 @@ class Training:
     @property
     def optimizer_settings(self) -> Optimizer:
         """The optimizer and its constants."""
-        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *CLIPPING)})
+        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)})
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensor
 
 from planner.graph.entries import content_digest
 from planner.graph.ir import Entry, Graph
-from planner.pytorch.tracing import Trace
+from planner.pytorch.tracing import Trace, is_known
 
 
 def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:
@@ -27,9 +26,8 @@ def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:
 def _entry(one: torch.Tensor, tensor: str | None, changes: bool) -> Entry:
     """Describe an entry; of one that is in no tensor, and stays as it is, by its content."""
     shape, dtype = tuple(one.shape), str(one.dtype).removeprefix("torch.")
-    is_known = not isinstance(one, FakeTensor) and one.device.type != "meta"
     if tensor is None and changes:
         return Entry(None, shape, dtype, counts=not one.is_floating_point() and shape == ())
-    if tensor is None and is_known:
+    if tensor is None and is_known(one):
         return Entry(None, shape, dtype, content_digest(one.detach().cpu().reshape(-1).view(torch.uint8).numpy()))
     return Entry(tensor, shape, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
@@ -38,17 +38,17 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
-    optimizer: Optimizer | None = None,
-    trained: Collection[nn.Parameter] | None = None,
+    optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None = None,
     opaque_unknown: bool = False,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
-    `inputs` are example inputs, in order or by name; their shapes count, not their values. The module returns its loss,
+    `inputs` are example inputs, in order or by name; their shapes count, not their values, but for one: labels that
+    cross entropy leaves out are left out of batches to come if the example has any. The module returns its loss,
     a scalar, or results by name of which one is called loss; or `loss` is a function of its result and the `targets`.
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
-    their own in the graph. Where `trained` is given, other parameters are frozen. With `opaque_unknown` operators that
-    the graph has none for run whole, by calling PyTorch.
+    their own in the graph. Where parameters have optimizers of their own, those that have none are frozen. With
+    `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
@@ -61,7 +61,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     needed = needed_for(result)
     known = folded(trace, needed)
     cuts: Cuts = {}
-    frozen = _frozen(trace.parameters.values(), trained)
+    frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
     for _ in range(MOST_PASSES):
         one = _Pass(trace, known, cuts, frozen, opaque_unknown=opaque_unknown)
         metrics = one.run(result, [node for node in trace.nodes if node in needed and node not in known])
@@ -69,7 +69,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
         if wanted == cuts:
             break
         cuts = wanted
-    graph = training_graph(one.t.builder, metrics, optimizer or Optimizer("sgd"))
+    graph = training_graph(one.t.builder, metrics, _by_name(trace, optimizer or Optimizer("sgd")))
     return replace(graph, entries=entries(module, trace, graph))
 
 
@@ -78,7 +78,7 @@ class _Pass:
 
     def __init__(self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], *, opaque_unknown: bool) -> None:
         self.trace, self.sources, self.frozen = trace, trace.sources, frozen
-        self.t = Translation(_dtype_of(trace), cuts, opaque_unknown=opaque_unknown)
+        self.t = Translation(_dtype_of(trace), cuts, negative=trace.negative, opaque_unknown=opaque_unknown)
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
         self.refused: dict[str, list[str]] = {}
@@ -175,10 +175,20 @@ class _Pass:
         return argument
 
 
-def _frozen(parameters: Iterable[nn.Parameter], trained: Collection[nn.Parameter] | None) -> frozenset[int]:
+def _frozen(parameters: Iterable[nn.Parameter], trained: Iterable[nn.Parameter] | None) -> frozenset[int]:
     """Return the identities of the parameters that get no update."""
     kept = {id(one) for one in (parameters if trained is None else trained) if one.requires_grad}
     return frozenset(id(one) for one in parameters) - kept
+
+
+def _by_name(
+    trace: Trace, optimizer: Optimizer | Mapping[nn.Parameter, Optimizer]
+) -> Optimizer | Mapping[str, Optimizer]:
+    """Return the optimizers of parameters by the names of the graph's weights."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    names = trace.names()
+    return {names[id(parameter)]: one for parameter, one in optimizer.items() if id(parameter) in names}
 
 
 def _dtype_of(trace: Trace) -> str:

@@ -21,6 +21,9 @@ from planner.graph.optimizers import Optimizer
 from planner.pytorch.importing import from_torch
 from planner.pytorch.tracing import Inputs
 
+REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
+"""Settings of PyTorch's optimizers that are refused where they are not zero or false."""
+
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
@@ -35,7 +38,7 @@ def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             made = make()
             if _is_module(made):
-                _held(parts(made))  # by identity, which a parameter may have lost as it became fake
+                optimizer_of(parts(made))  # by identity, which a parameter may have lost as it became fake
     except Exception:
         made = make()
     if isinstance(made, Graph) or not _is_module(made):
@@ -45,31 +48,14 @@ def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
 
 def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
     """Return the graph of a module that was made."""
-    optimizer = optimizer_of(made.optimizer)
     return from_torch(
         made.module,
         made.inputs,
         loss=made.loss,
         targets=made.targets,
-        optimizer=optimizer,
-        trained=_held(made),
+        optimizer=optimizer_of(made),
         opaque_unknown=opaque_unknown,
     )
-
-
-def _held(made: Made) -> list[nn.Parameter] | None:
-    """Return the parameters that a module's optimizer trains, None for all; a GraphError for any that is another's."""
-    if not isinstance(made.optimizer, torch.optim.Optimizer):
-        return None
-    held = [one for group in made.optimizer.param_groups for one in group["params"]]
-    others = made.loss.parameters() if isinstance(made.loss, nn.Module) else ()  # which are refused by themselves
-    own = {id(one) for one in (*made.module.parameters(), *others)}
-    if strange := [one for one in held if id(one) not in own]:
-        raise GraphError(
-            f"{type(made.optimizer).__name__}: {len(strange)} of its {len(held)} parameters are none of the module's, "
-            f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
-        )
-    return held
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -156,32 +142,42 @@ def _tensors(name: str, values: Any) -> Any:
     return found
 
 
-def optimizer_of(given: Any) -> Optimizer | None:
-    """Return the optimizer of ours that does what PyTorch's does; a GraphError where none does."""
+def optimizer_of(made: Made) -> Optimizer | dict[nn.Parameter, Optimizer] | None:
+    """Return the optimizer of ours that does what PyTorch's does, by parameter; a GraphError where none does."""
+    given = made.optimizer
     if given is None or isinstance(given, Optimizer):
         return given
     if not isinstance(given, torch.optim.Optimizer):
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {given!r}")
-    (group, *others), kind = given.param_groups, type(given).__name__
-    settings = group.keys() - {"params"}
-    if unlike := sorted(key for key in settings if any(other[key] != group[key] for other in others)):
-        raise GraphError(f"{kind}: groups of parameters differ in {', '.join(unlike)}: expected one for all parameters")
-    refused = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
-    if used := [name for name in refused if group.get(name)]:
+    kind = type(given).__name__
+    found = {one: _settings(kind, group) for group in given.param_groups for one in group["params"]}
+    others = made.loss.parameters() if isinstance(made.loss, nn.Module) else ()  # which are refused by themselves
+    own = {*made.module.parameters(), *others}
+    if strange := [one for one in found if one not in own]:
+        raise GraphError(
+            f"{kind}: {len(strange)} of its {len(found)} parameters are none of the module's, "
+            f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
+        )
+    return found
+
+
+def _settings(kind: str, group: Mapping[str, Any]) -> Optimizer:
+    """Return what an optimizer of PyTorch does with a group of parameters."""
+    if used := [name for name in REFUSED if group.get(name)]:
         raise GraphError(f"{kind}: {', '.join(used)} has no operator here")
-    if group.get("weight_decay") and kind != "AdamW":
-        raise GraphError(f"{kind}: weight_decay has no operator here but in AdamW")
-    betas = group.get("betas", (0.9, 0.999))
     shared = {"lr": float(group["lr"]), "eps": float(group.get("eps", 1e-8))}
+    decay = float(group.get("weight_decay", 0.0))
+    betas = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
+    if kind == "AdamW" or group.get("decoupled_weight_decay"):
+        return Optimizer("adamw", decay=decay, **betas, **shared)
     match kind:
         case "SGD":
             momentum = float(group["momentum"])
-            return Optimizer("momentum" if momentum else "sgd", momentum=momentum, **shared)
-        case "Adam" | "AdamW":
-            decay = float(group["weight_decay"])
-            return Optimizer(kind.lower(), beta1=float(betas[0]), beta2=float(betas[1]), decay=decay, **shared)
+            return Optimizer("momentum" if momentum else "sgd", momentum=momentum, weight_decay=decay, **shared)
+        case "Adam":
+            return Optimizer("adam", weight_decay=decay, **betas, **shared)
         case "RMSprop" if not group["momentum"]:
-            return Optimizer("rmsprop", alpha=float(group["alpha"]), **shared)
+            return Optimizer("rmsprop", alpha=float(group["alpha"]), weight_decay=decay, **shared)
         case "Adagrad":
-            return Optimizer("adagrad", **shared)
+            return Optimizer("adagrad", weight_decay=decay, **shared)
     raise GraphError(f"{kind} has no operator here: expected SGD, Adam, AdamW, RMSprop without momentum or Adagrad")

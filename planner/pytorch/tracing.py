@@ -68,11 +68,15 @@ def _own_loss(result: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A traced module: its nodes, its parameters by name, and what its data are called by placeholder."""
+    """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
+
+    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count.
+    """
 
     program: ExportedProgram
     parameters: Mapping[str, nn.Parameter]
     data: Mapping[str, str]
+    negative: frozenset[str]
 
     @property
     def nodes(self) -> Iterator[torch.fx.Node]:
@@ -87,8 +91,7 @@ class Trace:
     def constant(self, target: str) -> torch.Tensor | None:
         """Return the content of a buffer or constant; None where the model was made without any."""
         found = self.program.state_dict.get(target, self.program.constants.get(target))
-        is_real = isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) and found.device.type != "meta"
-        return found.detach() if is_real else None
+        return found.detach() if isinstance(found, torch.Tensor) and is_known(found) else None
 
     def names(self) -> Mapping[int, str]:
         """Return the first name of every parameter in the module, by the parameter's identity."""
@@ -133,7 +136,16 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     inline_regions(program.graph_module)
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
-    return Trace(program, dict(step.named_parameters(remove_duplicate=False)), dict(zip(inputs, names, strict=True)))
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    negative = frozenset(name for name, one in zip(names, arguments, strict=True) if _holds_negative(one))
+    return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative)
+
+
+def _holds_negative(one: Any) -> bool:
+    """Whether a tensor of known content holds a negative whole number."""
+    if not is_known(one) or one.is_floating_point() or one.is_complex() or one.dtype == torch.bool:
+        return False
+    return bool((one < 0).any())
 
 
 def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
@@ -159,6 +171,11 @@ def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
         found.append(one.clone() if id(one) in seen and isinstance(one, torch.Tensor) else one)
         seen.add(id(one))
     return tuple(found)
+
+
+def is_known(one: Any) -> bool:
+    """Whether this is a tensor that has its content."""
+    return isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor) and one.device.type != "meta"
 
 
 def is_parameter(spec: InputSpec) -> bool:

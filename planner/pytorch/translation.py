@@ -33,10 +33,11 @@ class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
     `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
-    source. `opaque_unknown`: operators that have none here are called whole.
+    source. `negative` are data that hold negative whole numbers. `opaque_unknown`: operators that have none here are
+    called whole.
     """
 
-    def __init__(self, dtype: str, cuts: Cuts, *, opaque_unknown: bool = False) -> None:
+    def __init__(self, dtype: str, cuts: Cuts, *, negative: Container[str] = (), opaque_unknown: bool = False) -> None:
         self.builder = GraphBuilder(dtype)
         self.axes = Axes()
         self.place = self.line = ""
@@ -47,7 +48,9 @@ class Translation:
         self._names: dict[tuple[str, int | None], int] = {}
         self._step: int | None = None
         self._makers: dict[str, Node] = {}
+        self._negative = negative
         self._limits: dict[str, int] = {}
+        self._ignored: dict[str, set[int | None]] = {}
         self.logits = self.labels = ""
 
     def weight(self, name: str, shape: tuple[int, ...], init: Init, *, frozen: bool) -> Value:
@@ -136,10 +139,11 @@ class Translation:
         number = self._names[base, self._step] = self._names.get((base, self._step), -1) + 1
         return f"{base}.{number}" if number else base
 
-    def holds_below(self, value: Value, limit: int) -> None:
-        """Note that whole numbers are below a limit, where they come from the data."""
+    def holds_below(self, value: Value, limit: int, ignored: int | None = None) -> None:
+        """Note that whole numbers of the data are from 0 below a limit, or the one that is ignored."""
         for name in self._sources_of(value.tensor):
             self._limits[name] = min(limit, self._limits.get(name, limit))
+            self._ignored.setdefault(name, set()).add(ignored)
 
     def is_data(self, value: Value) -> bool:
         """Whether a value's tensor is the data's own, with nothing but another shape."""
@@ -147,11 +151,11 @@ class Translation:
         return all(init is not None and init.kind == "data" for init in inits)
 
     def counts_from_zero(self, value: Value) -> bool:
-        """Whether whole numbers are those of the data, or of places, which are never negative."""
+        """Whether whole numbers are those of the data, or of places, which are not negative."""
         for name in self._sources_of(value.tensor):
             init, node = self.builder.tensors[name].init, self._makers.get(name)
             is_place = node is not None and node.op in PLACES and name == node.outputs[-1]
-            if not is_place and (init is None or init.kind != "data"):
+            if not is_place and (init is None or init.kind != "data" or name in self._negative):
                 return False
         return True
 
@@ -167,11 +171,12 @@ class Translation:
                 waiting += node.inputs
 
     def finish_inputs(self) -> None:
-        """Let the data be below the limits that were met."""
+        """Let the data be below the limits that were met, or what all who read them ignore."""
         tensors = self.builder.tensors
         for name, limit in self._limits.items():
             if tensors[name].init == Init("data", below=UNKNOWN):
-                tensors[name] = replace(tensors[name], init=Init("data", below=limit))
+                (ignored,) = self._ignored[name] if len(self._ignored[name]) == 1 else (None,)
+                tensors[name] = replace(tensors[name], init=Init("data", below=limit, ignored=ignored))
 
     def extent(self, value: Value, group: Iterable[int]) -> tuple[int, ...]:
         """Return the lengths of axes of a value's tensor."""

@@ -1,5 +1,8 @@
 """A user's own arrays: every input by name, cut as the graph cuts it; what does not fit is said in one line."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,18 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, says):
     with pytest.raises(InputError, match=says) as found:
         data_set(written(tmp_path, **arrays), build("cnn-1-4", **CNN), 0)
     assert "mine.npz" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "says"), [(-100, None), (-1, "from 0 below 10, or -1, found -100 to 9"), (None, "found -100")]
+)
+def test_labels_that_do_not_count(tmp_path, ignored, says):
+    graph = build("cnn-1-4", **CNN)
+    labels = replace(graph.tensors["labels"], init=replace(graph.tensors["labels"].init, ignored=ignored))
+    graph = replace(graph, tensors={**graph.tensors, "labels": labels})
+    path = written(tmp_path, images=IMAGES, labels=np.where(np.arange(50) % 3, LABELS, -100))
+    with pytest.raises(InputError, match=says) if says else nullcontext():
+        data_set(path, graph, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK not a zip", b"text"])

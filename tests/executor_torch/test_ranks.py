@@ -88,6 +88,15 @@ def test_another_batch_than_planned(alone, inputs, targets, message):
         ours.step(inputs, targets)
 
 
+def test_rows_that_the_example_leaves_out_are_left_out(alone):
+    module, inputs, targets = made()
+    targets[::3] = -100
+    ours = distribute(module, planned(module, inputs, targets))
+    targets[1] = -100
+    expected = nn.functional.cross_entropy(module(inputs), targets)
+    assert ours.step(inputs, targets).item() == pytest.approx(expected.item(), rel=1e-14)
+
+
 class Heads(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Gradient clipping: PyTorch's, at every number of workers."""
+"""What is done to gradients before an update: PyTorch's, at every number of workers."""
 
 import numpy as np
 import pytest
@@ -56,10 +56,17 @@ def by_pytorch(first, inputs, clip):
     return dict(zip((*LAYERS, "gain"), (weight.detach().numpy() for weight in weights), strict=True))
 
 
+def decayed_after_clipping(weights):
+    torch.nn.utils.clip_grad_norm_(weights, 0.7)
+    for weight in weights:
+        weight.grad += 0.3 * weight.detach()
+
+
 CLIPS = {
     "norm": ({"clip_norm": 0.7}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 0.7)),
     "norm that is not reached": ({"clip_norm": 1e6}, lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1e6)),
     "value": ({"clip_value": 0.05}, lambda weights: torch.nn.utils.clip_grad_value_(weights, 0.05)),
+    "norm, and then decay": ({"clip_norm": 0.7, "weight_decay": 0.3}, decayed_after_clipping),
     "both": (
         {"clip_value": 0.5, "clip_norm": 0.7},
         lambda weights: (
@@ -116,6 +123,23 @@ def test_clipping_moves_little_beside_training():
     graphs = [planner.model("mlp-3-256", batch=64, optimizer="sgd", clip_norm=norm) for norm in (None, 1.0)]
     plain, clipped = (search(graph, SearchOptions(ways=(2, 2))) for graph in graphs)
     assert plain.bytes.sum() < clipped.bytes.sum() < 1.01 * plain.bytes.sum() + 4096
+
+
+def test_the_norm_is_that_of_all_gradients_together():
+    b = GraphBuilder()
+    x = b.input("x", (ROWS, WIDTH))
+    own = {"one": Optimizer("sgd", clip_norm=1.0), "other": Optimizer("sgd", clip_norm=2.0)}
+    for name in own:
+        x = b.apply("mm", x, b.weight(name, (WIDTH, WIDTH), Init("uniform", 1.0)), name=f"{name}.mm")
+    loss = b.apply("sum", x, name="loss", dims=(0, 1))
+    with pytest.raises(GraphError, match="expected one clip_norm and one clip_value for all weights"):
+        training_graph(b, {"loss": loss}, own)
+
+
+@pytest.mark.parametrize("factor", [-0.1, float("inf"), float("nan")])
+def test_decay_out_of_range_is_refused(factor):
+    with pytest.raises(GraphError, match="weight_decay must be a finite number from 0, found"):
+        Optimizer("sgd", weight_decay=factor)
 
 
 @pytest.mark.parametrize("option", ["clip_norm", "clip_value"])

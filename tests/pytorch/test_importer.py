@@ -1,5 +1,6 @@
 """A module of PyTorch becomes a graph that trains like it; what cannot be taken is named."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,56 @@ def test_inputs_and_results_have_names():
     graph, of_loss, of_parameters = differences(Named().double(), inputs)
     assert {"x", "scale"} <= graph.tensors.keys()
     assert max(of_loss, *of_parameters.values()) < 1e-12
+
+
+class Recurrent(nn.Module):
+    """Layers of cells, and their outputs and last states."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cells = kind(5, 6, num_layers=2, **options)
+
+    def forward(self, x):
+        outputs, states = self.cells(x)
+        states = states if isinstance(states, tuple) else (states,)
+        return outputs.square().mean() + sum((state * state).sum() for state in states)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(
+    "kind", [nn.LSTM, nn.GRU, nn.RNN, partial(nn.RNN, nonlinearity="relu"), partial(nn.GRU, bias=False)]
+)
+def test_recurrent_layers_train_like_eager(kind, bidirectional):
+    torch.manual_seed(0)
+    module = Recurrent(kind, batch_first=True, bidirectional=bidirectional).double()
+    graph, of_loss, of_parameters = differences(module, (values(4, 3, 5),))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+    assert planner.plan(graph, workers=2).total_bytes > 0
+
+
+LABELS = torch.tensor([2, 0, 5, 1])
+SOME_LABELS = torch.tensor([2, -100, 5, -100])
+
+
+@pytest.mark.parametrize("labels", [LABELS, SOME_LABELS])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        partial(F.cross_entropy, label_smoothing=0.1),
+        partial(F.cross_entropy, label_smoothing=0.1, reduction="sum"),
+        lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1, reduction="none").square().sum(),
+        lambda x, y: F.cross_entropy(x, y, reduction="none").square().sum(),
+        lambda x, y: F.cross_entropy(x[0], y[0]) + F.cross_entropy(x.T[None], y[None]),
+        lambda x, y: F.nll_loss(F.log_softmax(x, 1), y),
+        lambda x, y: F.nll_loss(F.log_softmax(x, 1), y, reduction="sum"),
+        lambda x, y: F.nll_loss(F.log_softmax(x, 1)[:, :, None], y[:, None], reduction="none").square().sum(),
+        nn.CrossEntropyLoss(),
+    ],
+)
+def test_losses_of_labels_train_like_eager(loss, labels):
+    torch.manual_seed(0)
+    _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
 
 
 def test_rows_without_a_label_do_not_count():

@@ -58,14 +58,48 @@ def test_what_the_optimizer_does_not_hold_is_frozen(make, trained):
     assert not verify(make, "partly trained").said
 
 
-def of_another():
-    return made(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
-
-
 def two_rates():
     module = layers()
     groups = [{"params": module[0].parameters(), "lr": 0.2}, {"params": module[2].parameters()}]
-    return made(module, torch.optim.SGD(groups, lr=RATE))
+    return made(module, torch.optim.SGD(groups, lr=RATE, momentum=0.9))
+
+
+def two_decays():
+    """As transformers are trained: matrices decay, biases do not."""
+    module = layers()
+    groups = [
+        {"params": [one for one in module.parameters() if one.dim() > 1], "weight_decay": 0.1},
+        {"params": [one for one in module.parameters() if one.dim() < 2], "weight_decay": 0.0},
+    ]
+    return made(module, torch.optim.AdamW(groups, lr=1e-3))
+
+
+def decaying(kind, **options):
+    module = layers()
+    return made(module, kind(module.parameters(), weight_decay=0.5, **options))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        two_rates,
+        two_decays,
+        lambda: decaying(torch.optim.SGD, lr=RATE, momentum=0.9),
+        lambda: decaying(torch.optim.SGD, lr=RATE),
+        lambda: decaying(torch.optim.Adam),
+        lambda: decaying(torch.optim.AdamW),
+        lambda: decaying(torch.optim.RMSprop),
+        lambda: decaying(torch.optim.Adagrad),
+    ],
+)
+def test_groups_of_parameters_and_decay_are_pytorchs(make):
+    found = verify(make, "groups")
+    assert {one.name for one in found.compared} >= {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert not found.said
+
+
+def of_another():
+    return made(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
 
 
 class Learned(nn.Module):
@@ -86,7 +120,6 @@ def learned_loss():
     ("make", "message"),
     [
         (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
-        (two_rates, "SGD: groups of parameters differ in lr: "),
         (lambda: made(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
         (lambda: (*made(layers()), "scheduler"), r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)"),
         (lambda: (layers(),), r"found 1: \(Sequential\)"),

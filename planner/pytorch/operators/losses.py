@@ -11,6 +11,9 @@ from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedErr
 from planner.pytorch.operators.comparing import masked
 from planner.pytorch.translation import Translation
 
+UNREDUCED, MEAN = 0, 1
+"""Of a loss, as PyTorch's operators spell it; 2 is the sum."""
+
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
     """Softmax along a dimension from its parts: two reductions and an element-wise quotient."""
@@ -35,27 +38,40 @@ def _softmax(op: str) -> Converter:
 
 def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     """Softmax cross entropy against class numbers."""
-    logits, target = call["self"], call["target"]
-    if call["weight"] is not None or float(call["label_smoothing"]) or call["reduction"] == 0:
-        raise UnsupportedError("cross_entropy with weights, label smoothing or without a reduction")
-    if t.dtype(target) != "int32":
-        raise UnsupportedError("cross_entropy against probabilities: expected class numbers")
-    if logits.rank > 2:
-        last = (*(dim for dim in range(logits.rank) if dim != 1), 1)
-        order = Value(logits.tensor, tuple(logits.dims[d] for d in last), tuple(logits.shape[d] for d in last))
-        logits = view(t, order, (prod(order.shape[:-1]), order.shape[-1]))
-        target = view(t, target, (prod(target.shape),))
-    rows, classes = logits.shape
-    t.holds_below(target, classes)
-    logits, target = _rows_by_sample(t, logits, target)
-    if not _counts_all(t, call):
-        return _counted(t, call, logits, target)
+    smoothing = float(call["label_smoothing"])
+    logits, target = _rows(t, call)
+    rows = logits.shape[0]
+    if smoothing or call["reduction"] == UNREDUCED or not _counts_all(t, call):
+        logs = softmax(t, logits, 1, "log_softmax")
+        return _of_likelihood(t, call, logs, target, smoothing)
     logits, labels = densely(t, logits), dense(t, target)
     t.logits, t.labels = logits.tensor, labels
     (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(1,))
     total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
-    count = rows if call["reduction"] == 1 else 1
+    count = rows if call["reduction"] == MEAN else 1
     return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
+
+
+def _nll_loss(t: Translation, call: TracedCall) -> Value:
+    return _of_likelihood(t, call, *_rows(t, call))
+
+
+def _rows(t: Translation, call: TracedCall) -> tuple[Value, Value]:
+    """Return classes by rows, and the label of every row."""
+    logits, target = call["self"], call["target"]
+    if call["weight"] is not None:
+        raise UnsupportedError(f"{call.op} with weights of classes has no operator here")
+    if t.dtype(target) != "int32":
+        raise UnsupportedError(f"{call.op} against probabilities: expected class numbers")
+    if logits.rank != 2:
+        at = min(1, logits.rank - 1)  # of the classes
+        last = (*(dim for dim in range(logits.rank) if dim != at), at)
+        order = Value(logits.tensor, tuple(logits.dims[d] for d in last), tuple(logits.shape[d] for d in last))
+        logits = view(t, order, (prod(order.shape[:-1]), order.shape[-1]))
+        target = view(t, target, (prod(target.shape),))
+    ignored = int(call["ignore_index"])
+    t.holds_below(target, logits.shape[1], None if ignored >= 0 or _counts_all(t, call) else ignored)
+    return _rows_by_sample(t, logits, target)
 
 
 def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value, Value]:
@@ -75,29 +91,44 @@ def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value
 
 
 def _counts_all(t: Translation, call: TracedCall) -> bool:
-    """Whether no row is left out: where no class is, and the labels are the data's own, which are classes."""
-    return int(call["ignore_index"]) < 0 and t.is_data(call["target"])
+    """Whether no row is left out: no class is, and labels are the data's own, whose example leaves none out."""
+    return int(call["ignore_index"]) < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
 
 
-def _counted(t: Translation, call: TracedCall, logits: Value, target: Value) -> Value:
-    """Cross entropy of the rows whose labels are not the one that is left out."""
-    ignored = unary(t, "eq_scalar", target, value=int(call["ignore_index"]))
-    labels = dense(t, masked(t, target, ignored, -1))
-    logs = densely(t, softmax(t, logits, 1, "log_softmax"))
-    (total,) = t.emit_as("loss", "nll_loss", logs.tensor, labels, count=1)
-    found = Value(total, (), ())
-    if call["reduction"] != 1:
-        return found
-    kept = as_dtype(t, unary(t, "logical_not", ignored), t.dtype(logits))
-    return binary(t, "div", found, reduce(t, "sum", kept, (0,)))
+def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value, smoothing: float = 0.0) -> Value:
+    """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes."""
+    rows, classes = logs.shape
+    labels, kept = target, None
+    if not _counts_all(t, call):
+        ignored = unary(t, "eq_scalar", target, value=int(call["ignore_index"]))
+        labels, kept = masked(t, target, ignored, -1), as_dtype(t, unary(t, "logical_not", ignored), t.dtype(logs))
+    by_row, is_mean = call["reduction"] == UNREDUCED, call["reduction"] == MEAN
+    count = rows if is_mean and kept is None else 1
+    logs = densely(t, logs)
+    if by_row:
+        hot = t.plain(t.emit("one_hot", dense(t, labels), depth=classes, dtype=t.dtype(logs)))
+        found = unary(t, "neg", reduce(t, "sum", binary(t, "mul", logs, hot), (1,)))
+    else:
+        found = Value(t.emit_as("loss", "nll_loss", logs.tensor, dense(t, labels), count=count)[0], (), ())
+        if kept is None:
+            t.logits, t.labels = logs.tensor, dense(t, labels)
+    if smoothing:
+        spread = reduce(t, "sum", logs, (1,))
+        spread = binary(t, "mul", spread, kept) if kept is not None else spread
+        spread = spread if by_row else reduce(t, "sum", spread, (0,))
+        own, other = 1 - smoothing, -smoothing / classes / count
+        found = binary(t, "add", unary(t, "scale", found, factor=own), unary(t, "scale", spread, factor=other))
+    if is_mean and kept is not None:
+        return binary(t, "div", found, reduce(t, "sum", kept, (0,)))
+    return view(t, found, call.shapes[0]) if by_row else found
 
 
 def _elementwise_loss(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
         x, target = dense(t, call["self"]), dense(t, call["target"])
-        if call["reduction"] == 0:
+        if call["reduction"] == UNREDUCED:
             raise UnsupportedError(f"{op} without a reduction: expected mean or sum")
-        count = prod(call["self"].shape) if call["reduction"] == 1 else 1
+        count = prod(call["self"].shape) if call["reduction"] == MEAN else 1
         (found,) = t.emit_as("loss", op, x, target, count=count)
         return Value(found, (), ())
 
@@ -108,6 +139,7 @@ CONVERTERS: dict[str, Converter] = {
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
     "cross_entropy_loss": _cross_entropy,
+    **dict.fromkeys(("nll_loss", "nll_loss_nd", "nll_loss2d"), _nll_loss),
     **{
         name: _elementwise_loss(name)
         for name in ("mse_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
