@@ -3,11 +3,12 @@
 import os
 from importlib import import_module
 
-from executor.environment import by_torchrun, choose_blas
+from executor.environment import by_torchrun, choose_blas, keep_memory
 
 if __name__ == "__main__":
     if by_torchrun(os.environ):
         choose_blas()  # before NumPy is loaded
+        keep_memory()
         import_module("executor.torch.cli").main()
     else:
         import_module("executor.cli").main()

@@ -3,11 +3,12 @@
 import os
 import sys
 
-from executor.environment import choose_blas, foreign_launcher, launched
+from executor.environment import choose_blas, foreign_launcher, keep_memory, launched
 from executor.guard import guard, leave_the_word, started
 
 guard()  # before what takes time
 choose_blas()  # before NumPy is loaded, which the imports below do
+keep_memory()
 
 try:
     import mpi4py

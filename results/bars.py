@@ -15,6 +15,7 @@ HEADROOM, LABELLED = 1.12, 1.3
 FEWEST_TICKS = 4
 ROUND = (1, 2, 2.5, 5, 10)
 PALER = 'fill-opacity="0.4"'
+BAND = "#e8eef5"
 HOLLOW = 'fill="none" stroke-dasharray="3 2"'
 
 
@@ -39,12 +40,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One model: groups of bars by what is under them, and what both axes are, with units."""
+    """One model: groups of bars by what is under them, and what both axes are, with units; `band` is shaded."""
 
     title: str
     groups: Mapping[str, Sequence[Bar]]
     across: str
     up: str
+    band: tuple[float, float] | None = None
 
 
 def draw(  # noqa: PLR0913 -- what is drawn, and how, by name
@@ -80,6 +82,10 @@ def _panel(panel: Panel, corner: tuple[float, float], width: float, colours: Map
     most = (LABELLED if any(bar.label for bar in every) else HEADROOM) * max(bar.height for bar in every)
     bottom, scale = top + HEIGHT, HEIGHT / most
     yield svg.text(left, top - 8, panel.title, 'font-weight="bold"')
+    if panel.band is not None:
+        low, high = panel.band
+        size = f'width="{width:.1f}" height="{scale * (high - low):.1f}"'
+        yield f'<rect x="{left:.1f}" y="{bottom - scale * high:.1f}" {size} fill="{BAND}"/>'
     for tick in ticks(most):
         y = bottom - scale * tick
         yield svg.line(left, y, left + width, y)

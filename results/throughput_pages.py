@@ -166,8 +166,20 @@ def _range(ratios: Mapping[str, float]) -> str:
     return f"{min(ratios.values()):.0%} to {max(ratios.values()):.0%}"
 
 
-def picture(data: Any, title: str, panels: Mapping[str, Mapping[str, str]], systems: Sequence[str], across: str) -> str:
-    """Draw rates relative to ideal; `panels` are models by what is under them, by the panel's title."""
+Panels = Mapping[str, Mapping[str, str]]
+"""Models by what is under them, by the panel's title."""
+
+
+def picture(  # noqa: PLR0913 -- what is drawn, by name
+    data: Any,
+    title: str,
+    panels: Panels,
+    systems: Sequence[str],
+    across: str,
+    *,
+    band: tuple[float, float] | None = None,
+) -> str:
+    """Draw rates relative to ideal; `band` is what the paper's text says of tofu's."""
     found = by_cell(data)
     drawn = [
         bars.Panel(
@@ -175,10 +187,12 @@ def picture(data: Any, title: str, panels: Mapping[str, Mapping[str, str]], syst
             {under: [_bar(found, model, system) for system in systems] for under, model in models.items()},
             across,
             "samples per second / ideal",
+            band,
         )
         for name, models in panels.items()
     ]
     note = "at each bar: samples per second over 8 GPUs; OOM: out of memory with any batch"
+    note += f"; shaded: tofu's in Tofu's text, {band[0]:.0%} to {band[1]:.0%}" if band else ""
     colours = {system: COLOURS[system] for system in systems}
     return bars.draw(title, drawn, colours, columns=1, note=note, width=760)
 

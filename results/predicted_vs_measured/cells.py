@@ -1,4 +1,4 @@
-"""The commands of one number of ranks and one transport: plan, calibrate, predict, and only then run."""
+"""The commands of one number of ranks and one transport: plan, and for each model calibrate, predict, and then run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MODELS: Mapping[str, Sequence[str]] = {
     "rnn-2-512": ("--batch", "64"),
     "transformer-12-768": ("--batch", "2", "--sequence", "128"),
 }
-CALIBRATIONS: Mapping[str, Sequence[str]] = {"own": ("--only-plans", "--seconds", "36"), "plain": ("--seconds", "24")}
-"""Calibrated with the plans' own kernels, and without a sight of the plans."""
+CALIBRATIONS: Mapping[str, Sequence[str]] = {"own": ("--only-plans", "--seconds", "8"), "plain": ("--seconds", "24")}
+"""Calibrated with the plan's own kernels, and without a sight of any plan."""
 
 STEPS = 4
 
@@ -34,42 +34,45 @@ class Job:
     folder: Path
     models: Sequence[str] = tuple(MODELS)
 
-    def predictions(self) -> list[dict[str, Any]]:
-        """Plan every model, calibrate, and simulate every plan on each calibrated machine."""
+    def plan(self) -> None:
+        """Plan every model, and calibrate without a sight of the plans."""
         for model in self.models:
             run_command("plan", model, *MODELS[model], "--workers", str(self.ranks), "-o", str(self._plan(model)))
-        for calibration, options in CALIBRATIONS.items():
-            plans = [str(self._plan(model)) for model in self.models] if calibration == "own" else []
-            machine = ("-o", str(self._machine(calibration)), "--transport", self.transport)
-            self._ranks("calibrate", *plans, *options, *machine)
-        found = []
-        for model in self.models:
-            reports = {calibration: self._predicted(model, calibration) for calibration in CALIBRATIONS}
-            parts = {name: summed(report) for name, report in reports.items()}
-            cell = {"model": model, "ranks": self.ranks, "transport": self.transport, "predicted_at": now()}
-            cell["predicted_s"] = {name: report.seconds_per_step for name, report in reports.items()}
-            cell["parts_s"] = parts
-            cell["bytes"], cell["arena_bytes"] = reports["own"].bytes, reports["own"].arena_bytes
-            found.append(cell)
-        return found
+        self._calibrate("plain")
 
-    def measurements(self) -> list[dict[str, Any]]:
-        """Run every plan."""
+    def prediction(self, model: str) -> dict[str, Any]:
+        """Calibrate with a plan, and simulate it on either calibrated machine."""
+        self._calibrate("own", str(self._plan(model)))
+        reports = {calibration: self._predicted(model, calibration) for calibration in CALIBRATIONS}
+        return {
+            "model": model,
+            "ranks": self.ranks,
+            "transport": self.transport,
+            "predicted_at": now(),
+            "predicted_s": {name: report.seconds_per_step for name, report in reports.items()},
+            "parts_s": {name: summed(report) for name, report in reports.items()},
+            "bytes": reports["own"].bytes,
+            "arena_bytes": reports["own"].arena_bytes,
+        }
+
+    def measurement(self, model: str) -> dict[str, Any]:
+        """Run a plan."""
         path = self.folder / "measured.json"
-        plans = [str(self._plan(model)) for model in self.models]
         how = ("--steps", str(STEPS), "--transport", self.transport, "--tasks", "--json", str(path))
-        self._ranks("execute", *plans, *how)
-        return [
-            {
-                "measured_at": now(),
-                "measured_s": report.seconds_per_step,
-                "step_s": report.step_seconds,
-                "parts_s": summed(report),
-                "bytes": report.bytes,
-                "arena_bytes": report.arena_bytes,
-            }
-            for report in read_reports(path)
-        ]
+        self._ranks("execute", str(self._plan(model)), *how)
+        (report,) = read_reports(path)
+        return {
+            "measured_at": now(),
+            "measured_s": report.seconds_per_step,
+            "step_s": report.step_seconds,
+            "parts_s": summed(report),
+            "bytes": report.bytes,
+            "arena_bytes": report.arena_bytes,
+        }
+
+    def _calibrate(self, calibration: str, *plans: str) -> None:
+        machine = ("-o", str(self._machine(calibration)), "--transport", self.transport)
+        self._ranks("calibrate", *plans, *CALIBRATIONS[calibration], *machine)
 
     def _predicted(self, model: str, calibration: str) -> Report:
         path = self.folder / f"{model}.{calibration}.json"

@@ -10,7 +10,7 @@ from results import svg
 
 LEFT, TOP, SIDE, GAP = 70, 76, 300, 90
 COLOURS = (svg.BLUE, svg.GREEN, svg.ORANGE, svg.RED)
-TITLES = {"own": "calibrated with the plans", "plain": "calibrated without them"}
+TITLES = {"own": "calibrated with the plan", "plain": "calibrated without it"}
 FIFTH = 0.2
 
 

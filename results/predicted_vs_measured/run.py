@@ -2,8 +2,8 @@
 
     python -m results.predicted_vs_measured.run [--ranks 1,2,4,8] [--transports p2p] [--models mlp-4-2048,...]
 
-calibrates, writes what it predicts into predictions.json, then runs the plans, and writes data.json, the picture and
-the tables in README.md from both. Cells of transports that were not asked for stay as they are.
+calibrates, writes what it predicts into predictions.json and runs the plan, one after the other, and writes data.json,
+the picture and the tables in README.md from both. Cells of transports that were not asked for stay as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job
 HERE = Path(__file__).parent
 PREDICTIONS = HERE / "predictions.json"
 RANKS = "1,2,4,8"
-TITLES = {"own": "calibrated with the plans", "plain": "without a sight of them"}
+TITLES = {"own": "calibrated with the plan", "plain": "without a sight of it"}
 KINDS = ("compute", "pack", "post", "wait", "unpack")
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
@@ -119,11 +119,11 @@ def main() -> None:
         for ranks in map(int, chosen.ranks.split(",")):
             with tempfile.TemporaryDirectory() as folder:
                 job = Job(ranks, transport, Path(folder), chosen.models.split(","))
-                predictions = job.predictions()
-                predicted += predictions
-                PREDICTIONS.write_text(json.dumps(predicted, indent=1) + "\n")
-                for pair in zip(predictions, job.measurements(), strict=True):
-                    cells.append(joined(*pair))
+                job.plan()
+                for model in job.models:
+                    predicted.append(job.prediction(model))
+                    PREDICTIONS.write_text(json.dumps(predicted, indent=1) + "\n")
+                    cells.append(joined(predicted[-1], job.measurement(model)))
                     print({key: cells[-1][key] for key in ("model", "ranks", "predicted_s", "measured_s")}, flush=True)
     publish(HERE, {"machine": machine(), "busy_before": busy_before, "cells": cells}, pages)
 

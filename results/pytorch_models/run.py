@@ -2,7 +2,7 @@
 
     python -m results pytorch-models
 
-writes data.json and the tables in README.md; `measure.py` does one module, in a process of its own.
+writes data.json and the tables in README.md; `measure.py` and `large.py` do one module, in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from display import quantity, seconds
-from results.experiment import ROOT, Pages, Within, filled, in_process_within, machine, publish, table
+from results.experiment import ROOT, Pages, Within, filled, in_process, in_process_within, machine, publish, table
 
 HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 TRANSFORMERS = EXAMPLES / "transformers_models.py"
 WITHIN = Within(900)
+LARGE = {
+    "examples/transformers_models.py:resnet_152": 8,
+    "examples/gpt.py:make_13b": 8,
+    "examples/transformers_models.py:llama_3_8b": 64,
+}
+"""Large modules, and for how many workers they are planned."""
+
+LARGE_COLUMNS = ("model", "parameters", "workers", "nodes", "import, s", "plan, s", "memory", "moved")
 COLUMNS = (
     "model",
     "parameters",
@@ -68,6 +76,13 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+def large_cells(row: dict[str, Any]) -> list[str]:
+    """Render what a large model took."""
+    took = (f"{row[kind]:.1f}" for kind in ("import_s", "plan_s"))
+    sizes = (quantity(row[kind], "B") for kind in ("memory_bytes", "bytes"))
+    return [name_of(row), quantity(row["parameters"], ""), f"{row['workers']}", f"{row['nodes']:,}", *took, *sizes]
+
+
 def name_of(row: dict[str, Any]) -> str:
     """Return what a row is about."""
     file, name = row["model"].removeprefix("examples/").split(":")
@@ -95,6 +110,7 @@ def pages(data: Any) -> Pages:
         rows = data[kind]
         blocks[kind] = table(COLUMNS, (cells(row) for row in rows if "bytes" in row))
         blocks[f"{kind}-said"] = says(rows, counts[kind], what)
+    blocks["large"] = table(LARGE_COLUMNS, map(large_cells, data["large"]))
     return {"README.md": filled(HERE / "README.md", machine=f"Seconds of {data['machine']}.", **blocks)}
 
 
@@ -104,6 +120,13 @@ def measured(source: str) -> dict[str, Any]:
     return {"model": source} | found
 
 
+def large(source: str, workers: int) -> dict[str, Any]:
+    """Measure a large module in a process of its own."""
+    found: dict[str, Any] = in_process("results.pytorch_models.large", source, str(workers))
+    return found
+
+
 if __name__ == "__main__":
-    found = {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
+    found = {"large": [large(*one) for one in LARGE.items()]}
+    found |= {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
     publish(HERE, {"machine": machine(), **found}, pages)

@@ -52,7 +52,7 @@ def pages(data: Any) -> Pages:
             batches=batches_table(data, MODELS, list(COLOURS)),
             kept=kept_table(data, MODELS),
         ),
-        "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units"),
+        "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
     }
 

@@ -50,7 +50,7 @@ def pages(data: Any) -> Pages:
             swapping=swapping_table(data, MODELS),
             batches=batches_table(data, MODELS, list(COLOURS)),
         ),
-        "throughput.svg": picture(data, TITLE, PANELS, DRAWN, "widening"),
+        "throughput.svg": picture(data, TITLE, PANELS, DRAWN, "widening", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "widening"),
     }
 

@@ -65,6 +65,14 @@ def test_inputs_and_results_have_names():
     assert max(of_loss, *of_parameters.values()) < 1e-12
 
 
+@pytest.mark.parametrize("slopes", [1, 4])
+def test_learned_slopes_train_like_eager(slopes):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(slopes)).double()
+    _, of_loss, of_parameters = differences(module, (values(2, 3, 6),), F.mse_loss, (values(2, 4, 4),))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
 class Recurrent(nn.Module):
     """Layers of cells, and their outputs and last states."""
 
@@ -150,6 +158,18 @@ def test_images_are_resized_by_matrices():
         lambda x: F.avg_pool2d(x.view(1, 1, 4, 6), 2, count_include_pad=False),
         lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 3)).square(),
         lambda x: F.rms_norm(x * 1e-8, (6,)),
+        lambda x: F.mish(x) * F.logsigmoid(x) * F.softsign(x) * F.tanhshrink(x),
+        lambda x: F.max_pool1d(x.view(2, 2, 6), 2) * F.max_pool1d(x.view(2, 2, 6), 3, 2, 1),
+        lambda x: F.instance_norm(x.view(2, 2, 6)).square() * x.view(2, 2, 6),
+        lambda x: torch.logsumexp(x, 1) * torch.logsumexp(x * 500, (0, 1), keepdim=True),
+        lambda x: F.normalize(x) * x.norm() + x.norm(dim=1, keepdim=True) * x.norm(p=1),
+        lambda x: (x * torch.tensor([[1.0], [0.0], [1.0], [1.0]], dtype=x.dtype)).norm(dim=1),
+        lambda x: F.cosine_similarity(x, x.flip(0) ** 2),
+        lambda x: x.max(1).values * x.min(0, keepdim=True)[0].sum() * x[0, x.max(1)[1]].sum(),
+        lambda x: F.smooth_l1_loss(x, x.flip(1), beta=0.5) * F.huber_loss(x, x.flip(0), delta=0.7, reduction="sum"),
+        lambda x: F.kl_div(x.log_softmax(1), x.flip(0).softmax(1), reduction="batchmean"),
+        lambda x: F.kl_div(x, F.relu(x.flip(0).detach()), reduction="sum") * F.kl_div(x, x.flip(1), log_target=True),
+        lambda x: F.mse_loss(x.sum(), x.mean()),
     ],
 )
 def test_what_is_easily_taken_wrongly_trains_like_eager(function):

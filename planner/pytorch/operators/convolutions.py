@@ -23,6 +23,8 @@ def _pair(given: Sequence[int] | int) -> tuple[int, int]:
 
 
 def _convolution(t: Translation, call: TracedCall) -> Value:
+    if call["input"].rank < call["weight"].rank:
+        raise UnsupportedError(f"{call.op} of a single sample: expected a first dimension of samples")
     if call["input"].rank == 3:
         return _in_one_dimension(t, call)
     x, weight = densely(t, call["input"]), densely(t, call["weight"])
@@ -55,14 +57,18 @@ def _in_one_dimension(t: Translation, call: TracedCall) -> Value:
     """Take a sequence for an image of one row."""
     given: dict[str, Any] = dict(call.arguments)
     for name in ("input", "weight"):
-        one = call[name]
-        given[name] = Value(one.tensor, (*one.dims[:2], (), one.dims[2]), (*one.shape[:2], 1, one.shape[2]))
+        given[name] = _of_one_row(call[name])
     for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
         own = given[name]
         given[name] = own if isinstance(own, str) else (least, int(own if isinstance(own, int) else own[0]))
     n, channels, length = call.shapes[0]
     image = _convolution(t, replace(call, arguments=given, shapes=((n, channels, 1, length),)))
     return view(t, image, call.shapes[0])
+
+
+def _of_one_row(one: Value) -> Value:
+    """Return a sequence as an image."""
+    return Value(one.tensor, (*one.dims[:2], (), one.dims[2]), (*one.shape[:2], 1, one.shape[2]))
 
 
 def _by_channel(t: Translation, x: Value, bias: Value) -> Value:
@@ -95,6 +101,21 @@ def _max_pool(t: Translation, call: TracedCall) -> Value:
     attrs: dict[str, Attribute] = {"stride": stride, "padding": _pair(call["padding"]), "kernel": kernel}
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
     return t.plain(t.emit_as("max_pool2d", "max_pool2d_with_indices", x.tensor, extents=extents, **attrs)[0])
+
+
+def _max_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
+    """Pool a sequence as an image of one row."""
+    value = call["self"]
+    if value.rank != 3:
+        raise UnsupportedError("max_pool1d of a single sample: expected a first dimension of samples")
+    kernel, padding = (int(call[name][0]) for name in ("kernel_size", "padding"))
+    stride = int(call["stride"][0]) if call["stride"] else kernel
+    given = dict(call.arguments) | {
+        "self": _of_one_row(value), "kernel_size": [1, kernel], "stride": [1, stride], "padding": [0, padding],
+    }  # fmt: skip
+    n, channels, length = call.shapes[0]
+    image = _max_pool(t, replace(call, arguments=given, shapes=((n, channels, 1, length),)))
+    return view(t, image, call.shapes[0])
 
 
 def _avg_pool(t: Translation, call: TracedCall) -> Value:
@@ -135,6 +156,7 @@ def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("conv1d", "conv2d", "convolution"), _convolution),
     "conv_transpose2d": _transposed_convolution,
+    "max_pool1d": _max_pool_of_sequences,
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,
     **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), _adaptive_avg_pool),

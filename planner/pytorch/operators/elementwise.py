@@ -17,8 +17,8 @@ from planner.pytorch.translation import Translation
 
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor",
-    "hardsigmoid", "hardswish", "log", "log10", "log1p", "log2", "neg", "reciprocal", "relu", "round", "rsqrt",
-    "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc",
+    "hardsigmoid", "hardswish", "log", "log10", "log1p", "log2", "log_sigmoid", "neg", "reciprocal", "relu", "round",
+    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc",
 )  # fmt: skip
 
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
@@ -58,6 +58,21 @@ def _softplus(t: Translation, call: TracedCall) -> Value:
     beta = float(call["beta"])
     value = unary(t, "softplus", scaled(t, call["self"], beta))
     return scaled(t, value, 1.0 / beta)
+
+
+def _prelu(t: Translation, call: TracedCall) -> Value:
+    """Give what is negative a slope, by channel or the same everywhere."""
+    value, slope = call["self"], call["weight"]
+    if slope.shape != (1,):
+        rest = (1,) * (value.rank - 2)
+        slope = Value(slope.tensor, ((), slope.dims[0], *((),) * len(rest)), (1, *slope.shape, *rest))
+    below = unary(t, "clamp", value, max=0.0)
+    return binary(t, "add", unary(t, "relu", value), binary(t, "mul", below, slope))
+
+
+def _mish(t: Translation, call: TracedCall) -> Value:
+    value = call["self"]
+    return binary(t, "mul", value, unary(t, "tanh", unary(t, "softplus", value)))
 
 
 def _clamp(t: Translation, call: TracedCall) -> Value:
@@ -178,6 +193,8 @@ CONVERTERS: dict[str, Converter] = {
     "leaky_relu": _leaky_relu,
     "elu": _elu,
     "softplus": _softplus,
+    "mish": _mish,
+    "prelu": _prelu,
     "clamp": _clamp,
     "clamp_min": _clamp,
     "hardtanh": _hardtanh,

@@ -6,13 +6,14 @@ from math import prod
 
 import torch
 
+from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.forms import dense, densely, merged, regrouped, view
 from planner.pytorch.operations import as_dtype, binary, contract, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import masked, negated
-from planner.pytorch.operators.shapes import joined, sliced
+from planner.pytorch.operators.shapes import joined, sliced, taken
 from planner.pytorch.translation import Translation
 
 END = 2**62
@@ -104,25 +105,34 @@ def _gather(t: Translation, call: TracedCall) -> Value:
     return t.plain(found)
 
 
-def _ordered(op: str) -> Converter:
-    """Put a dimension in order, or take its greatest."""
+def _sort(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    return _ordered(t, "sort", call["self"], call.dim(call["self"].rank), descending=bool(call["descending"]))
 
-    def converter(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-        value = densely(t, call["self"])
-        dim = call.dim(value.rank)
-        if t.dtype(value) == "bool":
-            raise UnsupportedError(f"{op} of truth values has no operator here")
-        if op == "topk":
-            values, places = t.emit_as(op, op, value.tensor, k=int(call["k"]), dim=dim, largest=bool(call["largest"]))
-        else:
-            values, places = t.emit_as(op, op, value.tensor, dim=dim, descending=bool(call["descending"]))
-        for found in (values, places):
-            for axis in range(value.rank):
-                if axis != dim:
-                    t.axes.unite((found, axis), (value.tensor, axis))
-        return t.plain(values), t.plain(places)
 
-    return converter
+def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    """Take the greatest elements of a dimension, or the least."""
+    dim, largest = call.dim(call["self"].rank), bool(call["largest"])
+    return _ordered(t, "topk", call["self"], dim, k=int(call["k"]), largest=largest)
+
+
+def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    """Take the greatest or the least element of a dimension, and its place."""
+    dim = call.dim(call["self"].rank)
+    found = _ordered(t, "topk", call["self"], dim, k=1, largest=call.op == "max")
+    return found if call["keepdim"] else tuple(taken(t, one, dim, 0) for one in found)
+
+
+def _ordered(t: Translation, op: str, value: Value, dim: int, **attrs: Attribute) -> tuple[Value, ...]:
+    """Put a dimension in order; return elements and their places."""
+    if t.dtype(value) == "bool":
+        raise UnsupportedError(f"{op} of truth values has no operator here")
+    value = densely(t, value)
+    made = t.emit_as(op, op, value.tensor, dim=dim, **attrs)
+    for found in made:
+        for axis in range(value.rank):
+            if axis != dim:
+                t.axes.unite((found, axis), (value.tensor, axis))
+    return tuple(map(t.plain, made))
 
 
 def _index_put(t: Translation, call: TracedCall) -> Value:
@@ -212,8 +222,8 @@ CONVERTERS: dict[str, Converter] = {
     "index": _index,
     "index_select": _index_select,
     "gather": _gather,
-    "sort": _ordered("sort"),
-    "topk": _ordered("topk"),
+    "sort": _sort,
+    "topk": _topk,
     "index_put": _index_put,
     "histc": _histc,
     "one_hot": _one_hot,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from planner.pytorch.axes import Value
@@ -125,20 +126,53 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value,
 
 def _elementwise_loss(op: str) -> Converter:
     def converter(t: Translation, call: TracedCall) -> Value:
-        x, target = dense(t, call["self"]), dense(t, call["target"])
-        if call["reduction"] == UNREDUCED:
-            raise UnsupportedError(f"{op} without a reduction: expected mean or sum")
-        count = prod(call["self"].shape) if call["reduction"] == MEAN else 1
-        (found,) = t.emit_as("loss", op, x, target, count=count)
-        return Value(found, (), ())
+        return _of_elements(t, call, op, (call["self"], call["target"]))
 
     return converter
+
+
+def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value], factor: float = 1.0) -> Value:
+    """Add up a loss of elements, times a factor."""
+    if call["reduction"] == UNREDUCED:
+        raise UnsupportedError(f"{call.op} without a reduction: expected mean or sum")
+    count = (prod(pair[0].shape) if call["reduction"] == MEAN else 1) / factor
+    one, other = (value if value.rank else view(t, value, (1,)) for value in pair)
+    (found,) = t.emit_as("loss", op, dense(t, one), dense(t, other), count=count)
+    return Value(found, (), ())
+
+
+def _smooth_l1(t: Translation, call: TracedCall) -> Value:
+    """Measure in units of the distance from which on the loss is straight."""
+    is_huber = call.op == "huber_loss"
+    limit = float(call["delta" if is_huber else "beta"])
+    if not limit:
+        return _of_elements(t, call, "l1_loss", (call["self"], call["target"]))
+    pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]
+    return _of_elements(t, call, "smooth_l1_loss", pair, limit * limit if is_huber else limit)
+
+
+def _kl_div(t: Translation, call: TracedCall) -> Value:
+    """Add up t log t - t x, of which t log t is zero where t is."""
+    logs, target = call["self"], call["target"]
+    if call["log_target"]:
+        own = binary(t, "mul", unary(t, "exp", target), target)
+        target = unary(t, "exp", target)
+    else:
+        safe = masked(t, target, unary(t, "eq_scalar", target, value=0.0), 1.0)
+        own = binary(t, "mul", target, unary(t, "log", safe))
+    found = binary(t, "sub", own, binary(t, "mul", target, logs))
+    if call["reduction"] == UNREDUCED:
+        return found
+    total = reduce(t, "sum", found, ())
+    return unary(t, "scale", total, factor=1 / prod(found.shape)) if call["reduction"] == MEAN else total
 
 
 CONVERTERS: dict[str, Converter] = {
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
     "cross_entropy_loss": _cross_entropy,
+    "kl_div": _kl_div,
+    **dict.fromkeys(("smooth_l1_loss", "huber_loss"), _smooth_l1),
     **dict.fromkeys(("nll_loss", "nll_loss_nd", "nll_loss2d"), _nll_loss),
     **{
         name: _elementwise_loss(name)

@@ -157,6 +157,16 @@ def _group_norm(t: Translation, call: TracedCall) -> Value:
     return view(t, _normalized(t, view(t, x, fine), norm), x.shape)
 
 
+def _instance_norm(t: Translation, call: TracedCall) -> Value:
+    """Normalise every channel of every sample by itself."""
+    if not call["use_input_stats"]:
+        raise UnsupportedError("instance_norm by running statistics: expected track_running_stats=False")
+    call.need_not("momentum")
+    x = call["input"]
+    over = tuple(range(2, x.rank))
+    return _normalized(t, x, _Norm(over, (1,), call["weight"], call["bias"], float(call["eps"])))
+
+
 def _weight_norm(t: Translation, call: TracedCall) -> Value:
     """Give each slice of a weight a length of its own."""
     v, g, dim = call["v"], call["g"], int(call["dim"])
@@ -170,5 +180,6 @@ CONVERTERS: dict[str, Converter] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
     "_weight_norm": _weight_norm,
 }

@@ -9,7 +9,8 @@ from planner.pytorch.axes import Value
 from planner.pytorch.forms import densely, merged
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
-from planner.pytorch.operators.comparing import alike
+from planner.pytorch.operators.comparing import alike, masked
+from planner.pytorch.operators.indexing import extreme
 from planner.pytorch.translation import Translation
 
 
@@ -36,12 +37,12 @@ def _mean(t: Translation, call: TracedCall) -> Value:
 
 
 def _extreme(op: str) -> Converter:
-    def converter(t: Translation, call: TracedCall) -> Value:
+    def converter(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:
         value = call["self"]
         if "other" in call.arguments:
             return binary(t, f"{call.op}imum", *alike(t, value, call["other"]))
         if "dim" in call.arguments and call.op in ("max", "min"):
-            raise UnsupportedError(f"{call.op} along a dimension with indices: use torch.a{call.op} for the values")
+            return extreme(t, call)
         return reduce(t, op, value, _dims(call, value), bool(call.get("keepdim")))
 
     return converter
@@ -80,7 +81,44 @@ def _cumsum(t: Translation, call: TracedCall) -> Value:
     return Value(found, value.dims, value.shape)
 
 
+def _logsumexp(t: Translation, call: TracedCall) -> Value:
+    """Take the maximum out, whose own gradient cancels."""
+    value, dims, keep = call["self"], call["dim"], bool(call["keepdim"])
+    dims = tuple(dim % value.rank for dim in dims)
+    most = [unary(t, "stop_gradient", reduce(t, "amax", value, dims, kept)) for kept in (True, keep)]
+    total = reduce(t, "sum", unary(t, "exp", binary(t, "sub", value, most[0])), dims, keep)
+    return binary(t, "add", unary(t, "log", total), most[1])
+
+
+def length(t: Translation, value: Value, dims: Sequence[int], keep: bool = False) -> Value:
+    """Return the root of the sum of squares over dimensions, whose gradient is zero where it is, as PyTorch's."""
+    squares = reduce(t, "sum", unary(t, "square", value), dims, keep)
+    zero = unary(t, "eq_scalar", squares, value=0.0)
+    return masked(t, unary(t, "sqrt", masked(t, squares, zero, 1.0)), zero, 0.0)
+
+
+def _vector_norm(t: Translation, call: TracedCall) -> Value:
+    value, order = as_dtype(t, call["self"], call.dtypes[0]), float(call["ord"])
+    call.need_not("dtype")
+    if order == 1:
+        return reduce(t, "sum", unary(t, "abs", value), _dims(call, value), bool(call["keepdim"]))
+    if order != 2:
+        raise UnsupportedError(f"linalg_vector_norm of order {order:g}: expected 1 or 2")
+    return length(t, value, _dims(call, value), bool(call["keepdim"]))
+
+
+def _cosine_similarity(t: Translation, call: TracedCall) -> Value:
+    one, other = call["x1"], call["x2"]
+    dim, least = call.dim(max(one.rank, other.rank)), float(call["eps"])
+    product = reduce(t, "sum", binary(t, "mul", one, other), (dim,))
+    one, other = (unary(t, "clamp", length(t, value, (dim,)), min=least) for value in (one, other))
+    return binary(t, "div", product, binary(t, "mul", one, other))
+
+
 CONVERTERS: dict[str, Converter] = {
+    "logsumexp": _logsumexp,
+    "linalg_vector_norm": _vector_norm,
+    "cosine_similarity": _cosine_similarity,
     "sum": _sum,
     "mean": _mean,
     "amax": _extreme("amax"),
