@@ -8,8 +8,10 @@ which it trains most samples per second. The same program runs on both variants 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +109,27 @@ def best(
 
 def measured(
     models: Sequence[str], ideal_batch: int, first: int, systems: Sequence[str], known: Iterable[Row] = ()
-) -> Iterator[Row]:
-    """Yield a row for every system and model; of models, each needs about as much memory as the one before, or more.
+) -> list[Row]:
+    """Return a row for every system and model, the systems side by side on all cores.
 
-    The search for a batch begins with `first`, of a replica with its share, and later where that before ended. Rows
-    that are known are not measured again.
+    Of models, each needs about as much memory as the one before, or more: the search for a batch begins with `first`,
+    of a replica with its share, and later where that before ended. Rows that are known are not measured again.
     """
     cells = {(one["model"], one["system"]): one for one in known}
-    for system in systems:
-        start = first // DEVICES if system in REPLICAS else first
-        for model in models:
-            found = cells.get((model, system)) or _measured(model, system, start, ideal_batch)
-            start = found["batch"] or DEVICES
-            yield found
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        longest_first = sorted(systems, key=lambda one: one != "swapping")  # which tries orders, windows and batches
+        rows = {one: pool.submit(_of_system, one, models, ideal_batch, first, cells) for one in longest_first}
+        return [row for system in systems for row in rows[system].result()]
+
+
+def _of_system(
+    system: str, models: Sequence[str], ideal_batch: int, first: int, cells: Mapping[tuple[str, str], Row]
+) -> list[Row]:
+    start, found = first // DEVICES if system in REPLICAS else first, []
+    for model in models:
+        found.append(cells.get((model, system)) or _measured(model, system, start, ideal_batch))
+        start = found[-1]["batch"] or DEVICES
+    return found
 
 
 def _measured(model: str, system: str, start: int, ideal_batch: int) -> Row:

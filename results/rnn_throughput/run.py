@@ -59,4 +59,4 @@ def pages(data: Any) -> Pages:
 
 if __name__ == "__main__":
     rows = measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT), known_rows(HERE))
-    publish(HERE, {"rows": list(rows)}, pages)
+    publish(HERE, {"rows": rows}, pages)

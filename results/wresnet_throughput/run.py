@@ -57,4 +57,4 @@ def pages(data: Any) -> Pages:
 
 if __name__ == "__main__":
     rows = measured(MODELS, IDEAL_BATCH, FIRST, tuple(SYSTEMS), known_rows(HERE))
-    publish(HERE, {"rows": list(rows)}, pages)
+    publish(HERE, {"rows": rows}, pages)
