@@ -99,9 +99,10 @@ def started() -> None:
 def end_job(status: int, environ: Mapping[str, str]) -> None:
     """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them.
 
-    It ends without a look at what else was sent to it, so what this rank wrote is left to it first.
+    Launchers end without a look at what else was sent to them, so the errors that this rank wrote are left to them
+    first, also to one that `MPI_Abort` is to tell.
     """
-    _await_reader(2)
+    await_reader(2)
     if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
         _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")
 
@@ -167,7 +168,7 @@ def killed_by(number: int) -> str:
     return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(number, '')}"
 
 
-def _await_reader(descriptor: int) -> None:
+def await_reader(descriptor: int) -> None:
     """Wait until what was written to a pipe has been read and passed on; return at once for all else."""
     until = time.monotonic() + LAUNCHER_READS_S
     with suppress(OSError):  # a closed descriptor, or one of a kind that does not say what is unread

@@ -58,7 +58,7 @@ much, of hybrid's first or last as much);
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
-@click.option("--verify", is_flag=True, help="Run one step of PyTorch's module and of its graph instead, and compare.")
+@click.option("--verify", is_flag=True, help="Run steps of PyTorch's module and of its graph instead, and compare.")
 @click.option(
     "--export", type=click.Choice(tuple(TARGETS)), help="Write a saved plan for another engine instead, to -o."
 )
@@ -104,7 +104,7 @@ def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Ex
 
 
 def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
-    """Run one step beside PyTorch, by what the entry point gave to run it, and end."""
+    """Run steps beside PyTorch, by what the entry point gave to run it, and end."""
     refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
     if context.obj is None:
         raise click.UsageError("--verify runs a step: expected the command plan, as it is installed")

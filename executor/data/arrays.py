@@ -125,11 +125,11 @@ def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
 
 def check_numbers(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
     """Raise a DataError for what are no whole numbers of an input, such as labels that are no classes."""
-    init = tensor.init or Init("data")
-    below = init.below or np.iinfo(np.int32).max
+    init, every = tensor.init or Init("data"), np.iinfo(np.int32)
+    least, below = (0, init.below) if init.below else (every.min, every.max + 1)
     if array.dtype.kind not in "iu":
         raise DataError(f"{name}: expected whole numbers, found {array.dtype}")
     counted = array if init.ignored is None else array[array != init.ignored]
-    if counted.size and not (counted.min() >= 0 and counted.max() < below):
-        also = "" if init.ignored is None else f", or {init.ignored}"
-        raise DataError(f"{name}: expected numbers from 0 below {below}{also}, found {array.min()} to {array.max()}")
+    if counted.size and not (counted.min() >= least and counted.max() < below):
+        expected = f"{below}" if init.ignored is None else f"{below}, or {init.ignored}"
+        raise DataError(f"{name}: expected numbers from {least} below {expected}, found {array.min()} to {array.max()}")

@@ -30,15 +30,17 @@ class Random:
         fill(xp, out, made, first_stream(made.tensor, self._seed, step))
 
 
+TRUTH_VALUES = 2
+"""Whole numbers of which nothing is known are 0 or 1."""
+
+
 def _random_init(graph: Graph, tensor: Tensor) -> Init:
     """Return how a tensor is filled, for every micro-batch with its rows of the whole batch."""
     given = tensor.init or Init("data")
     if tensor.dtype != "int32":
         return replace(given, kind="uniform", scale=UNIT_VARIANCE)
     logits = graph.metrics.get("logits")
-    below = given.below
-    if not below and logits is not None:
-        below = graph.tensors[logits].shape[-1]
-    if not below:
+    below = given.below or (TRUTH_VALUES if logits is None else graph.tensors[logits].shape[-1])
+    if not given.below and logits is None and tensor.name == graph.metrics.get("labels"):
         raise DataError(f"input {tensor.name}: expected its initial value to tell the number of classes, found 0")
     return replace(given, kind="integers", below=below)

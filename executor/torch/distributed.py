@@ -32,7 +32,6 @@ from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.pytorch.tracing import in_order, names_of
-from planner.pytorch.translation import UNKNOWN
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One tensor, or several in order."""
@@ -132,8 +131,7 @@ class Batch:
             one = array_of(given[tensor.name].cpu())
             if not _regroups(one.shape, tensor.shape):
                 raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(one.shape)}")
-            is_limited = tensor.init is not None and tensor.init.below != UNKNOWN
-            if tensor.dtype == "int32" and (is_limited or tensor.name == graph.metrics.get("labels")):
+            if tensor.dtype == "int32":
                 check_numbers(tensor.name, tensor, one)
             self._whole[tensor.name] = one.reshape(tensor.shape)
 

@@ -1,4 +1,4 @@
-"""One training step of an imported graph beside the module's own: the same weights, the same inputs, one worker."""
+"""Training steps of an imported graph beside the module's own: the same weights, the same inputs, one worker."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
 
 
+STEPS = 2
+"""In the second, an optimizer's states and their constants take part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """How far a tensor is from PyTorch's: `what` is of it, its gradient or what the step leaves of it."""
@@ -42,7 +46,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Verification(display.Shown):
-    """One step of a graph beside the module's; `dtype` is the one that it was computed in, `instead` says why."""
+    """Steps of a graph beside the module's; `dtype` is the one that it was computed in, `instead` says why."""
 
     model: str
     dtype: str
@@ -69,14 +73,12 @@ def verification_tables(shown: Verification) -> tuple[Table]:
     rows = [
         [one.name, one.what, f"{one.difference.found:.2e}", f"{one.difference.tolerance:.2e}"] for one in shown.compared
     ]
-    title = (
-        f"{shown.model}: one step beside PyTorch, in {shown.dtype}{shown.instead}; parts of a tensor's largest value"
-    )
+    title = f"{shown.model}: {STEPS} steps beside PyTorch, in {shown.dtype}{shown.instead}; parts of the largest value"
     return (display.table(title, ["tensor", "of it", "largest difference", "rounding explains"], rows),)
 
 
 def verify(make: Callable[[], object], model: str) -> Verification:
-    """Train one step of the module that a function makes, and of its graph, and compare.
+    """Train the module that a function makes, and its graph, for some steps, and compare.
 
     In double precision, unless the module insists on its own. Raises a GraphError for what cannot be imported.
     """
@@ -105,7 +107,7 @@ def _doubled(made: Made) -> Made:
 
 
 def verified(made: Made, model: str) -> Verification:
-    """Compare one step of what was made; the module is trained by it."""
+    """Compare the first steps of what was made; the module is trained by them."""
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(made)
@@ -114,8 +116,8 @@ def verified(made: Made, model: str) -> Verification:
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
     ours = _ours(graph, made)
-    loss = _trained(made)
-    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made, ours)]
+    loss, gradients = _trained(made)
+    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made, ours, gradients)]
     least = LEAST[least_precise(graph)]
     compared = []
     for name, what, theirs in pairs:
@@ -126,28 +128,35 @@ def verified(made: Made, model: str) -> Verification:
 
 
 def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
-    """Return the loss, gradients and stored tensors after a step of the graph, and what rounding changes in each."""
+    """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
     plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
     trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
     batch = Batch.of(graph, made.module, made.inputs, made.targets)
-    found = with_rounding(trainer, batch, 1)
+    found = with_rounding(trainer, batch, STEPS)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
     return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
 
-def _trained(made: Made) -> torch.Tensor:
-    """Train the module one step; return its loss."""
-    made.optimizer.zero_grad()
-    loss: torch.Tensor = Step(made.module, made.loss, made.inputs)(*in_order(made.inputs), *made.targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    made.optimizer.step()
-    return loss
+def _trained(made: Made) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Train the module; return the last loss, and the gradients of the first step by the parameters' names."""
+    step, gradients = Step(made.module, made.loss, made.inputs), dict[str, torch.Tensor]()
+    for _ in range(STEPS):
+        made.optimizer.zero_grad()
+        loss: torch.Tensor = step(*in_order(made.inputs), *made.targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not gradients:
+            parameters = made.module.named_parameters(remove_duplicate=False)
+            gradients = {name: one.grad.to_dense().clone() for name, one in parameters if one.grad is not None}
+        made.optimizer.step()
+    return loss, gradients
 
 
-def _theirs(graph: Graph, made: Made, ours: Collection[str]) -> Iterator[tuple[str, str, HostArray]]:
-    """Yield what PyTorch has of our gradients and of every entry after the step, with the names of our tensors.
+def _theirs(
+    graph: Graph, made: Made, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, str, HostArray]]:
+    """Yield what PyTorch has of our gradients and of every entry after the steps, with the names of our tensors.
 
     A gradient that only its update reads may be computed with that, and is then not ours, and one that weight decay was
     added to is not PyTorch's: what it leaves tells.
@@ -159,9 +168,9 @@ def _theirs(graph: Graph, made: Made, ours: Collection[str]) -> Iterator[tuple[s
         if entry.tensor is None or entry.tensor in seen:
             continue
         seen.add(entry.tensor)
-        if one.grad is not None and entry.tensor in graph.updates:
+        if name in gradients and entry.tensor in graph.updates:
             read = makers[graph.updates[entry.tensor]].inputs
             (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
             if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
-                yield gradient, "gradient", array_of(one.grad.to_dense())
-        yield entry.tensor, "after the step", array_of(one)
+                yield gradient, "gradient", array_of(gradients[name])
+        yield entry.tensor, "after the steps", array_of(one)

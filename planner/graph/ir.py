@@ -21,7 +21,7 @@ class Init:
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
     below, from the global hash), "values" (these: see `constants.py`) or "data" (from the data set; for labels, `below`
-    is the number of classes, and `ignored` the negative number that they may hold besides). The input of a micro-batch
+    is the number of classes, and `ignored` the number that they may hold besides). The input of a micro-batch
     holds rows of the whole batch's: those from `row` on of the tensor called `source`.
     """
 

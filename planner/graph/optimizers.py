@@ -68,7 +68,7 @@ class Optimizer(Shown):
             most = getattr(self, name)
             if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
                 raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
-        if not 0 <= self.weight_decay < math.inf:
+        if not (type(self.weight_decay) in (int, float) and 0 <= self.weight_decay < math.inf):
             raise GraphError(f"weight_decay must be a finite number from 0, found {self.weight_decay!r}")
 
 

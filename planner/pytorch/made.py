@@ -24,6 +24,7 @@ from planner.pytorch.tracing import Inputs
 REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
 """Settings of PyTorch's optimizers that are refused where they are not zero or false."""
 
+EXPECTED_OPTIMIZERS = "expected PyTorch's SGD, Adam, AdamW, RMSprop without momentum or Adagrad"
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
@@ -150,6 +151,8 @@ def optimizer_of(made: Made) -> Optimizer | dict[nn.Parameter, Optimizer] | None
     if not isinstance(given, torch.optim.Optimizer):
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {given!r}")
     kind = type(given).__name__
+    if getattr(torch.optim, kind, None) is not type(given):
+        raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
     found = {one: _settings(kind, group) for group in given.param_groups for one in group["params"]}
     others = made.loss.parameters() if isinstance(made.loss, nn.Module) else ()  # which are refused by themselves
     own = {*made.module.parameters(), *others}
@@ -180,4 +183,4 @@ def _settings(kind: str, group: Mapping[str, Any]) -> Optimizer:
             return Optimizer("rmsprop", alpha=float(group["alpha"]), weight_decay=decay, **shared)
         case "Adagrad":
             return Optimizer("adagrad", weight_decay=decay, **shared)
-    raise GraphError(f"{kind} has no operator here: expected SGD, Adam, AdamW, RMSprop without momentum or Adagrad")
+    raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")

@@ -21,8 +21,8 @@ from planner.pytorch.axes import Axes, Cuts, Value, parts
 
 Group = tuple[int, ...]
 
-UNKNOWN = 2
-"""What whole numbers of the data are below while nothing tells."""
+UNKNOWN = 0
+"""What whole numbers of the data are below while nothing tells: no number is."""
 
 
 PLACES = ("sort", "topk")

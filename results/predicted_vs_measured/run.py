@@ -3,7 +3,7 @@
     python -m results.predicted_vs_measured.run [--ranks 1,2,4,8] [--transports p2p] [--models mlp-4-2048,...]
 
 calibrates, writes what it predicts into predictions.json and runs the plan, one after the other, and writes data.json,
-the picture and the tables in README.md from both. Cells of transports that were not asked for stay as they are.
+the picture and the tables in README.md from both. Cells that were not asked for stay as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,11 @@ def main() -> None:
     chosen = parser.parse_args()
     busy_before = os.getloadavg()[0]
     transports = chosen.transports.split(",")
-    cells = [cell for cell in read_data(HERE)["cells"] if cell["transport"] not in transports]
-    predicted = [cell for cell in json.loads(PREDICTIONS.read_text()) if cell["transport"] not in transports]
+    asked = {*product(transports, map(int, chosen.ranks.split(",")), chosen.models.split(","))}
+    cells, predicted = (
+        [cell for cell in known if (cell["transport"], cell["ranks"], cell["model"]) not in asked]
+        for known in (read_data(HERE)["cells"], json.loads(PREDICTIONS.read_text()))
+    )
     for transport in transports:
         for ranks in map(int, chosen.ranks.split(",")):
             with tempfile.TemporaryDirectory() as folder:

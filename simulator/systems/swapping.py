@@ -151,6 +151,7 @@ class _Schedule:
         self._next = 1 + max((number for number in own if number is not None), default=-1)
         self._copies: defaultdict[int, list[int]] = defaultdict(list)  # transfers, by task
         self._flowing: list[int] = []
+        self._is_untold = False  # of what is swapped out
         self._since = dict.fromkeys(resident, 0)
         self.tasks: list[Task] = []
         self.to_host: list[Task] = []
@@ -181,11 +182,12 @@ class _Schedule:
             self.to_host.append(Fetch(number, 0, None, self._to_all(nbytes), ()))
         self.to_host += map(Wait, numbers)
         self._copies[position] += numbers
+        self._is_untold |= bool(numbers)
 
     def _start_in(self, position: int) -> None:
         if not self._moves[position].fetched:
             return
-        if self._moves[position].out:
+        if self._is_untold:
             self._tell()
         self.from_host += map(Wait, self._flowing)
         self._flowing = [self._number() for _ in self._moves[position].fetched]
@@ -199,7 +201,7 @@ class _Schedule:
 
     def _tell(self) -> None:
         """Let the stream that gives out wait for what was asked of the one that takes in."""
-        number = self._number()
+        number, self._is_untold = self._number(), False
         self.to_host.append(Send(number, 0, None, (Message(self._devices + 1, (), 0, 0),)))
         self.from_host += (Fetch(number, 0, None, (Message(self._devices, (), 0, 0),), ()), Wait(number))
 

@@ -106,3 +106,22 @@ def test_without_an_mpi_library_one_line_says_so(tmp_path):
     done = subprocess.run(line, check=False, capture_output=True, text=True, env=environ)
     assert done.returncode == 2
     assert done.stderr == ("error: cannot load MPI library: install one, or pip install 'tensor-partitioner[mpich]'\n")
+
+
+ASKING_AGAIN = """
+import resource
+import numpy as np
+from executor.environment import keep_memory
+
+keep_memory()
+np.ones(1 << 23)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(1 << 23)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_what_is_freed_is_kept():
+    """Memory that was not would be mapped anew: 16 thousand pages, or 32 large ones."""
+    done = subprocess.run([sys.executable, "-c", ASKING_AGAIN], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 16

@@ -1,16 +1,18 @@
 """What goes wrong in a job ends it with one line that says what and where, and the status that a script needs."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from executor.environment import foreign_launcher
-from executor.guard import killed_by
+from executor.guard import await_reader, killed_by
 from planner.report.schema import read_reports
 from tests.cross.cases import Case
 from tests.launcher import IMPLEMENTATIONS, LEAVE
@@ -240,3 +242,19 @@ def test_open_mpi_runs_as_root_with_leave(plan, tmp_path):
     done = run(mpi, "-n", "2", *EXECUTE, plan, "--check", "--json", written)
     (report,) = read_reports(written)
     assert (done.returncode, report.check.passed, report.bytes) == (0, True, report.planned_bytes)
+
+
+def test_what_a_rank_wrote_is_read_before_its_launcher_is_asked_to_end_all():
+    read, written = os.pipe()
+    os.write(written, b"error: why")
+    threading.Timer(0.2, os.read, (read, 100)).start()
+    await_reader(written)
+    assert not select.select([read], [], [], 0)[0]
+
+
+def test_nobody_waits_for_a_reader_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
+    with (tmp_path / "errors").open("w") as file:
+        file.write("error: why")
+        file.flush()
+        await_reader(file.fileno())

@@ -95,6 +95,8 @@ def test_rows_that_the_example_leaves_out_are_left_out(alone):
     targets[1] = -100
     expected = nn.functional.cross_entropy(module(inputs), targets)
     assert ours.step(inputs, targets).item() == pytest.approx(expected.item(), rel=1e-14)
+    with pytest.raises(DataError, match="target: expected numbers from 0 below 3, or -100, found -100 to 3"):
+        ours.step(inputs, torch.tensor([3, *[-100] * 7]))
 
 
 class Heads(nn.Module):

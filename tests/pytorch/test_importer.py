@@ -11,6 +11,8 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
+from executor.data import DataError  # noqa: E402
+from executor.data.arrays import check_numbers  # noqa: E402
 from planner.explanations.explanation import to_data  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
@@ -98,11 +100,7 @@ def test_recurrent_layers_train_like_eager(kind, bidirectional):
     assert planner.plan(graph, workers=2).total_bytes > 0
 
 
-LABELS = torch.tensor([2, 0, 5, 1])
-SOME_LABELS = torch.tensor([2, -100, 5, -100])
-
-
-@pytest.mark.parametrize("labels", [LABELS, SOME_LABELS])
+@pytest.mark.parametrize("labels", [torch.tensor([2, 0, 5, 1]), torch.tensor([2, -100, 5, -100])], ids=["all", "some"])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -121,6 +119,40 @@ def test_losses_of_labels_train_like_eager(loss, labels):
     torch.manual_seed(0)
     _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
     assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_classes_that_cannot_be_are_no_class_of_any_row(reduction):
+    def loss(x, y):
+        hidden = torch.tensor([False, False, False, True, False, False])
+        x = x.masked_fill(hidden if reduction == "none" else hidden & (y < 0)[:, None], -torch.inf)
+        smoothing = 0.0 if reduction == "none" else 0.1
+        return F.cross_entropy(x, y, reduction=reduction, label_smoothing=smoothing).sum()
+
+    torch.manual_seed(0)
+    labels = torch.tensor([2, -100, 5, 1])
+    _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
+def test_a_batch_in_which_no_row_counts_changes_nothing():
+    torch.manual_seed(0)
+    labels = torch.full((4,), -100)
+    _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), F.cross_entropy, (labels,))
+    assert np.isnan(of_loss)  # as both losses are
+    assert max(of_parameters.values()) == 0
+
+
+@pytest.mark.parametrize("ignored", [-1, 2, 255])
+def test_the_label_that_is_left_out_may_be_any(ignored):
+    torch.manual_seed(0)
+    loss, labels = partial(F.cross_entropy, ignore_index=ignored), torch.tensor([1, ignored, 5, 2])
+    graph, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+    assert graph.tensors["target"].init.ignored == (None if ignored == 2 else ignored)
+    check_numbers("target", graph.tensors["target"], labels.numpy())
+    with pytest.raises(DataError, match="expected numbers from 0 below 6"):
+        check_numbers("target", graph.tensors["target"], np.array([7]))
 
 
 def test_rows_without_a_label_do_not_count():
@@ -165,6 +197,13 @@ def test_images_are_resized_by_matrices():
         lambda x: F.normalize(x) * x.norm() + x.norm(dim=1, keepdim=True) * x.norm(p=1),
         lambda x: (x * torch.tensor([[1.0], [0.0], [1.0], [1.0]], dtype=x.dtype)).norm(dim=1),
         lambda x: F.cosine_similarity(x, x.flip(0) ** 2),
+        lambda x: F.cosine_similarity(x[:, :1], x, dim=1).square(),
+        lambda x: F.cosine_similarity(x.view(2, 2, 6), x[:2].sin(), dim=1),
+        lambda x: F.cosine_similarity(x * 0.1, x.exp(), eps=0.9),
+        lambda x: torch.logsumexp(x.masked_fill(torch.ones(4, 6, dtype=torch.bool).tril(-1), -torch.inf), 0).exp(),
+        lambda x: torch.logsumexp(x.sum(), 0) * torch.linalg.vector_norm(x.sum(), dim=0),
+        lambda x: F.cross_entropy(x.view(2, 2, 6).movedim(-1, 1), torch.tensor([[1, 2], [0, 1]])),
+        lambda x: F.prelu(x, x[0, 0]),
         lambda x: x.max(1).values * x.min(0, keepdim=True)[0].sum() * x[0, x.max(1)[1]].sum(),
         lambda x: F.smooth_l1_loss(x, x.flip(1), beta=0.5) * F.huber_loss(x, x.flip(0), delta=0.7, reduction="sum"),
         lambda x: F.kl_div(x.log_softmax(1), x.flip(0).softmax(1), reduction="batchmean"),

@@ -98,6 +98,15 @@ def test_groups_of_parameters_and_decay_are_pytorchs(make):
     assert not found.said
 
 
+class SGD(torch.optim.SGD):
+    """One that may do anything else."""
+
+
+def of_the_same_name():
+    module = layers()
+    return made(module, SGD(module.parameters(), lr=RATE))
+
+
 def of_another():
     return made(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
 
@@ -119,6 +128,7 @@ def learned_loss():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (of_the_same_name, "SGD has no operator here: expected PyTorch's SGD"),
         (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
         (lambda: made(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
         (lambda: (*made(layers()), "scheduler"), r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
+from planner.pytorch.forms import dense
 from planner.pytorch.operations import as_dtype, binary, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
 from planner.pytorch.operators.shapes import expanded
@@ -47,6 +48,9 @@ def _logical(t: Translation, call: TracedCall) -> Value:
     one, other = call["self"], call["other"]
     if not t.dtype(one) == t.dtype(other) == "bool":
         raise UnsupportedError(f"{call.op} of whole numbers has no operator here: expected truth values")
+    if one.dims == other.dims and one.shape == other.shape:
+        return binary(t, LOGICAL[call.op], one, other)
+    one, other = (t.plain(dense(t, expanded(t, value, call.shapes[0]))) for value in (one, other))
     return binary(t, LOGICAL[call.op], one, other)
 
 

@@ -96,7 +96,7 @@ def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
 def _max_pool(t: Translation, call: TracedCall) -> Value:
     x, kernel = densely(t, call["self"]), _pair(call["kernel_size"])
     if _pair(call["dilation"]) != (1, 1) or call["ceil_mode"]:
-        raise UnsupportedError("max_pool2d with dilation or ceil_mode")
+        raise UnsupportedError(f"{call.op} with dilation or ceil_mode")
     stride = _pair(call["stride"]) if call["stride"] else kernel
     attrs: dict[str, Attribute] = {"stride": stride, "padding": _pair(call["padding"]), "kernel": kernel}
     extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}

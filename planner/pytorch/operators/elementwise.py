@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 import torch
 
@@ -63,7 +64,7 @@ def _softplus(t: Translation, call: TracedCall) -> Value:
 def _prelu(t: Translation, call: TracedCall) -> Value:
     """Give what is negative a slope, by channel or the same everywhere."""
     value, slope = call["self"], call["weight"]
-    if slope.shape != (1,):
+    if prod(slope.shape) != 1:
         rest = (1,) * (value.rank - 2)
         slope = Value(slope.tensor, ((), slope.dims[0], *((),) * len(rest)), (1, *slope.shape, *rest))
     below = unary(t, "clamp", value, max=0.0)

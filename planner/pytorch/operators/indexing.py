@@ -117,6 +117,8 @@ def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
 
 def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Take the greatest or the least element of a dimension, and its place."""
+    if not call["self"].rank:
+        raise UnsupportedError(f"{call.op} along a dimension of a scalar: expected one dimension at least")
     dim = call.dim(call["self"].rank)
     found = _ordered(t, "topk", call["self"], dim, k=1, largest=call.op == "max")
     return found if call["keepdim"] else tuple(taken(t, one, dim, 0) for one in found)

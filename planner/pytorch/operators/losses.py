@@ -9,11 +9,15 @@ from planner.pytorch.axes import Value
 from planner.pytorch.forms import aligned, dense, densely, merged, view
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
-from planner.pytorch.operators.comparing import masked
+from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.translation import Translation
 
 UNREDUCED, MEAN = 0, 1
 """Of a loss, as PyTorch's operators spell it; 2 is the sum."""
+
+
+LEAST_DISTANCE = 1e-18
+"""Of losses that are straight beyond a distance: its square is a number in every precision."""
 
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
@@ -70,8 +74,9 @@ def _rows(t: Translation, call: TracedCall) -> tuple[Value, Value]:
         order = Value(logits.tensor, tuple(logits.dims[d] for d in last), tuple(logits.shape[d] for d in last))
         logits = view(t, order, (prod(order.shape[:-1]), order.shape[-1]))
         target = view(t, target, (prod(target.shape),))
-    ignored = int(call["ignore_index"])
-    t.holds_below(target, logits.shape[1], None if ignored >= 0 or _counts_all(t, call) else ignored)
+    ignored, classes = int(call["ignore_index"]), logits.shape[1]
+    is_left_out = not 0 <= ignored < classes and not _counts_all(t, call)
+    t.holds_below(target, classes, ignored if is_left_out else None)
     return _rows_by_sample(t, logits, target)
 
 
@@ -99,29 +104,37 @@ def _counts_all(t: Translation, call: TracedCall) -> bool:
 def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value, smoothing: float = 0.0) -> Value:
     """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes."""
     rows, classes = logs.shape
-    labels, kept = target, None
+    labels, ignored = target, None
     if not _counts_all(t, call):
         ignored = unary(t, "eq_scalar", target, value=int(call["ignore_index"]))
-        labels, kept = masked(t, target, ignored, -1), as_dtype(t, unary(t, "logical_not", ignored), t.dtype(logs))
+        labels = masked(t, target, ignored, -1)
     by_row, is_mean = call["reduction"] == UNREDUCED, call["reduction"] == MEAN
-    count = rows if is_mean and kept is None else 1
+    count = rows if is_mean and ignored is None else 1
     logs = densely(t, logs)
     if by_row:
-        hot = t.plain(t.emit("one_hot", dense(t, labels), depth=classes, dtype=t.dtype(logs)))
-        found = unary(t, "neg", reduce(t, "sum", binary(t, "mul", logs, hot), (1,)))
+        hot = t.plain(t.emit("one_hot", dense(t, labels), depth=classes))
+        found = unary(t, "neg", reduce(t, "sum", masked(t, logs, negated(t, hot), 0.0), (1,)))
     else:
         found = Value(t.emit_as("loss", "nll_loss", logs.tensor, dense(t, labels), count=count)[0], (), ())
-        if kept is None:
+        if ignored is None:
             t.logits, t.labels = logs.tensor, dense(t, labels)
     if smoothing:
         spread = reduce(t, "sum", logs, (1,))
-        spread = binary(t, "mul", spread, kept) if kept is not None else spread
+        spread = spread if ignored is None else masked(t, spread, ignored, 0.0)
         spread = spread if by_row else reduce(t, "sum", spread, (0,))
         own, other = 1 - smoothing, -smoothing / classes / count
         found = binary(t, "add", unary(t, "scale", found, factor=own), unary(t, "scale", spread, factor=other))
-    if is_mean and kept is not None:
-        return binary(t, "div", found, reduce(t, "sum", kept, (0,)))
+    if is_mean and ignored is not None:
+        return _mean_of_rows(t, found, ignored)
     return view(t, found, call.shapes[0]) if by_row else found
+
+
+def _mean_of_rows(t: Translation, total: Value, ignored: Value) -> Value:
+    """Divide by how many rows count: none leave no number, as in PyTorch, and gradients of zero."""
+    count = reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), t.dtype(total)), (0,))
+    mean = binary(t, "div", total, unary(t, "clamp", count, min=1.0))
+    nothing = binary(t, "div", unary(t, "scale", count, factor=0.0), count)
+    return binary(t, "add", mean, unary(t, "stop_gradient", nothing))
 
 
 def _elementwise_loss(op: str) -> Converter:
@@ -145,6 +158,8 @@ def _smooth_l1(t: Translation, call: TracedCall) -> Value:
     """Measure in units of the distance from which on the loss is straight."""
     is_huber = call.op == "huber_loss"
     limit = float(call["delta" if is_huber else "beta"])
+    if not LEAST_DISTANCE <= limit <= 1 / LEAST_DISTANCE and limit:
+        raise UnsupportedError(f"{call.op} that is straight from {limit:g} on has no operator here")
     if not limit:
         return _of_elements(t, call, "l1_loss", (call["self"], call["target"]))
     pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]

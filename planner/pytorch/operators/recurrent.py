@@ -78,7 +78,7 @@ def _recurrent(cell: Cell) -> Converter:
     """Return the converter of layers of a cell, in one or both directions; it returns outputs and last states."""
 
     def converter(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-        p = call["dropout"] if call["train"] else 0.0
+        p = call["dropout"] * bool(call["train"])
         sequence, states = call["input"], call["hx"]
         states = (states,) if isinstance(states, Value) else states
         if call["batch_first"]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from numpy import broadcast_shapes
+
 from planner.pytorch.axes import Value
 from planner.pytorch.forms import densely, merged
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import alike, masked
 from planner.pytorch.operators.indexing import extreme
+from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
 
 
 def _dims(call: TracedCall, value: Value) -> tuple[int, ...]:
     given = call.get("dim")
-    if given is None or given == []:
+    if given is None or given == [] or not value.rank:
         return tuple(range(value.rank))
     return tuple(dim % value.rank for dim in ([given] if isinstance(given, int) else given))
 
@@ -83,9 +86,10 @@ def _cumsum(t: Translation, call: TracedCall) -> Value:
 
 def _logsumexp(t: Translation, call: TracedCall) -> Value:
     """Take the maximum out, whose own gradient cancels."""
-    value, dims, keep = call["self"], call["dim"], bool(call["keepdim"])
-    dims = tuple(dim % value.rank for dim in dims)
+    value, keep = call["self"], bool(call["keepdim"])
+    dims = _dims(call, value)
     most = [unary(t, "stop_gradient", reduce(t, "amax", value, dims, kept)) for kept in (True, keep)]
+    most = [masked(t, one, unary(t, "isinf", one), 0.0) for one in most]
     total = reduce(t, "sum", unary(t, "exp", binary(t, "sub", value, most[0])), dims, keep)
     return binary(t, "add", unary(t, "log", total), most[1])
 
@@ -108,11 +112,16 @@ def _vector_norm(t: Translation, call: TracedCall) -> Value:
 
 
 def _cosine_similarity(t: Translation, call: TracedCall) -> Value:
-    one, other = call["x1"], call["x2"]
-    dim, least = call.dim(max(one.rank, other.rank)), float(call["eps"])
-    product = reduce(t, "sum", binary(t, "mul", one, other), (dim,))
-    one, other = (unary(t, "clamp", length(t, value, (dim,)), min=least) for value in (one, other))
-    return binary(t, "div", product, binary(t, "mul", one, other))
+    """Divide by lengths, of which the least are taken for longer without a change of their gradients."""
+    given, least = (call["x1"], call["x2"]), float(call["eps"])
+    shape = broadcast_shapes(*(value.shape for value in given))
+    one, other = (expanded(t, value, shape) for value in given)
+    dims = _dims(call, one)
+    product = reduce(t, "sum", binary(t, "mul", one, other), dims)
+    lengths = [length(t, value, dims) for value in (one, other)]
+    missing = [unary(t, "stop_gradient", binary(t, "sub", unary(t, "clamp", x, min=least), x)) for x in lengths]
+    first, second = (binary(t, "add", *pair) for pair in zip(lengths, missing, strict=True))
+    return binary(t, "div", product, binary(t, "mul", first, second))
 
 
 CONVERTERS: dict[str, Converter] = {

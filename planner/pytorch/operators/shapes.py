@@ -30,6 +30,19 @@ def _permute(t: Translation, call: TracedCall) -> Value:
     return permuted(value, [dim % value.rank for dim in call["dims"]])
 
 
+def _moved(t: Translation, call: TracedCall) -> Value:
+    """Move dimensions to other places; the rest stay in order."""
+    value = call["self"]
+    source, target = ([dim % value.rank for dim in _several(call[name])] for name in ("source", "destination"))
+    rest = iter(dim for dim in range(value.rank) if dim not in source)
+    moved = dict(zip(target, source, strict=True))
+    return permuted(value, [moved[at] if at in moved else next(rest) for at in range(value.rank)])
+
+
+def _several(given: Sequence[int] | int) -> Sequence[int]:
+    return [given] if isinstance(given, int) else given
+
+
 def _transpose(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
     order = list(range(value.rank))
@@ -269,7 +282,7 @@ CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("transpose", "t"), _transpose),
     "numpy_T": lambda t, call: permuted(call["self"], range(call["self"].rank)[::-1]),
     "permute": _permute,
-    "movedim": _permute,
+    "movedim": _moved,
     "unsqueeze": _unsqueeze,
     "expand": _expand,
     "expand_as": _expand,
