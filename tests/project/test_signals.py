@@ -13,6 +13,16 @@ from tests.project.conftest import SCRIPTS
 INTERRUPTED_BY_ITS_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
+@pytest.fixture(autouse=True)
+def _heard_where_tests_run_in_the_background():
+    """What a shell starts in the background is started with the signal ignored, and so is all that it starts."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_ctrl_c_during_the_imports_is_silent(command, tmp_path, name):
     (tmp_path / "numpy.py").write_text(INTERRUPTED_BY_ITS_IMPORT)
