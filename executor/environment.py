@@ -73,7 +73,7 @@ def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path =
 def keep_memory() -> None:
     """Let glibc keep what is freed, for kernels ask for the same temporaries in every step.
 
-    Else large ones are mapped anew, or not, as it learned from those before: the same step may take a fifth longer.
+    Else it maps large ones anew, or not, as it learned from those before, so that one step's time differs by process.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # another C library has none

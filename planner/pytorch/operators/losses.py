@@ -17,7 +17,7 @@ UNREDUCED, MEAN = 0, 1
 
 
 LEAST_DISTANCE = 1e-18
-"""Of losses that are straight beyond a distance: its square is a number in every precision."""
+"""Of losses that are straight beyond a distance: squares of it, and of its inverse, are numbers in single precision."""
 
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
