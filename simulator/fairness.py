@@ -13,6 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Levels = NDArray[np.float64]
 
 TIE = 1e-12  # relative difference below which two levels are one
 MOST_ENDED = 8  # classes; where more end at once, filling begins anew
@@ -36,18 +42,21 @@ class ActivityClass:
             raise ValueError(f"expected positive coefficients and cap, found {self.uses} and {self.cap}")
 
 
-def rate(kind: ActivityClass, levels: Sequence[float]) -> float:
+def rate(kind: ActivityClass, levels: Sequence[float] | Levels) -> float:
     """Return a class's rate, given the level at which each resource is full."""
     return min([math.inf if kind.cap is None else kind.cap, *(levels[resource] for resource, _ in kind.uses)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Filling before a step: who rises, what is left of each resource, levels so far; and whom the step stops."""
+class _Step(NamedTuple):
+    """Filling before a step: who rises, what is left of each resource, at which level each will be full, levels so far.
+
+    Then the step itself: the level that it reached, and whom it stops.
+    """
 
     rising: int
     left: list[float]
-    levels: list[float]
+    full: dict[int, float]
+    levels: Levels
     level: float
     stopped: int
 
@@ -87,36 +96,48 @@ class Solver:
             self._fastest_plain[resource] = max(self._fastest_plain[resource], fastest)
         return number
 
-    def levels(self, running: int, more: Sequence[int] = ()) -> list[float]:
-        """Return the level of each resource where a set of classes runs, infinite where it is not full.
+    def levels(self, running: int, more: Sequence[int] = ()) -> Levels:
+        """Return the level of each resource where a set of classes runs, infinite where it is not full, and infinity.
 
         A class has one activity, and 2**n more if it is in `more[n]`.
         """
-        ended = self._ended(running, tuple(more))
-        self._running, self._more = running, tuple(more)
-        if ended and self._steps:
-            at = next((n for n, step in enumerate(self._steps) if step.stopped & ended), len(self._steps) - 1)
-            step = self._steps[at]
-            del self._steps[at:]
-            for resource in {resource for number in bits(ended) for resource, _ in self._classes[number].uses}:
-                if resource in self._groups:
-                    self._groups[resource] = self._users(resource)
-        else:
-            step = self._begin()
-        return self._fill(step)
+        before, self._running, self._more = (self._running, self._more), running, tuple(more)
+        ended = self._ended(*before)
+        return self._fill(self._resumed(ended, before[1]) if ended and self._steps else self._begin())
 
     def _ended(self, running: int, more: tuple[int, ...]) -> int:
         """Return the classes of which activities ended, none if there are many, or if any activity started."""
-        if running & ~self._running or len(more) != len(self._more):
-            return 0
         changed = running ^ self._running
-        for before, now in zip(self._more, more, strict=True):
+        if self._running & ~running or len(more) != len(self._more):
+            return 0
+        for before, now in zip(more, self._more, strict=True):
             changed |= before ^ now
-        if changed.bit_count() > MOST_ENDED or any(
-            _count(number, running, more) > _count(number, self._running, self._more) for number in bits(changed)
+        if changed.bit_count() > MOST_ENDED:
+            return 0
+        if more != self._more and any(
+            _count(number, self._running, self._more) > _count(number, running, more) for number in bits(changed)
         ):
             return 0
         return changed
+
+    def _resumed(self, ended: int, more: tuple[int, ...]) -> _Step:
+        """Return to before the first step that stopped an activity that ended, as if it had not been there."""
+        at = next((n for n, step in enumerate(self._steps) if step.stopped & ended), len(self._steps) - 1)
+        step = self._steps[at]
+        del self._steps[at:]
+        if more != self._more:
+            for resource in {resource for number in bits(ended) for resource, _ in self._classes[number].uses}:
+                if resource in self._groups:
+                    self._groups[resource] = self._users(resource)
+        rising = step.rising & self._running
+        full: dict[int, float] = {}
+        for resource in step.full:
+            units = 0.0
+            for weight, who in self._groups[resource]:
+                units += weight * (who & rising).bit_count()
+            if units:
+                full[resource] = step.left[resource] / units
+        return step._replace(rising=rising, full=full)
 
     def _begin(self) -> _Step:
         """Note who uses what, of all that can become full, and which caps there are."""
@@ -127,12 +148,15 @@ class Solver:
             cap = self._classes[number].cap or math.inf
             caps[cap] = caps.get(cap, 0) | 1 << number
         self._caps = sorted(caps.items())
+        full: dict[int, float] = {}
         for resource, capacity in enumerate(self._capacities):
             users = self._users(resource)
             if self._most(resource, users) >= capacity * (1 - TIE):
                 self._groups[resource] = users
-        capacities = list(self._capacities)
-        return _Step(self._running, capacities, [math.inf] * len(capacities), 0.0, 0)
+                units = sum(weight * who.bit_count() for weight, who in users)
+                full[resource] = capacity / units
+        nowhere = np.full(len(self._capacities) + 1, np.inf)
+        return _Step(self._running, list(self._capacities), full, nowhere, 0.0, 0)
 
     def _users(self, resource: int) -> list[tuple[float, int]]:
         """Return who uses a resource, and how many units of it per unit of the rate."""
@@ -158,15 +182,13 @@ class Solver:
             for units, who in users
         )
 
-    def _fill(self, step: _Step) -> list[float]:
+    def _fill(self, step: _Step) -> Levels:
         """Raise the common rate until everyone is stopped."""
-        rising, left, levels, level = step.rising & self._running, step.left.copy(), step.levels.copy(), step.level
-        full: dict[int, float] = {}
-        self._refill(full, left, rising)
+        rising, left, full, levels, level, _ = step
         while rising:
-            lowest = min(full.values(), default=math.inf)
+            lowest = min(full.values()) if full else math.inf
             level = max(level, lowest)  # rounding must not let it fall
-            stopped, stopped_at = self._reached(rising, level)
+            stopped, stopped_at = self._reached(rising, level) if self._caps else (0, 0.0)
             found = levels
             if not stopped:
                 stopped_at, limit, found = level, lowest + abs(lowest) * TIE, levels.copy()
@@ -176,9 +198,11 @@ class Solver:
                         for _, who in self._groups[resource]:
                             stopped |= who
                 stopped &= rising
-            self._steps.append(_Step(rising, left.copy(), levels, level, stopped))
+            self._steps.append(_Step(rising, left, full, levels, level, stopped))
             levels, rising = found, rising & ~stopped
-            self._stop(full, left, rising, stopped, stopped_at)
+            if rising:
+                left, full = left.copy(), full.copy()
+                self._stop(full, left, rising, stopped, stopped_at)
         return levels
 
     def _reached(self, rising: int, level: float) -> tuple[int, float]:
@@ -190,25 +214,16 @@ class Solver:
                 return who & rising, cap
         return 0, 0.0
 
-    def _refill(self, full: dict[int, float], left: list[float], rising: int) -> None:
-        for resource, groups in self._groups.items():
-            units = 0.0
-            for weight, who in groups:
-                units += weight * (who & rising).bit_count()
-            if units:
-                full[resource] = left[resource] / units
-
     def _stop(self, full: dict[int, float], left: list[float], rising: int, stopped: int, rate: float) -> None:
         """Charge everything for those who stop, and find anew at which rate of the others it is full."""
+        groups = self._groups
         for resource in list(full):
-            used = 0.0
-            for weight, who in self._groups[resource]:
+            used = units = 0.0
+            for weight, who in groups[resource]:
                 used += weight * (who & stopped).bit_count()
+                units += weight * (who & rising).bit_count()
             if used:
                 left[resource] -= used * rate
-                units = 0.0
-                for weight, who in self._groups[resource]:
-                    units += weight * (who & rising).bit_count()
                 if units:
                     full[resource] = left[resource] / units
                 else:

@@ -1,9 +1,9 @@
 """Activities in simulated time: what runs shares the machine's resources fairly, recomputed when one starts or ends.
 
-Activities of one class run at one rate, so each class keeps one running total of progress, and an activity ends when
-the total has grown by its work. Totals, rates and the nearest end of every class are arrays, and activities are started
-and ended by many at once. Rates of a set of running classes are remembered: a training program repeats itself.
-There is one pending completion at any time; its number says whether it is still the latest.
+Activities of one class run at one rate, so only the one of each class that ends next is followed: how long it still
+takes at that rate is an array over all classes, which is scaled where rates change. Activities are started and ended by
+many at once. Rates of a set of running classes are remembered: a training program repeats itself. There is one pending
+completion at any time; its number says whether it is still the latest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
-from simulator.fairness import ActivityClass, Solver, bits
+from simulator.fairness import ActivityClass, Levels, Solver, bits
 
 Numbers = NDArray[np.intp]
 Floats = NDArray[np.float64]
@@ -26,46 +26,43 @@ SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than
 MEMO_ENTRIES = 4_000
 FEW = 16  # activities that are not worth sorting in bulk
 FIRST_CLASSES = 64
-FIRST_USES = 8
 
 
 class _Classes:
     """What is known of every class, by its number: what it uses, its cap, and its running activities.
 
-    `done` is the progress so far, `ends` the progress at which its nearest activity ends (infinite where none runs),
-    which is the one in place `slot` of batch `batch`. `uses` is filled up with the number of a resource that is never
-    full.
+    `left_s` is how long the activity that ends next still took at `rates` when these were last computed, infinite where
+    none runs; that activity is the one in place `slot` of batch `batch`. `uses`, a column per class, is filled up with
+    the number of a resource that is never full.
     """
 
     def __init__(self, nothing: int) -> None:
-        self.nothing = nothing
-        self.uses = np.full((FIRST_CLASSES, FIRST_USES), nothing, dtype=np.intp)
+        self.uses = np.full((1, FIRST_CLASSES), nothing, dtype=np.intp)
         self.caps = np.full(FIRST_CLASSES, np.inf)
-        self.done = np.zeros(FIRST_CLASSES)
-        self.ends = np.full(FIRST_CLASSES, np.inf)
-        self.rates = np.zeros(FIRST_CLASSES)
+        self.left_s = np.full(FIRST_CLASSES, np.inf)
+        self.rates = np.ones(FIRST_CLASSES)
         self.batch = np.zeros(FIRST_CLASSES, dtype=np.int64)
         self.slot = np.zeros(FIRST_CLASSES, dtype=np.intp)
-        self.running = np.zeros(FIRST_CLASSES, dtype=np.bool_)
+        self.nothing = nothing
 
     def describe(self, number: int, kind: ActivityClass) -> None:
         """Note a new class's uses and cap."""
         while number >= len(self.caps):
-            for name in ("caps", "done", "ends", "rates", "batch", "slot", "running", "uses"):
-                setattr(self, name, np.concatenate([getattr(self, name)] * 2))
-            half = len(self.caps) // 2
-            self.ends[half:], self.running[half:] = np.inf, False
-            self.caps[half:], self.uses[half:] = np.inf, self.nothing
-        while len(kind.uses) > self.uses.shape[1]:
-            self.uses = np.hstack([self.uses, np.full_like(self.uses, self.nothing)])
-        self.uses[number, : len(kind.uses)] = [resource for resource, _ in kind.uses]
+            half = len(self.caps)
+            for name in ("caps", "left_s", "rates", "batch", "slot", "uses"):
+                setattr(self, name, np.concatenate([getattr(self, name)] * 2, axis=-1))
+            self.caps[half:], self.left_s[half:], self.uses[:, half:] = np.inf, np.inf, self.nothing
+        if len(kind.uses) > len(self.uses):
+            more = np.full((len(kind.uses) - len(self.uses), len(self.caps)), self.nothing, dtype=np.intp)
+            self.uses = np.vstack([self.uses, more])
+        self.uses[: len(kind.uses), number] = [resource for resource, _ in kind.uses]
         if kind.cap is not None:
             self.caps[number] = kind.cap
 
-    def rates_of(self, numbers: Numbers, levels: Sequence[float]) -> Floats:
-        """Return classes' rates, given the level at which each resource is full."""
-        full = np.array([*levels, np.inf])
-        found: Floats = np.minimum(full[self.uses[numbers]].min(axis=1), self.caps[numbers])
+    def rates_of(self, numbers: Numbers, levels: Levels) -> Floats:
+        """Return classes' rates, given the level at which each resource is full, and infinity."""
+        found: Floats = np.minimum.reduce(levels[self.uses[:, numbers]])
+        np.minimum(found, self.caps[numbers], out=found)
         return found
 
 
@@ -77,12 +74,12 @@ class Sharing:
         self._solver = Solver(capacities)
         self._numbers: dict[ActivityClass, int] = {}
         self._classes = _Classes(len(capacities))
+        self._running = 0  # the classes that run, as the solver wants them
         self._later: dict[int, list[tuple[float, int, int]]] = {}  # class -> (end, batch, slot) beyond the nearest
+        self._ends: dict[int, float] = {}  # of these classes, the class's progress at which the nearest ends
         self._more: list[int] = []  # the classes that `later` has 2**n activities of, as the solver wants them
         self._batches: dict[int, tuple[BatchCallback, int]] = {}  # callback, activities left
         self._started = 0
-        self._running: Numbers = np.zeros(0, dtype=np.intp)
-        self._rates: Floats = np.zeros(0)
         self._memo: dict[object, tuple[Numbers, Floats]] = {}
         self._updated_s = 0.0
         self._generation = 0
@@ -106,16 +103,16 @@ class Sharing:
         """Start an activity of each of these distinct classes; `done` is given the places of those that end at once."""
         batch, classes = self._new_batch(done, len(numbers)), self._classes
         slots = np.arange(len(numbers))
-        busy = classes.running[numbers]
-        if busy.any():
+        starting = self._set_of(numbers)
+        if starting & self._running:
+            busy = np.isfinite(classes.left_s[numbers])
             for slot in np.flatnonzero(busy).tolist():
                 self._start_one(int(numbers[slot]), float(work[slot]), batch, slot)
             slots = np.flatnonzero(~busy)
             numbers, work = numbers[slots], work[slots]
-        classes.running[numbers] = True
-        classes.done[numbers] = 0.0
-        classes.rates[numbers] = 0.0
-        classes.ends[numbers] = work
+        self._running |= starting
+        classes.rates[numbers] = 1.0
+        classes.left_s[numbers] = work + self._elapsed_s()
         classes.batch[numbers] = batch
         classes.slot[numbers] = slots
         self._share_anew()
@@ -138,22 +135,30 @@ class Sharing:
         self._batches[self._started] = done, size
         return self._started
 
+    def _set_of(self, numbers: Numbers) -> int:
+        if len(numbers) <= FEW:
+            return sum([1 << number for number in numbers.tolist()])
+        chosen = np.zeros(len(self._classes.caps), dtype=np.bool_)
+        chosen[numbers] = True
+        return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
+
     def _start_one(self, number: int, work: float, batch: int, slot: int) -> None:
-        classes = self._classes
-        if classes.running[number]:
-            end = float(classes.done[number] + classes.rates[number] * self._elapsed_s()) + work
+        classes, elapsed_s, rate = self._classes, self._elapsed_s(), 1.0
+        if self._running >> number & 1:
+            rate = float(classes.rates[number])
+            left = (float(classes.left_s[number]) - elapsed_s) * rate
+            nearest = self._ends.setdefault(number, left)
+            end = nearest - left + work
             waiting = self._later.setdefault(number, [])
             self._recount(number, len(waiting), len(waiting) + 1)
-            if end >= classes.ends[number]:
+            if work >= left:
                 heappush(waiting, (end, batch, slot))
                 return
-            heappush(waiting, (float(classes.ends[number]), int(classes.batch[number]), int(classes.slot[number])))
-        else:
-            end = work
-            classes.running[number] = True
-            classes.done[number] = 0.0
-            classes.rates[number] = 0.0
-        classes.ends[number] = end
+            heappush(waiting, (nearest, int(classes.batch[number]), int(classes.slot[number])))
+            self._ends[number] = end
+        self._running |= 1 << number
+        classes.rates[number] = rate
+        classes.left_s[number] = work / rate + elapsed_s
         classes.batch[number] = batch
         classes.slot[number] = slot
 
@@ -163,7 +168,8 @@ class Sharing:
             self._more[place] ^= 1 << number
 
     def _elapsed_s(self) -> float:
-        return float(self._environment.now) - self._updated_s
+        elapsed_s: float = self._environment.now - self._updated_s
+        return elapsed_s
 
     def _at(self, delay_s: float, call: Callable[[Event], None]) -> None:
         self._environment.timeout(delay_s).callbacks.append(call)
@@ -180,47 +186,46 @@ class Sharing:
             self._at(0.0, self._flush)  # behind what else happens in this instant
             return
         self._flushing = False
-        self._advance()
-        running, rates = self._running, self._rates = self._allocated()
         self._generation += 1
-        if len(running):
-            classes, generation = self._classes, self._generation
-            classes.rates[running] = rates
-            soonest = float(((classes.ends[running] - classes.done[running]) / rates).min())
-            self._at(max(soonest, 0.0), lambda _: self._complete(generation))
+        if self._running:
+            soonest_s, generation = self._change_rates(), self._generation
+            self._at(max(soonest_s, 0.0), lambda _: self._complete(generation))
+
+    def _change_rates(self) -> float:
+        """Give all that runs its rate from now on; return after how many seconds the first ends."""
+        classes, (running, rates) = self._classes, self._allocated()
+        left_s = classes.left_s[running]
+        left_s -= self._elapsed_s()
+        left_s *= classes.rates[running]
+        left_s /= rates
+        classes.left_s[running] = left_s
+        classes.rates[running] = rates
+        self._updated_s = self._environment.now
+        return float(np.minimum.reduce(left_s))
 
     def _allocated(self) -> tuple[Numbers, Floats]:
         """Return the running classes with their rates."""
-        packed = np.packbits(self._classes.running, bitorder="little").tobytes()
-        key = packed.rstrip(b"\0"), *self._more
+        key = self._running, *self._more
         found = self._memo.get(key)
         if found is None:
-            levels = self._solver.levels(int.from_bytes(packed, "little"), self._more)
-            running = np.flatnonzero(self._classes.running)
+            levels = self._solver.levels(self._running, self._more)
+            (running,) = np.nonzero(self._classes.left_s < np.inf)
             if len(self._memo) >= MEMO_ENTRIES:
                 self._memo.clear()
             found = self._memo[key] = running, self._classes.rates_of(running, levels)
         return found
 
-    def _advance(self) -> None:
-        elapsed_s = self._elapsed_s()
-        self._updated_s = self._environment.now
-        if elapsed_s > 0:
-            self._classes.done[self._running] += self._rates * elapsed_s
-
     def _complete(self, generation: int) -> None:
         if generation != self._generation:
             return
-        self._advance()
-        classes, running = self._classes, self._running
-        near_s = SAME_INSTANT * (1 + self._environment.now)
-        reached = classes.done[running] + self._rates * near_s
-        ended = running[classes.ends[running] <= reached]
+        classes, near_s = self._classes, SAME_INSTANT * (1 + self._environment.now)
+        (ended,) = np.nonzero(classes.left_s <= self._elapsed_s() + near_s)
         batches, slots = classes.batch[ended], classes.slot[ended]
-        classes.ends[ended] = np.inf
-        classes.running[ended] = False
+        self._running ^= self._set_of(ended)
         if self._later:
             batches, slots = self._next_in_line(ended, batches, slots, near_s)
+        else:
+            classes.left_s[ended] = np.inf
         asked, self._flushing = self._flushing, True  # so that callbacks need not ask
         self._call_back(batches, slots)
         if not asked:
@@ -234,17 +239,20 @@ class Sharing:
         for number in ended.tolist():
             later = self._later.get(number)
             if later is None:
+                classes.left_s[number] = np.inf
                 continue
-            before = len(later)
-            reached = classes.done[number] + classes.rates[number] * near_s
-            while later and later[0][0] <= reached:
+            before, nearest, rate = len(later), self._ends[number], float(classes.rates[number])
+            while later and later[0][0] <= nearest + rate * near_s:
                 also.append(heappop(later)[1:])
             if later:
-                classes.ends[number], classes.batch[number], classes.slot[number] = heappop(later)
-                classes.running[number] = True
+                self._ends[number], classes.batch[number], classes.slot[number] = heappop(later)
+                classes.left_s[number] += (self._ends[number] - nearest) / rate
+                self._running |= 1 << number
+            else:
+                classes.left_s[number] = np.inf
             self._recount(number, before, len(later))
             if not later:
-                del self._later[number]
+                del self._later[number], self._ends[number]
         if also:
             more = np.array(also, dtype=np.int64)
             return np.concatenate([batches, more[:, 0]]), np.concatenate([slots, more[:, 1]])
@@ -252,6 +260,9 @@ class Sharing:
 
     def _call_back(self, batches: NDArray[np.int64], slots: Numbers) -> None:
         """Tell every batch which of its activities ended, in the order in which batches started."""
+        if len(batches) == 1:
+            self._tell(int(batches[0]), slots)
+            return
         ended: dict[int, list[int]] = {}
         if len(batches) <= FEW:
             for batch, slot in sorted(zip(batches.tolist(), slots.tolist(), strict=True)):

@@ -11,9 +11,9 @@ from results.single_gpu.devices import Description, Measured, changed, device
 
 Grid = Mapping[str, Sequence[float]]
 
-SHARES = tuple(round(0.3 + 0.01 * step, 2) for step in range(71))
+SHARES = tuple(round(0.2 + 0.01 * step, 2) for step in range(81))
 PEAK: Grid = {"matmul": SHARES}
-PRODUCTS: Grid = {"matmul": SHARES, "depth": (0, 8, 16, 32, 64, 96, 128, 192, 256)}
+SQUARES: Grid = {"matmul": SHARES, "depth": (0, 8, 16, 32, 64, 96, 128, 192, 256)}
 CONVOLUTIONS: Grid = {
     "convolution": (0.6, 0.7, 0.8, 0.9, 1.0),
     "depth": (0, 8, 16, 32, 64),
