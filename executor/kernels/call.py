@@ -89,10 +89,17 @@ NARROW = ("float16", "bfloat16")
 
 def run(kernel: Kernel, call: KernelCall) -> None:
     """Run a kernel; of 16-bit operands it is given copies in single precision, and what it computes is rounded once."""
+    bound(kernel, call)()
+
+
+def bound(kernel: Kernel, call: KernelCall) -> Callable[[], None]:
+    """Return the action that `run` is, with what depends on dtypes decided."""
+    narrow = any(_is_narrow(array) for array in (*call.inputs, *call.outputs))
+    return partial(_widened, kernel, call) if narrow else partial(kernel, call)
+
+
+def _widened(kernel: Kernel, call: KernelCall) -> None:
     arrays = (*call.inputs, *call.outputs)
-    if not any(_is_narrow(array) for array in arrays):
-        kernel(call)
-        return
     wide = np.result_type(np.float32, *(array.dtype for array in arrays if array.dtype.kind == "f"))
     inputs = tuple(array.astype(wide) if _is_narrow(array) else array for array in call.inputs)
     outputs = tuple(call.xp.empty(out.shape, wide) if _is_narrow(out) else out for out in call.outputs)
@@ -118,7 +125,7 @@ class KernelSet:
     def bound(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
         kernel = self.adding[op] if adds else self.kernels[op]
-        return partial(kernel, call) if op in self.native else partial(run, kernel, call)
+        return partial(kernel, call) if op in self.native else bound(kernel, call)
 
 
 def _is_narrow(array: Array) -> bool:

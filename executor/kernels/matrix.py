@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
 
-ADDED_ELEMENTS = 1 << 16
+ADDED_ELEMENTS = 1 << 18
 """Elements of a product that is added to what is there, at a time: they are added while they are in the cache."""
 
 
