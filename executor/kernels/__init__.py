@@ -5,6 +5,7 @@ from executor.kernels import (
     convolution,
     elementwise,
     examples,
+    gelu,
     loss,
     masking,
     matrix,
@@ -23,6 +24,7 @@ from executor.kernels.matrix import ADDING
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS,
     **pointwise.KERNELS,
+    **gelu.KERNELS,
     **masking.KERNELS,
     **optimizer.KERNELS,
     **matrix.KERNELS,

@@ -7,39 +7,51 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.kernels.call import Array
+from executor.kernels.blocks import in_blocks
+from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.special import logistic, special
 
-ARGUMENT = (0.797884231, 0.0363342526, -3.31096894e-5, -5.52458751e-5, 3.96987047e-6, -1.33493133e-7, 1.80667089e-9)
-"""Coefficients c of u = x^2 in 2 Phi(x) = 1 + tanh(x * (c0 + c1 u + ...)), whose error times |x| is below 7e-8.
+ARGUMENT = 0.017334264692186144, 1.2397206785979347, -4.473118909021572, -7.462000895224972, 547.4965229579703
+SHIFT = 31.132498467740195
+"""Figures a to e, and s, of u = x^2 in 2 Phi(x) = 1 + tanh(x * (a u + b + c / (u + d + e / (u + s)))).
 
-Fitted to atanh(2 Phi(x) - 1) / x up to |x| = 5.6, beyond which either side is 1 in single precision.
+The error of half of this, times |x|, is below 1.5e-7. Fitted to atanh(2 Phi(x) - 1) / x up to |x| = 6, beyond which
+either side is 1 in single precision; it takes fewer passes over the cache than a polynomial that is as near.
 """
 
 DENSITY = math.log(2 / math.sqrt(2 * math.pi))
 
 
-def gelu(xp: ModuleType, x: Array, approximate: str = "none") -> Array:
+def gelu(call: KernelCall) -> None:
     """X times the normal distribution function, or its approximation by tanh."""
-    if approximate != "none":
-        return x * logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
-    if _is_short(xp, x):
-        half, twice = 0.5 * x, _twice_less_one(x, x * x)
-        twice *= half
-        twice += half
-        return twice
-    return 0.5 * x * (1 + special(xp).erf(x * math.sqrt(0.5)))
+    xp, (x,), (out,) = call.xp, call.inputs, call.outputs
+    if _by_tanh(call):
+        out[...] = x * logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+    elif _is_short(xp, x):
+        twice = _twice_less_one(x)
+        twice += 1
+        twice *= x
+        np.multiply(twice, 0.5, out=out)
+    else:
+        out[...] = 0.5 * x * (1 + special(xp).erf(x * math.sqrt(0.5)))
 
 
-def gelu_backward(xp: ModuleType, grad: Array, x: Array, approximate: str = "none") -> Array:
+def gelu_backward(call: KernelCall) -> None:
     """Gradient of gelu."""
-    if approximate != "none":
+    xp, (grad, x), (out,) = call.xp, call.inputs, call.outputs
+    if _by_tanh(call):
         share = logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
-        return grad * share * (1 + x * (1 - share) * math.sqrt(8 / math.pi) * (1 + 0.134145 * x * x))
-    if _is_short(xp, x):
-        return _short_backward(grad, x)
-    density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return grad * (0.5 * special(xp).erfc(-x * math.sqrt(0.5)) + x * density)
+        out[...] = grad * share * (1 + x * (1 - share) * math.sqrt(8 / math.pi) * (1 + 0.134145 * x * x))
+    elif _is_short(xp, x):
+        np.multiply(_twice_slope(x), grad, out=out)
+        out *= 0.5
+    else:
+        density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+        out[...] = grad * (0.5 * special(xp).erfc(-x * math.sqrt(0.5)) + x * density)
+
+
+def _by_tanh(call: KernelCall) -> bool:
+    return call.attributes.get("approximate", "none") != "none"
 
 
 def _is_short(xp: ModuleType, x: Array) -> bool:
@@ -47,26 +59,31 @@ def _is_short(xp: ModuleType, x: Array) -> bool:
     return xp is np and x.dtype == np.float32
 
 
-def _twice_less_one(x: Array, square: Array) -> Array:
+def _twice_less_one(x: Array) -> Array:
     """Return 2 Phi(x) - 1 of numbers in single precision, a new array."""
-    argument = square * ARGUMENT[-1]
-    for coefficient in ARGUMENT[-2:0:-1]:
-        argument += coefficient
-        argument *= square
-    argument += ARGUMENT[0]
+    a, b, c, d, e = ARGUMENT
+    square = x * x
+    argument = square + SHIFT
+    np.divide(e, argument, out=argument)
+    argument += square
+    argument += d
+    np.divide(c, argument, out=argument)
+    argument += b
+    square *= a
+    argument += square
     argument *= x
     return np.tanh(argument, out=argument)
 
 
-def _short_backward(grad: Array, x: Array) -> Array:
-    square = x * x
-    twice = _twice_less_one(x, square)
-    square *= -0.5
-    square += DENSITY
-    slope = np.exp(square, out=square)
+def _twice_slope(x: Array) -> Array:
+    slope = x * x
+    slope *= -0.5
+    slope += DENSITY
+    np.exp(slope, out=slope)
     slope *= x
-    slope += twice
+    slope += _twice_less_one(x)
     slope += 1
-    slope *= grad
-    slope *= 0.5
     return slope
+
+
+KERNELS: dict[str, Kernel] = {"gelu": in_blocks(gelu), "gelu_backward": in_blocks(gelu_backward)}

@@ -13,7 +13,6 @@ from types import ModuleType
 from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import broadcast
-from executor.kernels.gelu import gelu, gelu_backward
 from executor.kernels.special import logistic, special
 
 Rows = dict[str, Callable[..., Array]]
@@ -69,8 +68,6 @@ UNARY: Rows = {
     "expm1": lambda xp, x: xp.expm1(x),
     "expm1_backward": lambda xp, g, x: g * xp.exp(x),
     "floor": lambda xp, x: xp.floor(x),
-    "gelu": gelu,
-    "gelu_backward": gelu_backward,
     "hardsigmoid": lambda xp, x: xp.clip(x / 6 + 0.5, 0, 1),
     "hardsigmoid_backward": lambda xp, g, x: g * (xp.abs(x) < 3) / 6,
     "hardswish": lambda xp, x: x * xp.clip(x + 3, 0, 6) / 6,

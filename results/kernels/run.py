@@ -27,7 +27,7 @@ GOALS = {
 }
 INSTRUCTIONS = {"widest": "what either side chooses", "avx2": "AVX2 on both sides"}
 PAIRS = {"wresnet-50-1": 3, "transformer-12-768": 5}
-MODEL_PAIRS, KERNEL_PAIRS = 7, 7
+MODEL_PAIRS, KERNEL_PAIRS = 7, 41
 
 
 def model(name: str, instructions: str) -> dict[str, Any]:
