@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,15 @@ class Combine:
 
 def _sigmoid(x: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
+
+
+def _lgamma(x: float) -> float:
+    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+
+
+def _each(function: Callable[[float], float]) -> Callable[..., Any]:
+    """Return a function of numbers as one of arrays; importing SciPy's takes longer than loading a plan."""
+    return np.vectorize(function, otypes=[np.float64])
 
 
 RANDOM_BITS = 24
@@ -91,8 +99,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "log10": Function(np.log10, "float"),
     "cbrt": Function(np.cbrt, "float"),
     "sigmoid": Function(_sigmoid, "float"),
-    "erf": Function(special.erf, "float"),
-    "lgamma": Function(special.gammaln, "float"),
+    "erf": Function(_each(math.erf), "float"),
+    "lgamma": Function(_each(_lgamma), "float"),
     "equal": Function(np.equal, "bool", "=="),
     "not_equal": Function(np.not_equal, "bool", "!="),
     "less": Function(np.less, "bool", "<"),
