@@ -78,6 +78,7 @@ class Sharing:
         self._later: dict[int, list[tuple[float, int, int]]] = {}  # class -> (end, batch, slot) beyond the nearest
         self._ends: dict[int, float] = {}  # of these classes, the class's progress at which the nearest ends
         self._more: list[int] = []  # the classes that `later` has 2**n activities of, as the solver wants them
+        self._alone: dict[int, Callback] = {}  # by batch: the callback of an activity that was started alone
         self._batches: dict[int, tuple[BatchCallback, int]] = {}  # callback, activities left
         self._started = 0
         self._memo: dict[object, tuple[Numbers, Floats]] = {}
@@ -95,14 +96,16 @@ class Sharing:
 
     def start(self, number: int, work: float, done: Callback) -> None:
         """Start an activity that ends, calling `done`, when it has progressed by `work`."""
-        batch = self._new_batch(lambda _: done(), 1)
-        self._start_one(number, work, batch, 0)
+        self._started += 1
+        self._alone[self._started] = done
+        self._start_one(number, work, self._started, 0)
         self._share_anew()
 
     def start_many(self, numbers: Numbers, work: Floats, done: BatchCallback) -> None:
         """Start an activity of each of these distinct classes; `done` is given the places of those that end at once."""
-        batch, classes = self._new_batch(done, len(numbers)), self._classes
-        slots = np.arange(len(numbers))
+        self._started += 1
+        self._batches[self._started] = done, len(numbers)
+        batch, classes, slots = self._started, self._classes, np.arange(len(numbers))
         starting = self._set_of(numbers)
         if starting & self._running:
             busy = np.isfinite(classes.left_s[numbers])
@@ -129,11 +132,6 @@ class Sharing:
     def _call_delayed(self, moment: float) -> None:
         for call in self._delayed.pop(moment):
             call()
-
-    def _new_batch(self, done: BatchCallback, size: int) -> int:
-        self._started += 1
-        self._batches[self._started] = done, size
-        return self._started
 
     def _set_of(self, numbers: Numbers) -> int:
         if len(numbers) <= FEW:
@@ -260,15 +258,12 @@ class Sharing:
 
     def _call_back(self, batches: NDArray[np.int64], slots: Numbers) -> None:
         """Tell every batch which of its activities ended, in the order in which batches started."""
-        if len(batches) == 1:
-            self._tell(int(batches[0]), slots)
-            return
-        ended: dict[int, list[int]] = {}
         if len(batches) <= FEW:
+            ended: dict[int, list[int]] = {}
             for batch, slot in sorted(zip(batches.tolist(), slots.tolist(), strict=True)):
                 ended.setdefault(batch, []).append(slot)
             for batch, places in ended.items():
-                self._tell(batch, np.array(places, dtype=np.intp))
+                self._tell(batch, places)
             return
         order = np.argsort(batches, kind="stable")
         batches, slots = batches[order], slots[order]
@@ -276,8 +271,12 @@ class Sharing:
         for start, stop in zip(starts, [*starts[1:], len(batches)], strict=True):
             self._tell(int(batches[start]), slots[start:stop])
 
-    def _tell(self, batch: int, slots: Numbers) -> None:
+    def _tell(self, batch: int, slots: Numbers | list[int]) -> None:
+        alone = self._alone.pop(batch, None)
+        if alone is not None:
+            alone()
+            return
         done, left = self._batches.pop(batch)
         if left > len(slots):
             self._batches[batch] = done, left - len(slots)
-        done(slots)
+        done(np.asarray(slots, dtype=np.intp))

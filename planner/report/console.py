@@ -29,7 +29,7 @@ USER_ERRORS = (TDLError, InputError, TopologyError, OSError)
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 
-COLLECTED_EVERY = 200_000
+COLLECTED_EVERY = 1_000_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
 
 
