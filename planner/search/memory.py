@@ -49,12 +49,12 @@ SURELY = 64
 
 
 class DoesNotFitError(PlanError):
-    """No plan was found that fits: the limit, the smallest arena found, and what every plan takes at least."""
+    """No plan was found that fits: the limit, the least found to be taken, and what arenas take at least in any plan."""
 
     def __init__(self, limit: int, least: int, floor: int) -> None:
         super().__init__(
             f"memory: expected a plan that fits in {limit} bytes on every worker, found none: the smallest found takes "
-            f"{least}, {least - limit} more; none takes less than {floor}"
+            f"{least}, {least - limit} more; no plan's arenas take less than {floor}"
         )
         self.limit = limit
         self.least = least

@@ -121,7 +121,8 @@ def found_within(graph, options, limit, plans):
         failed = error
     else:
         return found_truly(found, fitting)
-    assert f"takes {failed.least}, {failed.least - limit} more; none takes less than {failed.floor}" in str(failed)
+    more = failed.least - limit
+    assert f"takes {failed.least}, {more} more; no plan's arenas take less than {failed.floor}" in str(failed)
     assert failed.floor <= min(size for _, size in plans) <= failed.least
     assert failed.least > limit
     return not fitting
