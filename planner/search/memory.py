@@ -49,7 +49,7 @@ SURELY = 64
 
 
 class DoesNotFitError(PlanError):
-    """No plan was found that fits: the limit, the least found to be taken, and what arenas take at least in any plan."""
+    """No plan was found that fits: the limit, the least found to be taken, and what every plan's arenas take at least."""
 
     def __init__(self, limit: int, least: int, floor: int) -> None:
         super().__init__(
