@@ -49,7 +49,7 @@ SURELY = 64
 
 
 class DoesNotFitError(PlanError):
-    """No plan was found that fits: the limit, the least found to be taken, and what every plan's arenas take at least."""
+    """No plan was found that fits: the limit, the least that was taken, and what the arenas of any plan take."""
 
     def __init__(self, limit: int, least: int, floor: int) -> None:
         super().__init__(
