@@ -100,6 +100,9 @@ def test_recurrent_layers_train_like_eager(kind, bidirectional):
     assert planner.plan(graph, workers=2).total_bytes > 0
 
 
+WEIGHTS = torch.tensor([0.2, 3.0, 0.0, 1.5, 0.7, 0.1], dtype=torch.float64)
+
+
 @pytest.mark.parametrize("labels", [torch.tensor([2, 0, 5, 1]), torch.tensor([2, -100, 5, -100])], ids=["all", "some"])
 @pytest.mark.parametrize(
     "loss",
@@ -113,6 +116,11 @@ def test_recurrent_layers_train_like_eager(kind, bidirectional):
         lambda x, y: F.nll_loss(F.log_softmax(x, 1), y, reduction="sum"),
         lambda x, y: F.nll_loss(F.log_softmax(x, 1)[:, :, None], y[:, None], reduction="none").square().sum(),
         nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(weight=WEIGHTS),
+        partial(F.cross_entropy, weight=WEIGHTS, reduction="sum"),
+        partial(F.cross_entropy, weight=WEIGHTS, label_smoothing=0.1),
+        lambda x, y: F.cross_entropy(x, y, WEIGHTS, label_smoothing=0.1, reduction="none").square().sum(),
+        lambda x, y: F.nll_loss(F.log_softmax(x, 1), y, weight=WEIGHTS.square()),
     ],
 )
 def test_losses_of_labels_train_like_eager(loss, labels):

@@ -46,7 +46,8 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     smoothing = float(call["label_smoothing"])
     logits, target = _rows(t, call)
     rows = logits.shape[0]
-    if smoothing or call["reduction"] == UNREDUCED or not _counts_all(t, call):
+    is_plain = not smoothing and call["weight"] is None and call["reduction"] != UNREDUCED
+    if not is_plain or not _counts_all(t, call):
         logs = softmax(t, logits, 1, "log_softmax")
         return _of_likelihood(t, call, logs, target, smoothing)
     logits, labels = densely(t, logits), dense(t, target)
@@ -64,8 +65,6 @@ def _nll_loss(t: Translation, call: TracedCall) -> Value:
 def _rows(t: Translation, call: TracedCall) -> tuple[Value, Value]:
     """Return classes by rows, and the label of every row."""
     logits, target = call["self"], call["target"]
-    if call["weight"] is not None:
-        raise UnsupportedError(f"{call.op} with weights of classes has no operator here")
     if t.dtype(target) != "int32":
         raise UnsupportedError(f"{call.op} against probabilities: expected class numbers")
     if logits.rank != 2:
@@ -102,38 +101,57 @@ def _counts_all(t: Translation, call: TracedCall) -> bool:
 
 
 def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value, smoothing: float = 0.0) -> Value:
-    """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes."""
+    """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes.
+
+    Classes may have weights, by which the logarithms are multiplied; a mean is then one of rows with their weights.
+    """
     rows, classes = logs.shape
     labels, ignored = target, None
     if not _counts_all(t, call):
         ignored = unary(t, "eq_scalar", target, value=int(call["ignore_index"]))
         labels = masked(t, target, ignored, -1)
     by_row, is_mean = call["reduction"] == UNREDUCED, call["reduction"] == MEAN
-    count = rows if is_mean and ignored is None else 1
-    logs = densely(t, logs)
+    logs, numbers = densely(t, logs), dense(t, labels)
+    if ignored is None and not by_row:
+        t.logits, t.labels = logs.tensor, numbers
+    divisor = _total_weight(t, call, logs, numbers, ignored) if is_mean else None
+    count = rows if is_mean and divisor is None else 1
+    if call["weight"] is not None:
+        logs = densely(t, binary(t, "mul", logs, as_dtype(t, call["weight"], t.dtype(logs))))
     if by_row:
-        hot = t.plain(t.emit("one_hot", dense(t, labels), depth=classes))
-        found = unary(t, "neg", reduce(t, "sum", masked(t, logs, negated(t, hot), 0.0), (1,)))
+        others = negated(t, _one_hot(t, numbers, classes))
+        found = unary(t, "neg", reduce(t, "sum", masked(t, logs, others, 0.0), (1,)))
     else:
-        found = Value(t.emit_as("loss", "nll_loss", logs.tensor, dense(t, labels), count=count)[0], (), ())
-        if ignored is None:
-            t.logits, t.labels = logs.tensor, dense(t, labels)
+        found = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers, count=count)[0], (), ())
     if smoothing:
         spread = reduce(t, "sum", logs, (1,))
         spread = spread if ignored is None else masked(t, spread, ignored, 0.0)
         spread = spread if by_row else reduce(t, "sum", spread, (0,))
         own, other = 1 - smoothing, -smoothing / classes / count
         found = binary(t, "add", unary(t, "scale", found, factor=own), unary(t, "scale", spread, factor=other))
-    if is_mean and ignored is not None:
-        return _mean_of_rows(t, found, ignored)
+    if divisor is not None:
+        return _divided(t, found, divisor)
     return view(t, found, call.shapes[0]) if by_row else found
 
 
-def _mean_of_rows(t: Translation, total: Value, ignored: Value) -> Value:
-    """Divide by how many rows count: none leave no number, as in PyTorch, and gradients of zero."""
-    count = reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), t.dtype(total)), (0,))
-    mean = binary(t, "div", total, unary(t, "clamp", count, min=1.0))
-    nothing = binary(t, "div", unary(t, "scale", count, factor=0.0), count)
+def _one_hot(t: Translation, numbers: str, classes: int) -> Value:
+    return t.plain(t.emit("one_hot", numbers, depth=classes))
+
+
+def _total_weight(t: Translation, call: TracedCall, logs: Value, numbers: str, ignored: Value | None) -> Value | None:
+    """Return the weight of all rows that count, or None if that is how many rows there are."""
+    dtype = t.dtype(logs)
+    if call["weight"] is not None:
+        hot = as_dtype(t, _one_hot(t, numbers, logs.shape[1]), dtype)
+        return reduce(t, "sum", binary(t, "mul", hot, as_dtype(t, call["weight"], dtype)), ())
+    return None if ignored is None else reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), dtype), ())
+
+
+def _divided(t: Translation, total: Value, weight: Value) -> Value:
+    """Divide by the rows' weight: rows without any leave no number, as in PyTorch, and gradients of zero."""
+    is_nothing = as_dtype(t, unary(t, "eq_scalar", weight, value=0.0), t.dtype(total))
+    mean = binary(t, "div", total, binary(t, "add", weight, is_nothing))
+    nothing = binary(t, "div", unary(t, "scale", weight, factor=0.0), weight)
     return binary(t, "add", mean, unary(t, "stop_gradient", nothing))
 
 
