@@ -137,7 +137,7 @@ class Solver:
                 units += weight * (who & rising).bit_count()
             if units:
                 full[resource] = step.left[resource] / units
-        return step._replace(rising=rising, full=full)
+        return _Step(rising, step.left, full, step.levels, step.level, 0)
 
     def _begin(self) -> _Step:
         """Note who uses what, of all that can become full, and which caps there are."""
