@@ -96,6 +96,10 @@ class Solver:
             self._fastest_plain[resource] = max(self._fastest_plain[resource], fastest)
         return number
 
+    def alone(self, number: int) -> float:
+        """Return the rate of an activity of a class where no other runs."""
+        return self._fastest[number]
+
     def levels(self, running: int, more: Sequence[int] = ()) -> Levels:
         """Return the level of each resource where a set of classes runs, infinite where it is not full, and infinity.
 

@@ -26,38 +26,40 @@ SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than
 MEMO_ENTRIES = 4_000
 FEW = 16  # activities that are not worth sorting in bulk
 FIRST_CLASSES = 64
+UNLIMITED = 1e300  # the rate of what nothing limits
 
 
 class _Classes:
     """What is known of every class, by its number: what it uses, its cap, and its running activities.
 
     `left_s` is how long the activity that ends next still took at `rates` when these were last computed, infinite where
-    none runs; that activity is the one in place `slot` of batch `batch`. `uses`, a column per class, is filled up with
-    the number of a resource that is never full.
+    none runs; that activity is the one in place `slot` of batch `batch`. A class's first rate is that of one alone.
+    `uses`, a column per class, is filled up with the number of a resource that is never full.
     """
 
     def __init__(self, nothing: int) -> None:
         self.uses = np.full((1, FIRST_CLASSES), nothing, dtype=np.intp)
-        self.caps = np.full(FIRST_CLASSES, np.inf)
+        self.caps = np.full(FIRST_CLASSES, UNLIMITED)
         self.left_s = np.full(FIRST_CLASSES, np.inf)
         self.rates = np.ones(FIRST_CLASSES)
         self.batch = np.zeros(FIRST_CLASSES, dtype=np.int64)
         self.slot = np.zeros(FIRST_CLASSES, dtype=np.intp)
         self.nothing = nothing
 
-    def describe(self, number: int, kind: ActivityClass) -> None:
-        """Note a new class's uses and cap."""
+    def describe(self, number: int, kind: ActivityClass, alone: float) -> None:
+        """Note a new class's uses and cap, and the rate of one of its activities alone."""
         while number >= len(self.caps):
             half = len(self.caps)
             for name in ("caps", "left_s", "rates", "batch", "slot", "uses"):
                 setattr(self, name, np.concatenate([getattr(self, name)] * 2, axis=-1))
-            self.caps[half:], self.left_s[half:], self.uses[:, half:] = np.inf, np.inf, self.nothing
+            self.caps[half:], self.left_s[half:], self.uses[:, half:] = UNLIMITED, np.inf, self.nothing
         if len(kind.uses) > len(self.uses):
             more = np.full((len(kind.uses) - len(self.uses), len(self.caps)), self.nothing, dtype=np.intp)
             self.uses = np.vstack([self.uses, more])
         self.uses[: len(kind.uses), number] = [resource for resource, _ in kind.uses]
+        self.rates[number] = min(alone, UNLIMITED)
         if kind.cap is not None:
-            self.caps[number] = kind.cap
+            self.caps[number] = min(kind.cap, UNLIMITED)
 
     def rates_of(self, numbers: Numbers, levels: Levels) -> Floats:
         """Return classes' rates, given the level at which each resource is full, and infinity."""
@@ -90,8 +92,8 @@ class Sharing:
     def number(self, kind: ActivityClass) -> int:
         """Return the number of a class of activities, which `start` takes; equal classes have one number."""
         if kind not in self._numbers:
-            self._numbers[kind] = self._solver.add(kind)
-            self._classes.describe(self._numbers[kind], kind)
+            number = self._numbers[kind] = self._solver.add(kind)
+            self._classes.describe(number, kind, self._solver.alone(number))
         return self._numbers[kind]
 
     def start(self, number: int, work: float, done: Callback) -> None:
@@ -102,22 +104,19 @@ class Sharing:
         self._share_anew()
 
     def start_many(self, numbers: Numbers, work: Floats, done: BatchCallback) -> None:
-        """Start an activity of each of these distinct classes; `done` is given the places of those that end at once."""
+        """Start an activity of each of these classes; `done` is given the places of those that end at once."""
         self._started += 1
         self._batches[self._started] = done, len(numbers)
         batch, classes, slots = self._started, self._classes, np.arange(len(numbers))
         starting = self._set_of(numbers)
-        if starting & self._running:
-            busy = np.isfinite(classes.left_s[numbers])
-            for slot in np.flatnonzero(busy).tolist():
-                self._start_one(int(numbers[slot]), float(work[slot]), batch, slot)
-            slots = np.flatnonzero(~busy)
-            numbers, work = numbers[slots], work[slots]
-        self._running |= starting
-        classes.rates[numbers] = 1.0
-        classes.left_s[numbers] = work + self._elapsed_s()
-        classes.batch[numbers] = batch
-        classes.slot[numbers] = slots
+        if starting & self._running or starting.bit_count() < len(numbers):
+            for slot, number, amount in zip(slots.tolist(), numbers.tolist(), work.tolist(), strict=True):
+                self._start_one(number, amount, batch, slot)
+        else:
+            self._running |= starting
+            classes.left_s[numbers] = work / classes.rates[numbers] + self._elapsed_s()
+            classes.batch[numbers] = batch
+            classes.slot[numbers] = slots
         self._share_anew()
 
     def after(self, delay_s: float, call: Callback) -> None:
@@ -135,15 +134,18 @@ class Sharing:
 
     def _set_of(self, numbers: Numbers) -> int:
         if len(numbers) <= FEW:
-            return sum([1 << number for number in numbers.tolist()])
+            found = 0
+            for number in numbers.tolist():
+                found |= 1 << number
+            return found
         chosen = np.zeros(len(self._classes.caps), dtype=np.bool_)
         chosen[numbers] = True
         return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
 
     def _start_one(self, number: int, work: float, batch: int, slot: int) -> None:
-        classes, elapsed_s, rate = self._classes, self._elapsed_s(), 1.0
+        classes, elapsed_s = self._classes, self._elapsed_s()
+        rate = float(classes.rates[number])
         if self._running >> number & 1:
-            rate = float(classes.rates[number])
             left = (float(classes.left_s[number]) - elapsed_s) * rate
             nearest = self._ends.setdefault(number, left)
             end = nearest - left + work
@@ -155,7 +157,6 @@ class Sharing:
             heappush(waiting, (nearest, int(classes.batch[number]), int(classes.slot[number])))
             self._ends[number] = end
         self._running |= 1 << number
-        classes.rates[number] = rate
         classes.left_s[number] = work / rate + elapsed_s
         classes.batch[number] = batch
         classes.slot[number] = slot

@@ -32,7 +32,10 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _lgamma(x: float) -> float:
-    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):  # at its poles, and where it is more than a number holds
+        return math.inf
 
 
 def _each(function: Callable[[float], float]) -> Callable[..., Any]:

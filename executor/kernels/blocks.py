@@ -51,9 +51,6 @@ def in_blocks(kernel: Kernel) -> Kernel:
 
     def blocked(call: KernelCall) -> None:
         count = len(call.outputs)
-        if call.outputs[0].size <= BLOCK_ELEMENTS:
-            kernel(call)
-            return
         for parts in blocks(call.xp, *call.outputs, *call.inputs):
             kernel(replace(call, outputs=parts[:count], inputs=parts[count:]))
 

@@ -44,8 +44,12 @@ def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:
 
 
 def relu(call: KernelCall) -> None:
-    """max(x, 0), as a clip, which NumPy does several numbers at a time; not so a maximum with one number."""
-    call.xp.clip(call.inputs[0], 0, np.inf, out=call.outputs[0])
+    """max(x, 0), as a clip where it can be: NumPy does several numbers of that at a time, not of a maximum with one."""
+    xp, (x,), (out,) = call.xp, call.inputs, call.outputs
+    if x.dtype.kind == "f":
+        xp.clip(x, 0, np.inf, out=out)
+    else:
+        xp.maximum(x, 0, out=out)
 
 
 def sigmoid(call: KernelCall) -> None:

@@ -55,8 +55,8 @@ def _by_tanh(call: KernelCall) -> bool:
 
 
 def _is_short(xp: ModuleType, x: Array) -> bool:
-    """Whether x is in single precision on a host, where SciPy's erf takes many times as long as tanh."""
-    return xp is np and x.dtype == np.float32
+    """Whether x is an array in single precision on a host, where SciPy's erf takes many times as long as tanh."""
+    return xp is np and x.dtype == np.float32 and x.ndim > 0
 
 
 def _twice_less_one(x: Array) -> Array:

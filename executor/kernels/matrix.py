@@ -41,7 +41,7 @@ def _multiply(xp: ModuleType, factors: tuple[Array, Array], out: Array, adds: bo
     if not adds:
         xp.matmul(a, b, out=out)
         return
-    rows = max(1, ADDED_ELEMENTS // max(1, out.shape[-1]))
+    rows = max(1, ADDED_ELEMENTS * out.shape[-2] // max(1, out.size))
     for start in range(0, out.shape[-2], rows):
         part = slice(start, start + rows)
         out[..., part, :] += xp.matmul(a[..., part, :], b)

@@ -47,7 +47,7 @@ def _place(storages: Sequence[Storage]) -> tuple[list[int], int]:
     for placed, number in enumerate(order):
         storage = storages[number]
         need = align(storage.nbytes)
-        alive = (first[:placed] <= storage.last) & (last[:placed] >= storage.first)
+        (alive,) = np.nonzero((first[:placed] <= storage.last) & (last[:placed] >= storage.first))
         at = _best_gap(start[:placed][alive], stop[:placed][alive], need)
         first[placed], last[placed], start[placed], stop[placed] = storage.first, storage.last, at, at + need
         size = max(size, at + need)

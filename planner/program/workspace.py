@@ -193,4 +193,4 @@ def _outputs(worker: WorkerProgram, call: Call) -> Shapes:
 
 
 def _extents(shape: Shape, slices: Slices) -> Shape:
-    return tuple(len(range(*part.indices(extent))) for part, extent in zip(slices, shape, strict=True))
+    return tuple(len(range(extent)[part]) for part, extent in zip(slices, shape, strict=True))

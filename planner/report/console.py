@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import functools
 import gc
@@ -30,12 +31,13 @@ TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 
 COLLECTED_EVERY = 1_000_000
-"""Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
+"""Objects made between collections of garbage: there is hardly any, and looking for it took a fifth of the time."""
 
 
 def collect_seldom() -> None:
-    """Look for garbage less often than Python does; for a process that is a command's own."""
+    """Look for garbage less often than Python does, and not at the end; for a process that is a command's own."""
     gc.set_threshold(COLLECTED_EVERY)
+    atexit.register(gc.freeze)
 
 
 class JobError(RuntimeError):

@@ -124,6 +124,11 @@ def test_gelu_in_single_precision_is_nearer_than_half_of_pytorchs_error():
     assert np.isnan(apply("gelu", np.float32([np.nan]))[0]).all()
 
 
+def test_relu_takes_whole_numbers_and_gelu_single_ones():
+    assert apply("relu", np.array([-3, 0, 4], np.int32))[0].tolist() == [0, 0, 4]
+    assert apply("gelu", np.array(2.0, np.float32))[0] == pytest.approx(2 * ndtr(2), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "attributes", "shapes"),
     [

@@ -50,6 +50,26 @@ links: [{ends: [d0, s], type: fast}, {ends: [s, d1], type: slow}]
     assert seconds(machine, *one_message(20)) == pytest.approx(2.5)
 
 
+def test_both_directions_of_a_shared_link():
+    """20 bytes each way on 10 bytes a second in all: both messages are of one class, and start at one moment."""
+    machine = parse_topology("""
+format: topology/2
+name: pair
+description: one link that both directions share
+device_types:
+  - name: d
+    peak_flop_per_s: {float32: 1.0}
+    memory_bytes: 1.0e3
+    memory_bandwidth_bytes_per_s: 1.0e9
+    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
+    launch_latency_s: 0.0
+devices: [{name: d*2, type: d}]
+links: [{ends: [d0, d1], bandwidth_bytes_per_s: 10, direction: shared, latency_s: 0}]
+""")
+    each = [[send(0, {peer: 20}), fetch(0, {peer: 20}), wait(0)] for peer in (1, 0)]
+    assert seconds(machine, *each) == pytest.approx(4.0)
+
+
 def test_messages_side_by_side_each_cost_their_link():
     tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]
     timeline = interpret(program(*tasks), changed(star(3), half_bandwidth_bytes=20))

@@ -1,5 +1,6 @@
 """Activities in simulated time: staggered starts by hand, and exact fractions as a twin."""
 
+import math
 import random
 
 import numpy as np
@@ -50,6 +51,41 @@ def test_coefficients_slow_everyone_on_a_bus():
 
 def test_many_alike_are_one_class():
     assert ends_of([10], [(0, LINK, 5)] * 8) == pytest.approx([4] * 8)
+
+
+def batch_ends(capacities, kinds, work, begin_s=0.0):
+    """When each place of one batch ends."""
+    environment = Environment(begin_s)
+    sharing = Sharing(environment, capacities)
+    ends = [None] * len(kinds)
+
+    def note(places):
+        for place in places.tolist():
+            assert ends[place] is None
+            ends[place] = environment.now - begin_s
+
+    sharing.start_many(np.array([sharing.number(kind) for kind in kinds]), np.array(work), note)
+    environment.run()
+    return ends
+
+
+@pytest.mark.parametrize("others", [0, 20])
+def test_a_batch_may_have_several_of_a_class(others):
+    # a link of 10: two of 10 have 5 each until 2, then nothing is left; a third of 25 has had 10 and goes on alone
+    own = [ActivityClass(((n + 1, 1.0),)) for n in range(others)]
+    kinds, work = [LINK, LINK, LINK, *own], [10.0, 10.0, 25.0, *[7.0] * others]
+    expected = [3.0, 3.0, 4.5, *[7.0] * others]
+    assert batch_ends([10.0, *[1.0] * others], kinds, work) == pytest.approx(expected)
+
+
+def test_slow_ones_that_start_late_take_their_time():
+    assert batch_ends([1e-9], [LINK], [1e-9], begin_s=1e4) == pytest.approx([1.0], rel=1e-9)
+
+
+def test_what_is_as_good_as_unlimited_takes_no_time():
+    fast = ActivityClass((), math.inf)
+    found = ends_of([1e305], [(0, fast, 5), (0, LINK, 7), (0, LINK, 9), (1, LINK, 0)])
+    assert found == pytest.approx([0, 0, 0, 1], abs=1e-290)
 
 
 def test_one_may_start_another_when_it_ends():

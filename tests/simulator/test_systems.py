@@ -69,8 +69,9 @@ def alone(graph, machine):
 
 @pytest.mark.parametrize(("system", "model"), CASES)
 def test_on_one_device_every_system_takes_what_a_device_takes(system, model, machine):
-    """Swapping has room for everything; the host launches at once, as its lead depends on the order of kernels."""
-    machine = replace(machine, devices=tuple(replace(one, host_launch_s=0.0) for one in machine.devices))
+    """Swapping has room for everything; op-placement orders kernels anew, on which the lead of a host depends."""
+    if system == "op-placement":
+        machine = replace(machine, devices=tuple(replace(one, host_launch_s=0.0) for one in machine.devices))
     graph = build(model, **MODELS[model])
     found = SYSTEMS[system](asked(graph, machine, 1))
     assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
