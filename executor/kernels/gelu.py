@@ -28,7 +28,7 @@ def gelu(call: KernelCall) -> None:
     if _by_tanh(call):
         out[...] = x * logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
     elif _is_short(xp, x):
-        twice = _twice_less_one(x)
+        twice = _twice_less_one(x, _room(out, x))
         twice += 1
         twice *= x
         np.multiply(twice, 0.5, out=out)
@@ -43,7 +43,7 @@ def gelu_backward(call: KernelCall) -> None:
         share = logistic(xp, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
         out[...] = grad * share * (1 + x * (1 - share) * math.sqrt(8 / math.pi) * (1 + 0.134145 * x * x))
     elif _is_short(xp, x):
-        np.multiply(_twice_slope(x), grad, out=out)
+        np.multiply(_twice_slope(x, _room(out, grad, x)), grad, out=out)
         out *= 0.5
     else:
         density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
@@ -59,29 +59,34 @@ def _is_short(xp: ModuleType, x: Array) -> bool:
     return xp is np and x.dtype == np.float32 and x.ndim > 0
 
 
-def _twice_less_one(x: Array) -> Array:
-    """Return 2 Phi(x) - 1 of numbers in single precision, a new array."""
+def _room(out: Array, *operands: Array) -> Array:
+    """Return the memory of a result that is not an operand's, too, else other memory: less of the cache is taken."""
+    return np.empty_like(out) if any(np.may_share_memory(out, operand) for operand in operands) else out
+
+
+def _twice_less_one(x: Array, room: Array) -> Array:
+    """Return 2 Phi(x) - 1 of numbers in single precision, written into `room`."""
     a, b, c, d, e = ARGUMENT
     square = x * x
-    argument = square + SHIFT
-    np.divide(e, argument, out=argument)
-    argument += square
-    argument += d
-    np.divide(c, argument, out=argument)
-    argument += b
+    np.add(square, SHIFT, out=room)
+    np.divide(e, room, out=room)
+    room += square
+    room += d
+    np.divide(c, room, out=room)
+    room += b
     square *= a
-    argument += square
-    argument *= x
-    return np.tanh(argument, out=argument)
+    room += square
+    room *= x
+    return np.tanh(room, out=room)
 
 
-def _twice_slope(x: Array) -> Array:
+def _twice_slope(x: Array, room: Array) -> Array:
     slope = x * x
     slope *= -0.5
     slope += DENSITY
     np.exp(slope, out=slope)
     slope *= x
-    slope += _twice_less_one(x)
+    slope += _twice_less_one(x, room)
     slope += 1
     return slope
 
