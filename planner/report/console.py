@@ -31,7 +31,7 @@ TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
 
 COLLECTED_EVERY = 1_000_000
-"""Objects made between collections of garbage: there is hardly any, and looking for it took a fifth of the time."""
+"""Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
 
 
 def collect_seldom() -> None:

@@ -11,6 +11,19 @@ from topologies import parse_topology
 
 MIB = 1 << 20
 
+PAIR = """
+format: topology/2
+name: pair
+description: two devices, whose links follow
+device_types:
+  - name: d
+    peak_flop_per_s: {float32: 1.0}
+    memory_bytes: 1.0e3
+    memory_bandwidth_bytes_per_s: 1.0e9
+    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
+    launch_latency_s: 0.0
+devices: [{name: d*2, type: d}]"""
+
 
 def seconds(machine, *tasks):
     return interpret(program(*tasks), machine).seconds
@@ -28,23 +41,12 @@ def test_a_message_of_half_the_bandwidth(nbytes, expected):
 
 def test_starting_a_message_takes_as_long_on_a_route_as_on_its_costliest_link():
     """500 bytes at 1000 a second are half a second: 5 bytes of the route, whose narrowest link has 10 a second."""
-    machine = parse_topology("""
-format: topology/2
-name: two links
-description: a fast link with a cost to each message, and a slow one without
-device_types:
-  - name: d
-    peak_flop_per_s: {float32: 1.0}
-    memory_bytes: 1.0e3
-    memory_bandwidth_bytes_per_s: 1.0e9
-    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
-    launch_latency_s: 0.0
-devices: [{name: d*2, type: d}]
-switches: [{name: s}]
+    machine = parse_topology(f"""{PAIR}
+switches: [{{name: s}}]
 link_types:
-  - {name: fast, bandwidth_bytes_per_s: 1000, direction: each, latency_s: 0, half_bandwidth_bytes: 500}
-  - {name: slow, bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}
-links: [{ends: [d0, s], type: fast}, {ends: [s, d1], type: slow}]
+  - {{name: fast, bandwidth_bytes_per_s: 1000, direction: each, latency_s: 0, half_bandwidth_bytes: 500}}
+  - {{name: slow, bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}}
+links: [{{ends: [d0, s], type: fast}}, {{ends: [s, d1], type: slow}}]
 """)
     assert machine.route(0, 1).half_bandwidth_bytes == 5
     assert seconds(machine, *one_message(20)) == pytest.approx(2.5)
@@ -52,19 +54,8 @@ links: [{ends: [d0, s], type: fast}, {ends: [s, d1], type: slow}]
 
 def test_both_directions_of_a_shared_link():
     """20 bytes each way on 10 bytes a second in all: both messages are of one class, and start at one moment."""
-    machine = parse_topology("""
-format: topology/2
-name: pair
-description: one link that both directions share
-device_types:
-  - name: d
-    peak_flop_per_s: {float32: 1.0}
-    memory_bytes: 1.0e3
-    memory_bandwidth_bytes_per_s: 1.0e9
-    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
-    launch_latency_s: 0.0
-devices: [{name: d*2, type: d}]
-links: [{ends: [d0, d1], bandwidth_bytes_per_s: 10, direction: shared, latency_s: 0}]
+    machine = parse_topology(f"""{PAIR}
+links: [{{ends: [d0, d1], bandwidth_bytes_per_s: 10, direction: shared, latency_s: 0}}]
 """)
     each = [[send(0, {peer: 20}), fetch(0, {peer: 20}), wait(0)] for peer in (1, 0)]
     assert seconds(machine, *each) == pytest.approx(4.0)
