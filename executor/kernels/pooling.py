@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 from executor.kernels.blocks import by_images
@@ -24,7 +25,8 @@ def _padded(call: KernelCall, fill: float) -> tuple[Array, list[slice], list[sli
 def max_pool2d_with_indices(call: KernelCall) -> None:
     """Return each window's maximum, and the offset inside the whole window where it first occurs."""
     xp, (values, indices) = call.xp, call.outputs
-    image, rows, columns = _padded(call, float("-inf"))
+    dtype = call.inputs[0].dtype
+    image, rows, columns = _padded(call, xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf)
     by_rows = image[:, :, rows[0], :].copy()
     for row in rows[1:]:
         xp.maximum(by_rows, image[:, :, row, :], out=by_rows)
