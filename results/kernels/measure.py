@@ -1,6 +1,7 @@
-"""One measurement in a process of its own; prints JSON. Arguments: INSTRUCTIONS, `model NAME PAIRS` or `kernels PAIRS`.
+"""One side of a measurement, in a process of its own. Arguments: SIDE INSTRUCTIONS, and `model NAME` or `kernels`.
 
-INSTRUCTIONS is `widest`, what either side chooses on this processor, or `avx2`, at most that on both sides.
+SIDE is `ours` or `pytorch`. INSTRUCTIONS is `widest`, what either side chooses on this processor, or `avx2`, at most
+that. With `versions` alone it prints what is measured, as JSON.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from executor.environment import choose_blas
+from executor.environment import choose_blas, keep_memory
 
 AVX2 = {
     "OPENBLAS_CORETYPE": "Haswell",
@@ -21,31 +23,40 @@ AVX2 = {
 }
 
 
-def prepare(instructions: str) -> None:
-    """Settle what must be before NumPy and PyTorch are loaded."""
+def prepare(side: str, instructions: str) -> None:
+    """Settle what must be before NumPy and PyTorch are loaded; memory is kept where `execute` would keep it."""
     for name in AVX2:
         os.environ.pop(name, None)
     if instructions == "avx2":
         os.environ.update(AVX2)
     choose_blas()
+    if side == "ours":
+        keep_memory()
 
 
-def measured(what: str, *arguments: str) -> Any:
-    """Measure, with one thread."""
-    torch = import_module("torch")
-    torch.set_num_threads(1)
-    beside = import_module("results.kernels.timing").side_by_side
+def versions() -> dict[str, str]:
+    """Name the libraries that are measured."""
+    torch, libraries = import_module("torch"), import_module("threadpoolctl").threadpool_info
+    numpy = import_module("numpy").__version__
+    blas = import_module("executor.environment").blas(libraries())
+    return {"pytorch": torch.__version__, "numpy": numpy, "blas": blas}
+
+
+def cases(what: str, *arguments: str) -> Iterator[tuple[Any, ...]]:
+    """Return a model's step, or all kernels, of either side, with one thread."""
+    import_module("torch").set_num_threads(1)
     if what == "model":
-        name, pairs = arguments
-        return {"model": name, **beside(*import_module("results.kernels.models").steps(name), int(pairs))}
-    if what == "versions":
-        libraries = import_module("threadpoolctl").threadpool_info()
-        blas = import_module("executor.environment").blas(libraries)
-        return {"pytorch": torch.__version__, "numpy": import_module("numpy").__version__, "blas": blas}
-    made = import_module("results.kernels.operators").cases()
-    return [{"kernel": name, **beside(ours, theirs, int(arguments[0]))} for name, ours, theirs in made]
+        (name,) = arguments
+        return iter([(name, *import_module("results.kernels.models").steps(name))])
+    made: Iterator[tuple[Any, ...]] = import_module("results.kernels.operators").cases()
+    return made
 
 
 if __name__ == "__main__":
-    prepare(sys.argv[1])
-    print(json.dumps(measured(*sys.argv[2:])))
+    if sys.argv[1:] == ["versions"]:
+        prepare("ours", "widest")
+        print(json.dumps(versions()))
+    else:
+        chosen, instructions, *asked = sys.argv[1:]
+        prepare(chosen, instructions)
+        import_module("results.kernels.timing").serve(cases(*asked), chosen)

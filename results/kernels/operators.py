@@ -11,10 +11,9 @@ import torch
 
 import tdl
 from executor.kernels import KERNELS, KernelCall
-from results.kernels.timing import Function
+from results.kernels.timing import Case, Function
 
 Array = Any
-Case = tuple[str, Function, Function]
 
 RANDOM = np.random.default_rng(0)
 
