@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -52,7 +51,7 @@ def in_blocks(kernel: Kernel) -> Kernel:
     def blocked(call: KernelCall) -> None:
         count = len(call.outputs)
         for parts in blocks(call.xp, *call.outputs, *call.inputs):
-            kernel(replace(call, outputs=parts[:count], inputs=parts[count:]))
+            kernel(call.on(parts[count:], parts[:count]))
 
     return blocked
 
@@ -71,7 +70,7 @@ def by_images(kernel: Kernel) -> Kernel:
         for start in range(0, images, count):
             part = slice(start, start + count)
             inputs, outputs = (tuple(array[part] for array in group) for group in (call.inputs, call.outputs))
-            kernel(replace(call, inputs=inputs, outputs=outputs))
+            kernel(call.on(inputs, outputs))
 
     return parted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
@@ -54,6 +54,10 @@ class KernelCall:
         """Guard the outputs against assignment."""
         object.__setattr__(self, "outputs", Outputs(self.outputs))
 
+    def on(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> KernelCall:
+        """Return the call on other arrays, such as parts of its own."""
+        return KernelCall(self.xp, inputs, outputs, self.attributes, self.ranges, self.origins)
+
     def integer(self, name: str) -> int:
         """Attribute `name` as an integer."""
         return int(cast(SupportsInt, self.attributes[name]))
@@ -103,7 +107,7 @@ def _widened(kernel: Kernel, call: KernelCall) -> None:
     wide = np.result_type(np.float32, *(array.dtype for array in arrays if array.dtype.kind == "f"))
     inputs = tuple(array.astype(wide) if _is_narrow(array) else array for array in call.inputs)
     outputs = tuple(call.xp.empty(out.shape, wide) if _is_narrow(out) else out for out in call.outputs)
-    kernel(replace(call, inputs=inputs, outputs=outputs))
+    kernel(call.on(inputs, outputs))
     for out, result in zip(call.outputs, outputs, strict=True):
         if result is not out:
             out[...] = result.astype(out.dtype)

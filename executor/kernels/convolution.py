@@ -7,7 +7,6 @@ small, the windows are copied out first. Batches are cut into parts whose copies
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -226,7 +225,7 @@ def _by_groups(kernel: Kernel, dims: tuple[int, int, int]) -> Kernel:
         for group in range(count):
             inputs = tuple(array[(slice(None),) * at + (group,)] for array, at in zip(apart, dims[:2], strict=True))
             part = out[(slice(None),) * dim + (slice(group * size, group * size + size),)]
-            kernel(replace(call, inputs=inputs, outputs=(part,)))
+            kernel(call.on(inputs, (part,)))
 
     return grouped
 
