@@ -82,24 +82,30 @@ class Side:
         return self._process.stdout.readline().rstrip("\n")
 
 
-def side_by_side(module: str, *arguments: str, pairs: int) -> Iterator[dict[str, Any]]:
-    """Call both sides of each case in turns, after one call of each.
+Pairs = list[list[float]]
+"""Milliseconds of one call of either side, and of another."""
 
-    Yields the case's name, the median of either's milliseconds, and that of the ratios of neighbours. The module's
-    arguments are the side and `arguments`.
+
+def in_turns(module: str, *arguments: str, pairs: int) -> Iterator[tuple[str, Pairs]]:
+    """Call both sides of each case in turns, after one call of each; return its name and what they took.
+
+    The module's arguments are the side and `arguments`.
     """
     with ExitStack() as stack:
         sides = [stack.enter_context(Side(module, side, *arguments)) for side in SIDES]
         while all(names := [side.case() for side in sides]):
             for side in sides:
                 side.ms()
-            found = [[side.ms() for side in sides] for _ in range(pairs)]
+            yield names[0], [[side.ms() for side in sides] for _ in range(pairs)]
             for side in sides:
                 side.next()
-            medians = (round(statistics.median(each), 3) for each in zip(*found, strict=True))
-            yield {
-                "case": names[0],
-                "turns": pairs,
-                **{f"{side}_ms": median for side, median in zip(SIDES, medians, strict=True)},
-                "ratio": round(statistics.median(mine / theirs for mine, theirs in found), 3),
-            }
+
+
+def summary(name: str, pairs: Pairs) -> dict[str, Any]:
+    """Return the case's name, the median of either's milliseconds, and that of the ratios of neighbours."""
+    ours, theirs = zip(*pairs, strict=True)
+    medians = {
+        f"{side}_ms": round(statistics.median(each), 3) for side, each in zip(SIDES, (ours, theirs), strict=True)
+    }
+    ratio = round(statistics.median(mine / other for mine, other in pairs), 3)
+    return {"case": name, "turns": len(pairs), **medians, "ratio": ratio}
