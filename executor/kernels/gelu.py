@@ -17,8 +17,9 @@ ARGUMENT = tuple(
 )
 """Figures a to e, of u = x^2, in 2 Phi(x) = 1 + tanh(x * (a u + b + c / ((u + d)^2 + e))).
 
-The error of half of this is below 3.8e-7, as it is and times |x|. Fitted to atanh(2 Phi(x) - 1) / x up to |x| = 6,
-beyond which either side is 1 in single precision; a polynomial that is as near takes more passes over the cache.
+The error of half of this, before rounding, is below 3.8e-7, as it is and times |x|. Fitted to atanh(2 Phi(x) - 1) / x
+up to |x| = 6, beyond which either side is 1 in single precision; a polynomial that is as near takes more passes over
+the cache.
 """
 
 DENSITY = math.log(2 / math.sqrt(2 * math.pi))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import numpy as np
+
 from executor.kernels.blocks import by_images
-from executor.kernels.call import Array, Kernel, KernelCall, kept_where
+from executor.kernels.call import Kernel, KernelCall, kept_where
 from executor.kernels.window import Framed, Window, local_ranges, windows
 
 
-def _padded(call: KernelCall, fill: float) -> tuple[Array, list[slice], list[slice]]:
-    """Return the padded image, and for each tap the rows, and the columns, that it reads of it."""
+def _padded(call: KernelCall, fill: float) -> tuple[Framed, list[slice], list[slice]]:
+    """Return the padded images, and for each tap the rows, and the columns, that it reads of them."""
     along_y, along_x = windows(call)
     rows, columns = along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])
-    image = Framed(call, 0, (rows, columns), fill)[:]
     return (
-        image,
+        Framed(call, 0, (rows, columns), fill),
         [along_y.matches(tap, call.ranges["y"], rows)[1] for tap in range(*along_y.taps)],
         [along_x.matches(tap, call.ranges["x"], columns)[1] for tap in range(*along_x.taps)],
     )
@@ -26,7 +27,9 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
     """Return each window's maximum, and the offset inside the whole window where it first occurs."""
     xp, (values, indices) = call.xp, call.outputs
     dtype = call.inputs[0].dtype
-    image, rows, columns = _padded(call, xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf)
+    least = xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
+    framed, rows, columns = _padded(call, least)
+    image = framed[:]
     by_rows = image[:, :, rows[0], :].copy()
     for row in rows[1:]:
         xp.maximum(by_rows, image[:, :, row, :], out=by_rows)
@@ -34,12 +37,17 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
     for column in columns[1:]:
         xp.maximum(values, by_rows[..., column], out=values)
     height, width = call.pair("kernel")
+    # Of a window that holds the least of all numbers only, padding looks like its maximum.
+    inside = framed.is_inside() if xp is not np or (values == least).any() else None
     # The greatest distance from the window's end is the least offset, and no maximum (NaN) is the end itself.
     from_end = xp.zeros(indices.shape, dtype=indices.dtype)
     for (dy, row), (dx, column) in product(
         zip(range(*call.ranges["dy"]), rows, strict=True), zip(range(*call.ranges["dx"]), columns, strict=True)
     ):
-        candidate = (image[:, :, row, column] == values).astype(indices.dtype)
+        is_maximum = image[:, :, row, column] == values
+        if inside is not None:
+            is_maximum &= inside[row, column]
+        candidate = is_maximum.astype(indices.dtype)
         candidate *= height * width - (dy * width + dx)
         xp.maximum(from_end, candidate, out=from_end)
     xp.subtract(height * width, from_end, out=indices)
@@ -48,7 +56,8 @@ def max_pool2d_with_indices(call: KernelCall) -> None:
 def avg_pool2d(call: KernelCall) -> None:
     """Each window's sum over the size of the whole window, padding counted."""
     xp, (out,) = call.xp, call.outputs
-    image, rows, columns = _padded(call, 0)
+    framed, rows, columns = _padded(call, 0)
+    image = framed[:]
     by_rows = image[:, :, rows[0], :].copy()
     for row in rows[1:]:
         by_rows += image[:, :, row, :]

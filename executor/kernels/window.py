@@ -87,6 +87,12 @@ class Framed:
             target.append(slice(low - start, high - start))
         self._source, self._target = tuple(source), tuple(target)
 
+    def is_inside(self) -> Array:
+        """Return whether each row and column is of the operand, not padding."""
+        inside = self._xp.zeros(self.shape[-2:], dtype=bool)
+        inside[self._target] = True
+        return inside
+
     def __getitem__(self, part: slice) -> Array:
         """Return these images, padded."""
         piece = self._array[part]

@@ -20,6 +20,9 @@ Case = tuple[str, Function, Function]
 SIDES = "ours", "pytorch"
 """A case has a function for each, in this order."""
 
+END = "end"
+"""What a side says instead of another case."""
+
 
 def cpu_ms(function: Function) -> float:
     """Return the milliseconds of CPU that the process spends in a call."""
@@ -31,17 +34,19 @@ def cpu_ms(function: Function) -> float:
 def serve(cases: Iterator[Case], side: str) -> None:
     """Print each case's name, and the milliseconds of a call of this side's function for every line that says `run`."""
     for name, *functions in cases:
-        print(name, flush=True)
+        print(f"case {name}", flush=True)
         for line in sys.stdin:
             if line != "run\n":
                 break
             print(cpu_ms(functions[SIDES.index(side)]), flush=True)
+    print(END, flush=True)
 
 
 class Side:
     """A process that serves one side of some cases."""
 
     def __init__(self, module: str, *arguments: str) -> None:
+        self._name = " ".join((module, *arguments))
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
@@ -61,8 +66,11 @@ class Side:
             raise subprocess.CalledProcessError(self._process.returncode, self._process.args)
 
     def case(self) -> str:
-        """Return the next case's name, which is empty after the last."""
-        return self._line()
+        """Return the line that names the next case, or says that there is none."""
+        line = self._line()
+        if line != END and not line.startswith("case "):
+            raise ValueError(f"{self._name}: expected a case, found {line!r}")
+        return line
 
     def ms(self) -> float:
         """Call this side's function of the case."""
@@ -79,7 +87,10 @@ class Side:
 
     def _line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().rstrip("\n")
+        line = self._process.stdout.readline()
+        if not line:
+            raise ValueError(f"{self._name}: ended with status {self._process.wait()}, having more to say")
+        return line.rstrip("\n")
 
 
 Pairs = list[list[float]]
@@ -93,10 +104,15 @@ def in_turns(module: str, *arguments: str, pairs: int) -> Iterator[tuple[str, Pa
     """
     with ExitStack() as stack:
         sides = [stack.enter_context(Side(module, side, *arguments)) for side in SIDES]
-        while all(names := [side.case() for side in sides]):
+        while True:
+            case, other = (side.case() for side in sides)
+            if case != other:
+                raise ValueError(f"{module}: expected {case!r} of {SIDES[1]}, too, found {other!r}")
+            if case == END:
+                break
             for side in sides:
                 side.ms()
-            yield names[0], [[side.ms() for side in sides] for _ in range(pairs)]
+            yield case.removeprefix("case "), [[side.ms() for side in sides] for _ in range(pairs)]
             for side in sides:
                 side.next()
 

@@ -111,7 +111,7 @@ def test_batch_norm_in_blocks(small_blocks, shape):
             np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12)
 
 
-def test_gelu_in_single_precision_is_as_near_as_pytorchs():
+def test_gelu_in_single_precision_is_nearly_as_near_as_pytorchs():
     # PyTorch's largest errors are, by these measures, 3.2e-7 and 2.6e-7
     x = np.concatenate([np.linspace(-30, 30, 400_001), [-1e18, 0.0, -0.0, 1e18]]).astype(np.float32)
     wide = x.astype(np.float64)
