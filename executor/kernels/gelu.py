@@ -12,7 +12,7 @@ from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.special import logistic, special
 
 ARGUMENT = tuple(
-    np.array(figure, np.float32)  # not Python's numbers, which NumPy takes a third of a microsecond to convert
+    np.array(figure, np.float32)  # not Python's numbers, which NumPy takes a quarter of a microsecond to convert
     for figure in (0.019599186077283497, 1.0871487873923817, -90.41952476223209, 9.048416720042429, 230.70691514154484)
 )
 """Figures a to e, of u = x^2, in 2 Phi(x) = 1 + tanh(x * (a u + b + c / ((u + d)^2 + e))).

@@ -29,20 +29,26 @@ GOALS = {
 KERNEL_GOALS = {"sgd with momentum": 1.5, "gelu": 3.0}
 INSTRUCTIONS = {"widest": "what either side chooses", "avx2": "AVX2 on both sides"}
 PROCESSES = 3
-"""Of either side of a model, one after the other: where a process's memory lies makes some percent."""
+"""Of either side, one pair after the other: single processes differ by some percent, from their start to their end."""
 
 PAIRS = {"wresnet-50-1": 1, "transformer-12-768": 2}
-MODEL_PAIRS, KERNEL_PAIRS = 7, 41
-"""In a process; of the models named above so many."""
+MODEL_PAIRS, KERNEL_PAIRS = 7, 15
+"""In a pair of processes; of the models named above so many."""
+
+
+def measured(instructions: str, *what: str, pairs: int) -> list[dict[str, Any]]:
+    """Return what was found of each case, in all processes together."""
+    found: dict[str, Pairs] = {}
+    for _ in range(PROCESSES):
+        for name, milliseconds in in_turns(MEASURE, instructions, *what, pairs=pairs):
+            found.setdefault(name, []).extend(milliseconds)
+    return [summary(*case) for case in found.items()]
 
 
 def model(name: str, instructions: str) -> dict[str, Any]:
     """Return a model's step beside PyTorch's."""
-    found: Pairs = []
-    for _ in range(PROCESSES):
-        for _, pairs in in_turns(MEASURE, instructions, "model", name, pairs=PAIRS.get(name, MODEL_PAIRS)):
-            found += pairs
-    row = {"instructions": instructions, **summary(name, found)}
+    (found,) = measured(instructions, "model", name, pairs=PAIRS.get(name, MODEL_PAIRS))
+    row = {"instructions": instructions, **found}
     print(row, file=sys.stderr, flush=True)
     return row
 
@@ -92,7 +98,7 @@ def main() -> None:
         "load": os.getloadavg()[0],
         "versions": in_process(MEASURE, "versions"),
         "models": [model(name, instructions) for instructions in INSTRUCTIONS for name in GOALS],
-        "kernels": [summary(*one) for one in in_turns(MEASURE, "widest", "kernels", pairs=KERNEL_PAIRS)],
+        "kernels": measured("widest", "kernels", pairs=KERNEL_PAIRS),
     }
     publish(HERE, data, pages)
 
