@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar, cast
+from typing import TypeVar, cast
 
-import click
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from executor.cluster import Cluster
-from executor.environment import launched
-from executor.guard import end_job
-from executor.launch import command_main
+from executor.process.environment import launched
+from executor.process.guard import end_job
 from executor.transport import Medium
 from executor.transport.choice import TRANSPORTS, chosen
 from executor.values import ArrayModule
@@ -83,9 +81,9 @@ def cluster(comm: MPI.Intracomm, watched: MPI.Intracomm | None = None) -> MpiClu
     return MpiCluster(watched or comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
 
 
-def run_command(command: click.Command, args: Sequence[str] | None = None) -> NoReturn:
-    """Run a command on every rank that mpirun started."""
-    command_main(command, cluster(MPI.COMM_WORLD), args)
+def job_cluster() -> MpiCluster:
+    """Describe all ranks that mpirun started (collective)."""
+    return cluster(MPI.COMM_WORLD)
 
 
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:

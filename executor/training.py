@@ -14,7 +14,7 @@ from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
-from executor.launch import agreed
+from executor.process.launch import agreed
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
 from executor.values import Tile, fill, first_stream

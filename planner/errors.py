@@ -1,6 +1,6 @@
 """Errors a user's graph or plan can cause; commands print them as one line and exit with status 2."""
 
-from display import printable
+from tensor_partitioner.display import printable
 
 
 class InputError(ValueError):

@@ -142,7 +142,7 @@ def launcher() -> str:
 
 def run_command(command: str, *arguments: object, before: Iterable[object] = ()) -> None:
     """Run one of the project's commands, silently; `before` is what launches it."""
-    code = f"import console_scripts; console_scripts.{command}()"
+    code = f"from tensor_partitioner.commands import entry; entry.{command}()"
     line = map(str, (*before, sys.executable, "-c", code, *arguments))
     subprocess.run([*line], stdout=subprocess.DEVNULL, check=True, cwd=ROOT, env=MANNERS | os.environ)
 

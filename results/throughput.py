@@ -18,10 +18,10 @@ from typing import Any
 import planner
 from results.experiment import read_data
 from simulator import SYSTEMS
+from simulator.baselines.largest_batch import largest_batch
+from simulator.baselines.registry import REPLICAS
+from simulator.baselines.system import Asked, Deployment, NoRoomError, TooFewSamplesError
 from simulator.interpreter import interpret
-from simulator.systems.largest_batch import largest_batch
-from simulator.systems.registry import REPLICAS
-from simulator.systems.system import Asked, Deployment, NoRoomError, TooFewSamplesError
 from topologies import Machine, load_topology
 from topologies.host import with_host_memory
 

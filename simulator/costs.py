@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
-from planner.program import spelling
+from planner.program import task_keys as spelling
 from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing

@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from display import exact_bytes, quantity
 from simulator.history import COMBINE, COMPUTE, PACK, UNPACK, WAIT, link_rates, memory_use, spans
 from simulator.simulation import Simulation
+from tensor_partitioner.display import exact_bytes, quantity
 
 KINDS = {
     COMPUTE: ("computing", "#4c78a8"),

@@ -17,11 +17,11 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.report.schema import DataParallelism, DeviceMemory, Report, Setting, TaskSeconds, matrix
 from planner.report.task_seconds import task_seconds
+from simulator.baselines.registry import SYSTEMS
+from simulator.baselines.system import Asked, Deployment, planned_deployment
 from simulator.breakdown import durations
 from simulator.memory import ALLOCATORS, Accounting, Allocator
 from simulator.simulation import Simulation, simulated
-from simulator.systems.registry import SYSTEMS
-from simulator.systems.system import Asked, Deployment, planned_deployment
 from topologies import Machine, load_topology
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from display import printable, quantity, seconds
+from tensor_partitioner.display import printable, quantity, seconds
 from topologies.machine import Link, Machine
 
 FULL = 16  # devices of a machine that is drawn in full

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from display import Shown
+from tensor_partitioner.display import Shown
 from topologies.errors import TopologyError
 from topologies.kernels import Kernel, Rates, product_s
 from topologies.schema import WORKSPACE_BYTES, Measured, Products

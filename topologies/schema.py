@@ -89,7 +89,7 @@ class TransferCost(_Record, frozen=True, kw_only=True):
 class Measured(_Record, frozen=True, kw_only=True):
     """What tasks of a rank of a host take, in seconds of its cores, measured with all ranks at work (`calibrate`).
 
-    `tasks` are kernels and transfers, spelled as `planner.program.spelling` does; `topologies.measured` estimates
+    `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does; `topologies.measured` estimates
     others from those. `send` packs and starts messages, `post` starts receiving, `fetch` and `reduce` receive, and
     unpack or combine. A rank that has waited for a message has used its core for `wake_s` and, of the time waited, a
     `waiting_share`, which matters where ranks share cores. `spread` is how far apart repeated measurements of all tasks

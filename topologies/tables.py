@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from rich.table import Table
 
-import display
-from display import facts, quantity, seconds, table
+from tensor_partitioner import display
+from tensor_partitioner.display import facts, quantity, seconds, table
 from topologies.machine import Device, Link, Machine, Route
 
 LISTED = 40  # devices or links that a table has rows for

@@ -20,7 +20,7 @@ from executor.exchange import Action
 from executor.mpi import MpiCluster
 from executor.training import Part, Trainer
 from executor.waiting import wait_for
-from planner.program.spelling import posted, received, sent, spelled_compute
+from planner.program.task_keys import posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
 from topologies import Moved
 

@@ -26,7 +26,7 @@ from executor.checkpoint.manifest import (
     saved_tensors,
 )
 from executor.cluster import HostArray
-from executor.launch import agreed
+from executor.process.launch import agreed
 from executor.training import Trainer
 from planner.graph.ir import Tensor
 from planner.layout import Region, divided, local_shape, owned_by_all, parse_placement

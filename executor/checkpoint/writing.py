@@ -25,7 +25,7 @@ from executor.checkpoint.manifest import (
 )
 from executor.checkpoint.reading import checkpoints, name_of
 from executor.cluster import raw_bytes
-from executor.launch import SharedError, agreed
+from executor.process.launch import SharedError, agreed
 from executor.training import Trainer
 from planner.files import named_errors, write_file
 from planner.layout import shares_of

@@ -1,7 +1,6 @@
 """Kernels: one function per operator of the catalog, the same code for NumPy and CuPy arrays."""
 
 from executor.kernels import (
-    called,
     convolution,
     elementwise,
     examples,
@@ -10,6 +9,7 @@ from executor.kernels import (
     masking,
     matrix,
     normalization,
+    opaque_ops,
     optimizer,
     pointwise,
     pooling,
@@ -37,7 +37,7 @@ KERNELS: dict[str, Kernel] = {
     **selection.KERNELS,
     **shape.KERNELS,
     **examples.KERNELS,
-    **called.KERNELS,
+    **opaque_ops.KERNELS,
 }
 """The kernel of every operator, by the operator's name; PyTorch's own operators are called."""
 

@@ -17,7 +17,7 @@ from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
 from executor.data import HeldOut, data_tensors
 from executor.data.arrays import check_numbers
-from executor.environment import by_torchrun
+from executor.process.environment import by_torchrun
 from executor.torch.ranks import cluster
 from executor.torch.sharded import sharded_state
 from executor.torch.state_files import array_of

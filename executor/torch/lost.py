@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from executor.guard import GRACE_S
+from executor.process.guard import GRACE_S
 from planner.report.console import JobError
 
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")

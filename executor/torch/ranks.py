@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -129,3 +131,13 @@ def cluster() -> ProcessGroupCluster:
     here = [other for other in range(size) if places[other][0] == places[rank][0]]
     cores: set[int] = set().union(*(places[other][1] for other in here))
     return ProcessGroupCluster(None, rank, size, here.index(rank), len(here), len(cores), diagnostics)
+
+
+def job_cluster() -> ProcessGroupCluster:
+    """Describe all ranks that torchrun started (collective); exit with status 2 where PyTorch cannot connect them."""
+    if not (dist.is_available() and dist.is_gloo_available()):
+        print("error: this PyTorch has no gloo: install one that has, or use mpirun", file=sys.stderr)
+        sys.exit(2)
+    dist.init_process_group("gloo")
+    atexit.register(dist.destroy_process_group)
+    return cluster()

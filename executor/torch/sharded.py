@@ -17,7 +17,7 @@ from planner import layout as layouts
 from planner.errors import PlanError
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Entry
-from planner.placements import AxisPlacement, StridedShard, interleaved_twice, mesh_axes_of_view, uneven
+from planner.layout.mesh_axes import AxisPlacement, StridedShard, interleaved_twice, mesh_axes_of_view, uneven
 
 
 def sharded_state(trainer: Trainer, names: Iterable[str] | None = None) -> Mapping[str, DTensor]:

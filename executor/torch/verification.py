@@ -11,7 +11,6 @@ import torch
 from rich.table import Table
 from torch import nn
 
-import display
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
 from executor.cluster import HostArray, alone
@@ -24,8 +23,9 @@ from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import Plan
-from planner.pytorch.made import Made, imported, parts
 from planner.pytorch.tracing import Inputs, Step, in_order
+from planner.pytorch.user_model import Made, imported, parts
+from tensor_partitioner import display
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""

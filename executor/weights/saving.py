@@ -13,7 +13,7 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.cluster import HostArray, raw_bytes
-from executor.launch import SharedError, agreed
+from executor.process.launch import SharedError, agreed
 from executor.training import Trainer
 from executor.weights.files import CODES
 from executor.weights.loading import Weights

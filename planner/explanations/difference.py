@@ -13,8 +13,6 @@ from typing import Any
 
 from rich.table import Table
 
-import display
-from display import Shown, exact_bytes, grid, table
 from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
 from planner.graph.ir import Graph
@@ -22,6 +20,8 @@ from planner.layout import Layout, Strategy
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
+from tensor_partitioner import display
+from tensor_partitioner.display import Shown, exact_bytes, grid, table
 
 ROWS_SHOWN = 16
 

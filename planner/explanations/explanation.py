@@ -13,13 +13,13 @@ from typing import Any
 
 from rich.table import Table
 
-import display
-from display import Shown, exact_bytes, percent, quantity, table
 from planner.explanations.accounts import Stored, kinds_by_step, stored, write_choices
 from planner.explanations.alternatives import Costly, Rejected, costliest, rejected
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
+from tensor_partitioner import display
+from tensor_partitioner.display import Shown, exact_bytes, percent, quantity, table
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2

@@ -11,8 +11,6 @@ from typing import Any
 
 from rich.table import Table
 
-import display
-from display import Shown, exact_bytes, facts, grid, table
 from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, flows
 from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, without
@@ -22,6 +20,8 @@ from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, shares_of, signatures
 from planner.plans.plan import Plan
+from tensor_partitioner import display
+from tensor_partitioner.display import Shown, exact_bytes, facts, grid, table
 
 RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
 """Entries that PyTorch's recurrent layers have, and no others."""

@@ -23,9 +23,9 @@ import msgspec
 
 from planner.errors import GraphError
 from planner.files import format_of
-from planner.graph.called import CALL, GRADIENT, register_called
 from planner.graph.checking import check
 from planner.graph.ir import Entry, Graph, Init, Node, Tensor, Value
+from planner.graph.opaque_ops import CALL, GRADIENT, register_called
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from display import Shown
+from tensor_partitioner.display import Shown
 
 Value = bool | int | float | str | None | tuple["Value", ...] | Mapping[str, "Value"]
 

@@ -3,7 +3,7 @@
 Weights, and what depends on no sample (copies of weights in another dtype), are shared. A copy of a node or tensor has
 the number of its micro-batch appended, as in "fc1@2". Micro-batch follows micro-batch, so that the activations of one
 are alive at a time. A weight's gradient is the sum over all of them of whatever was summed in one: operands that are
-alike come together in one sum, which accumulates where it is computed and is reduced once (`planner/accumulate.py`).
+alike come together in one sum, which accumulates where it is computed and is reduced once (`accumulation.py`).
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import tdl
-from display import Shown
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.clipping import clip_by_norm, clip_by_value
 from planner.graph.ir import Node, Value
+from tensor_partitioner.display import Shown
 
 OPTIMIZERS: dict[str, str | None] = {
     "momentum": "sgd_momentum",

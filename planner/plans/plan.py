@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from display import Shown, grid
 from planner.errors import PlanError
 from planner.files import write_file
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
@@ -31,6 +30,7 @@ from planner.plans.records import (
 )
 from planner.plans.search_record import SearchRecord
 from planner.plans.traffic import Traffic
+from tensor_partitioner.display import Shown, grid
 
 NOT_SEARCHED = SearchRecord()
 

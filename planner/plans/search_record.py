@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from display import Shown
+from tensor_partitioner.display import Shown
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.accumulate import accumulation_groups
+from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import (
     TERMS,

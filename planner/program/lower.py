@@ -16,9 +16,10 @@ from planner.layout import Region
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import Traffic, Work
+from planner.program.buffer_plan import WAITS, Drafting
 from planner.program.calls import CallGeometry, node_work
 from planner.program.cut import Cut, Pieces, total_elements
-from planner.program.drafting import WAITS, Drafting
+from planner.program.fusion import Unit
 from planner.program.schedule import Transfer
 from planner.program.tasks import (
     Buffer,
@@ -35,7 +36,6 @@ from planner.program.tasks import (
     Wait,
     WorkerProgram,
 )
-from planner.program.units import Unit
 from topologies.kernels import Product
 
 Mail = tuple[tuple[Message, ...], tuple[Message, ...]]

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from planner.layout import Exchange
 from planner.plans.traffic import Read, Write
-from planner.program.units import Unit
+from planner.program.fusion import Unit
 
 
 class Phase(IntEnum):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from display import Shown
 from planner.graph.ir import Value
+from tensor_partitioner.display import Shown
 from topologies.kernels import Product
 
 Slices = tuple[slice, ...]

@@ -18,11 +18,11 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
-from planner.pytorch.called import called
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
 from planner.pytorch.graphs import example, line_of, packet, place_of, where
+from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators import CONVERTERS
 from planner.pytorch.operators.call import TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced

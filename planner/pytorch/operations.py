@@ -8,8 +8,8 @@ from string import ascii_letters
 from planner.graph.dropout import iteration
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import aligned, densely, squeezed
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import aligned, densely, squeezed
 
 
 def as_dtype(t: Translation, value: Value, dtype: str) -> Value:

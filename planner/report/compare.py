@@ -8,8 +8,8 @@ from itertools import permutations
 
 from rich.table import Table
 
-from display import exact_bytes, grid, seconds, table
 from planner.report.schema import Matrix, Report, ReportError, total
+from tensor_partitioner.display import exact_bytes, grid, seconds, table
 
 PAIRS_SHOWN = 12
 _IDENTITY = ("model", "ways", "searcher", "placements")

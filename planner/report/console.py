@@ -18,9 +18,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from display import WIDTH, console, printable
 from planner.errors import InputError
 from tdl.errors import TDLError
+from tensor_partitioner.display import WIDTH, console, printable
 from topologies.errors import TopologyError, TopologyWarning
 
 JOB_FAILED = 1

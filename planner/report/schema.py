@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from display import Shown
 from planner.errors import InputError
 from planner.files import format_of, write_file
+from tensor_partitioner.display import Shown
 
 FORMAT = "report/1"
 

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-import display
 import tdl
-from display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
 from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
 from planner.layout import shares_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
 from planner.program.tasks import Program
+from tensor_partitioner import display
+from tensor_partitioner.display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
 
 Rows = Iterator[tuple[str, str]]
 

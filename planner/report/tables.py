@@ -6,9 +6,9 @@ import math
 
 from rich.table import Table
 
-import display
-from display import exact_bytes, facts, grid, percent, quantity, seconds, table
 from planner.report.schema import Bottleneck, DataParallelism, DeviceMemory, Matrix, Report, Spending, total
+from tensor_partitioner import display
+from tensor_partitioner.display import exact_bytes, facts, grid, percent, quantity, seconds, table
 
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from rich.table import Table
 
-from display import seconds, table
 from planner.report.compare import PlanComparison, column_title
 from planner.report.schema import Report, ReportError, TaskSeconds
+from tensor_partitioner.display import seconds, table
 
 LISTED = 20
 Pair = tuple[float, float]

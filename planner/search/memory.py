@@ -14,8 +14,8 @@ from math import isqrt, prod
 from planner.errors import PlanError
 from planner.layout import Shard
 from planner.plans.search_record import Allowed
-from planner.search.carriage import MOST_PENALTIES
 from planner.search.objectives.storage import PricedStorage, least_bytes_stored, resident_item_bytes_by_variable
+from planner.search.partial_sums import MOST_PENALTIES
 from planner.search.space import Found, Outcome, Space, State
 
 UNITS = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from display import Shown
 from planner.errors import PlanError
 from planner.plans.plan import Plan
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.searchers import FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
 from planner.search.solver.limits import Limits
+from tensor_partitioner.display import Shown
 from topologies import Machine
 
 PLACEMENTS = ("S", "S,R", "S,R,P")

@@ -15,7 +15,6 @@ from planner.layout import shares_of
 from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
-from planner.search.carriage import carriage_of, may_be_partial
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.costs.tables import Tables
 from planner.search.joint import joint
@@ -23,6 +22,7 @@ from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
 from planner.search.options import SearchOptions, placements_of, rivals_of, ties_of
+from planner.search.partial_sums import carriage_of, may_be_partial
 from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
 from planner.search.space import Found, Space
 

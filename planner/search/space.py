@@ -12,7 +12,6 @@ from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, first_steps
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
-from planner.search.carriage import INFEASIBLE, Carriage, Feasible, penalty_above_cost
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,
@@ -25,6 +24,7 @@ from planner.search.costs.domains import (
 )
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
+from planner.search.partial_sums import INFEASIBLE, Carriage, Feasible, penalty_above_cost
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph

@@ -20,9 +20,9 @@ from planner.search.costs.tables import Term
 from planner.search.solver import coarse_to_fine, exact, minimise
 from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import Order, greedy_order
-from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
 from planner.search.solver.problem import Problem
+from planner.search.solver.search_state import Known
 
 NONE = "none"
 ORDERED = (minimise, exact, coarse_to_fine)

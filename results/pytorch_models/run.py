@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from display import quantity, seconds
 from results.experiment import ROOT, Pages, Within, filled, in_process, in_process_within, machine, publish, table
+from tensor_partitioner.display import quantity, seconds
 
 HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"

@@ -20,8 +20,8 @@ from planner.graph import Graph
 from planner.layout import local_shape
 from planner.model_source import function_of
 from planner.plans.plan import Plan
-from planner.pytorch.made import Made, imported, parts
 from planner.pytorch.tracing import in_order
+from planner.pytorch.user_model import Made, imported, parts
 from results.experiment import ROOT
 from tests.cross.loopback import Loopback
 

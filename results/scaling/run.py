@@ -101,10 +101,13 @@ def runs_table(runs: list[dict[str, Any]]) -> str:
     )
 
 
+COMMAND = "from tensor_partitioner.commands.plan import main; main()"
+
+
 def command(model: str, batch: int, placements: str) -> dict[str, Any]:
     """Return seconds of the command `plan` for 8 workers, all factorisations tried: the fastest of a few runs."""
     asked = [model, "--batch", str(batch), "--workers", "8", "--placements", placements]
-    tried = [_timed([sys.executable, "-c", "from planner.cli import main; main()", *asked]) for _ in range(TRIES)]
+    tried = [_timed([sys.executable, "-c", COMMAND, *asked]) for _ in range(TRIES)]
     return {"command": " ".join(["plan", *asked]), **min(tried, key=lambda one: one["wall_seconds"])}
 
 

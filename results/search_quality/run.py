@@ -16,7 +16,7 @@ from results import bars
 from results.experiment import Pages, filled, publish, read_published, table
 from results.throughput import HALVES, MACHINE, Row
 from simulator import simulated
-from simulator.systems.system import planned_deployment
+from simulator.baselines.system import planned_deployment
 from topologies import load_topology
 
 HERE = Path(__file__).parent

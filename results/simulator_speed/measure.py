@@ -93,7 +93,7 @@ def command(model: str, batch: str, ways: str) -> dict[str, float]:
 
 
 def _run(name: str, *arguments: str) -> int:
-    code = f"import console_scripts; console_scripts.{name}()"
+    code = f"from tensor_partitioner.commands import entry; entry.{name}()"
     done = subprocess.run([sys.executable, "-c", code, *arguments], stdout=subprocess.DEVNULL, check=False)
     if done.returncode > 1:  # 1: does not fit in memory
         raise RuntimeError(f"{name} {' '.join(arguments)}: expected status 0 or 1, found {done.returncode}")

@@ -11,8 +11,8 @@ import torch
 import planner
 from planner.graph.ir import Graph
 from planner.model_source import function_of
-from planner.pytorch.made import Made, imported, parts
 from planner.pytorch.tracing import in_order
+from planner.pytorch.user_model import Made, imported, parts
 from results.experiment import ROOT
 from results.torchrun.ranks import RATE, WAYS
 from tests.cross.random_plans import random_plan

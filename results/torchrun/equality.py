@@ -22,8 +22,8 @@ from executor.torch import Distributed, distribute
 from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
-from planner.pytorch.made import Made
 from planner.pytorch.tracing import in_order
+from planner.pytorch.user_model import Made
 from results.torchrun.cases import made
 from results.torchrun.ranks import STEPS
 

@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 from executor import waiting
 from executor.cluster import Cluster
 from executor.data import Random
-from executor.launch import job_main
 from executor.mpi import cluster
+from executor.process.launch import job_main
 from executor.progress import Progress
 from executor.training import Trainer, part_of
 from executor.transport import point_to_point

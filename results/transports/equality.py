@@ -24,8 +24,8 @@ from threadpoolctl import threadpool_limits
 from executor.cluster import Cluster
 from executor.data import Random
 from executor.exchange import Action
-from executor.launch import job_main
 from executor.mpi import cluster
+from executor.process.launch import job_main
 from executor.training import Part, Trainer, part_of
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from executor.environment import choose_blas
+from executor.process.environment import choose_blas
 
 choose_blas()  # before NumPy is loaded, as the command `execute` does
 
@@ -34,8 +34,8 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 
 from executor.cluster import Cluster  # noqa: E402
 from executor.data import Random  # noqa: E402
-from executor.launch import job_main  # noqa: E402
 from executor.mpi import cluster  # noqa: E402
+from executor.process.launch import job_main  # noqa: E402
 from executor.training import Trainer, part_of  # noqa: E402
 from planner.plans.plan_json import load_plan  # noqa: E402
 from results.transports.by_hand import ByHand  # noqa: E402

@@ -12,7 +12,7 @@ from tdl.catalog import (
     loss,
     masking,
     matrix,
-    normalisation,
+    normalization,
     pointwise,
     reduction,
     selection,
@@ -23,7 +23,7 @@ from tdl.errors import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (
-    elementwise, matrix, convolution, reduction, normalisation, softmax, loss, selection, shape, masking, examples,
+    elementwise, matrix, convolution, reduction, normalization, softmax, loss, selection, shape, masking, examples,
 )  # fmt: skip
 
 _operators = {

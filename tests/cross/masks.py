@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 import tdl
-from planner.accumulate import accumulation_groups
+from planner.graph.accumulation import accumulation_groups
 
 ITEM = {"float32": 4, "float64": 8, "int32": 4}
 

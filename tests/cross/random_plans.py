@@ -1,6 +1,6 @@
 """Plans searched by nobody."""
 
-from planner.accumulate import accumulation_groups
+from planner.graph.accumulation import accumulation_groups
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, can_split, eligible, signatures
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan

@@ -10,8 +10,8 @@ import sys
 from mpi4py import MPI
 
 from executor.backend import array_module
-from executor.launch import job_main
 from executor.mpi import cluster
+from executor.process.launch import job_main
 from executor.transport.ipc import Events, ipc, ipc_arena
 from executor.worker import Worker
 from tests.executor.on_ranks import own

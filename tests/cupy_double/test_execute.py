@@ -46,7 +46,8 @@ def executed(tmp_path_factory):
         backend, transport = RUNS[what]
         written = folder / f"{name}.json"
         options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
-        done = Ranks()(2, "-m", "executor.cli", *paths, *options, environment=ENVIRONMENTS.get(where, DOUBLE))
+        line = ("-m", "tensor_partitioner", "execute", *paths, *options)
+        done = Ranks()(2, *line, environment=ENVIRONMENTS.get(where, DOUBLE))
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}
@@ -79,7 +80,7 @@ def test_only_messages_through_the_host_take_memory_there(executed):
 def test_ipc_is_for_gpus(tmp_path):
     path = tmp_path / "plan"
     search(build("mlp-2-32", batch=16), SearchOptions(ways=(2,))).save(path)
-    done = Ranks()(2, "-m", "executor.cli", path, "--backend", "numpy", "--transport", "ipc")
+    done = Ranks()(2, "-m", "tensor_partitioner", "execute", path, "--backend", "numpy", "--transport", "ipc")
     assert done.returncode == 2
     assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport p2p" in done.stderr
 
@@ -87,12 +88,12 @@ def test_ipc_is_for_gpus(tmp_path):
 def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
     path, losses = tmp_path / "plan", []
     random_plan(graph("cnn", "float32", "sgd"), (2, 2), random.Random(3)).save(path)
-    for module, *options in (
-        ("executor.cli", "--backend", "numpy"),
-        ("tests.cupy_double.two_hosts", "--transport", "ipc"),
+    for command, *options in (
+        (("tensor_partitioner", "execute"), "--backend", "numpy"),
+        (("tests.cupy_double.two_hosts",), "--transport", "ipc"),
     ):
-        written = tmp_path / f"{module}.json"
-        done = Ranks()(4, "-m", module, path, *options, "--steps", STEPS, "--json", written, environment=DOUBLE)
+        written = tmp_path / f"{command[0]}.json"
+        done = Ranks()(4, "-m", *command, path, *options, "--steps", STEPS, "--json", written, environment=DOUBLE)
         assert done.stderr == ""
         assert done.returncode == 0
         (report,) = read_reports(written)

@@ -1,9 +1,10 @@
 """The command as if half the ranks were on another host: python -m tests.cupy_double.two_hosts PLAN ..."""
 
 from executor import shared_memory
-from executor.command import execute
-from executor.mpi import run_command
+from executor.mpi import job_cluster
 from executor.transport import choice, ipc, point_to_point, shared
+from tensor_partitioner.commands.execute import execute
+from tensor_partitioner.commands.on_ranks import command_main
 
 
 def half(comm):
@@ -15,4 +16,4 @@ def half(comm):
 if __name__ == "__main__":
     for module in (shared_memory, choice, ipc, point_to_point, shared):
         module.neighbours = half
-    run_command(execute)
+    command_main(execute, job_cluster())

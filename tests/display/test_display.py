@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 import msgspec
 import pytest
 
-import display
 import planner
 import simulator
-from display import Shown, facts, printable, table
 from planner.search import SearchOptions, Ties
+from tensor_partitioner import display
+from tensor_partitioner.display import Shown, facts, printable, table
 from topologies import load_topology
 
 GRAPH = planner.model("mlp-2-16", batch=8)

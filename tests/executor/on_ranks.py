@@ -14,8 +14,8 @@ from executor.check import relative_difference
 from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import alone
 from executor.data import Random
-from executor.launch import job_main
 from executor.mpi import cluster
+from executor.process.launch import job_main
 from executor.schedules import read_schedule
 from executor.training import Trainer, part_of
 from executor.transport import order, point_to_point, shared

@@ -10,13 +10,13 @@ from executor.calibration.fitting import message_line, transfer_costs
 from executor.calibration.hardware import fitted_line
 from executor.calibration.timing import spread_of
 from planner.program.lower import lower
-from planner.program.spelling import received, sent, spelled_compute
+from planner.program.task_keys import received, sent, spelled_compute
 from planner.program.tasks import Compute, Fetch, Reduce, Send
 from simulator import simulate
 from topologies import Moved, load_topology
 from topologies.measured import read_task
 
-RUN = ("-c", "import sys, console_scripts; sys.argv[0] = 'calibrate'; console_scripts.calibrate()")
+RUN = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()")
 
 
 def small(tmp_path, workers, **options):
@@ -121,7 +121,7 @@ def test_spread():
 def test_tasks_of_a_run_sum_to_its_step(ranks, tmp_path):
     _, path = small(tmp_path, 2)
     report = tmp_path / "run.json"
-    run = ("-c", "import sys, console_scripts; sys.argv[0] = 'execute'; console_scripts.execute()")
+    run = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'execute'; entry.execute()")
     done = ranks(2, *run, path, "--tasks", "--json", report)
     assert done.returncode == 0, done.stderr
     data = json.loads(report.read_text())

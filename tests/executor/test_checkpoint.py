@@ -11,7 +11,7 @@ from executor.checkpoint import Checkpoint, CheckpointError, Saver, checkpoints
 from executor.checkpoint.manifest import graph_digest, places, plan_digest, saved_tensors
 from executor.cluster import alone
 from executor.data import Random
-from executor.launch import SharedError
+from executor.process.launch import SharedError
 from executor.training import Trainer, part_of
 from planner.layout import elements, owned_by_all
 from planner.plans.plan import single_worker

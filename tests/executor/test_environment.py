@@ -7,9 +7,9 @@ import click
 import pytest
 
 from executor.cluster import alone
-from executor.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launched
-from executor.launch import require_size, speaks_for_launcher
 from executor.mpi import start_advice
+from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launched
+from executor.process.launch import require_size, speaks_for_launcher
 from executor.waiting import doze, spin, wait_for
 
 
@@ -58,7 +58,7 @@ def test_threads_are_shared_among_the_ranks_of_a_host(tmp_path):
     assert environ["OPENBLAS_NUM_THREADS"] == "1"
 
 
-@pytest.mark.parametrize("module", ["executor", "executor.worker", "executor.training", "executor.command"])
+@pytest.mark.parametrize("module", ["executor", "executor.worker", "tensor_partitioner.commands.execute"])
 def test_importing_the_library_leaves_the_environment_alone(module):
     code = (
         "import os; before = {k: v for k, v in os.environ.items() if k.startswith(('OPENBLAS', 'OMP'))}\n"
@@ -101,7 +101,7 @@ def test_without_an_mpi_library_one_line_says_so(tmp_path):
     (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: ...\n")
     broken = "raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')"
     (tmp_path / "mpi4py" / "MPI.py").write_text(broken)
-    line = [sys.executable, "-m", "executor.cli", "plan.json"]
+    line = [sys.executable, "-m", "tensor_partitioner", "execute", "plan.json"]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(line, check=False, capture_output=True, text=True, env=environ)
     assert done.returncode == 2
@@ -111,7 +111,7 @@ def test_without_an_mpi_library_one_line_says_so(tmp_path):
 ASKING_AGAIN = """
 import resource
 import numpy as np
-from executor.environment import keep_memory
+from executor.process.environment import keep_memory
 
 keep_memory()
 np.ones(1 << 23)

@@ -15,7 +15,7 @@ from tests.cross.cases import Case, graph
 from tests.cross.random_plans import random_plan
 
 pytestmark = pytest.mark.mpi
-COMMAND = ("-m", "executor.cli")
+COMMAND = ("-m", "tensor_partitioner", "execute")
 STEPS = 3
 # The residual network trains by SGD: under Adam, changing weights by one unit in the last place already moves a weight
 # by 1.3e-12 of the largest after three steps, more than the tolerance.

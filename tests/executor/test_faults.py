@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from executor.environment import foreign_launcher
-from executor.guard import await_reader, killed_by
+from executor.process.environment import foreign_launcher
+from executor.process.guard import await_reader, killed_by
 from planner.report.schema import read_reports
 from tests.cross.cases import Case
 from tests.launcher import IMPLEMENTATIONS, LEAVE
 
 pytestmark = pytest.mark.mpi
 ROOT = Path(__file__).resolve().parents[2]
-EXECUTE = (sys.executable, "-c", "from console_scripts import execute; execute()")
+EXECUTE = (sys.executable, "-c", "from tensor_partitioner.commands.entry import execute; execute()")
 ENDLESS = ("--steps", "10000000")
 ENOUGH_S = 60
 

@@ -16,7 +16,7 @@ from tests.launcher import IMPLEMENTATIONS, LEAVE
 
 pytestmark = pytest.mark.mpi
 ROOT = Path(__file__).resolve().parents[2]
-EXECUTE = (sys.executable, "-m", "executor.cli")
+EXECUTE = (sys.executable, "-m", "tensor_partitioner", "execute")
 RANKS = 4
 STEPS = 10
 BESIDE = 0.1

@@ -3,13 +3,13 @@
 import pytest
 
 from executor.cluster import alone
-from executor.command import execute
-from executor.launch import command_main
+from tensor_partitioner.commands.execute import execute
+from tensor_partitioner.commands.on_ranks import command_main
 
 
 def test_options_are_compared_as_they_are_written(monkeypatch):
     compared = {}
-    monkeypatch.setattr("executor.launch.require_alike", lambda _, found: compared.update(found))
+    monkeypatch.setattr("tensor_partitioner.commands.on_ranks.require_alike", lambda _, found: compared.update(found))
     monkeypatch.setattr(execute, "invoke", lambda _: 0)
     with pytest.raises(SystemExit) as ended:
         command_main(execute, alone(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"])

@@ -9,14 +9,14 @@ import pytest
 
 from executor.checkpoint import checkpoints
 from executor.cluster import alone
-from executor.command import execute
 from executor.data import data_tensors
-from executor.launch import SharedError
+from executor.process.launch import SharedError
 from planner.models import build
 from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
+from tensor_partitioner.commands.execute import execute
 
 LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms")
 

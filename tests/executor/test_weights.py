@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from executor.cluster import alone
-from executor.command import execute
-from executor.launch import SharedError
+from executor.process.launch import SharedError
 from executor.training import Trainer, part_of
 from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
@@ -23,6 +22,7 @@ from planner.layout.region import whole
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.search import SearchOptions, search
+from tensor_partitioner.commands.execute import execute
 
 RNG = np.random.default_rng(0)
 NUMBERS = np.arange(5)
@@ -181,7 +181,7 @@ def test_every_rank_writes_its_part(ranks, tmp_path):
     plan.save(tmp_path / "plan.json")
     save_file(HELD, tmp_path / "in.safetensors")
     arguments = ("--weights", tmp_path / "in.safetensors", "--save-weights", tmp_path / "out.safetensors")
-    done = ranks(4, "-m", "executor.cli", tmp_path / "plan.json", "--backend", "numpy", *arguments)
+    done = ranks(4, "-m", "tensor_partitioner", "execute", tmp_path / "plan.json", "--backend", "numpy", *arguments)
     assert done.returncode == 0, done.stderr
     single_worker(plan).save(tmp_path / "single.json")
     assert run(tmp_path / "single.json", *arguments[:2], "--save-weights", tmp_path / "alone.safetensors") == 0

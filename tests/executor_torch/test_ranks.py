@@ -16,10 +16,10 @@ from torch import nn
 import planner
 from executor.backend import BackendError
 from executor.data import DataError
-from executor.environment import by_torchrun
-from executor.torch import cli, distribute
+from executor.process.environment import by_torchrun
+from executor.torch import distribute
 from executor.torch.lost import others_may_be_lost
-from executor.torch.ranks import cluster
+from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
 from executor.transport import CHOICES, TransportError
 from executor.transport.choice import TRANSPORTS, chosen
@@ -159,7 +159,7 @@ def test_a_gpu_that_is_not_there(alone, monkeypatch):
 def test_a_pytorch_without_gloo(monkeypatch, capsys):
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["plan.json"])
+        job_cluster()
     assert (ended.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
 
 
@@ -188,5 +188,5 @@ def test_who_started_us():
 
 
 def test_mpi_is_not_needed():
-    code = "import sys; sys.modules['mpi4py'] = None; import executor.torch, executor.torch.cli"
+    code = "import sys; sys.modules['mpi4py'] = None; import executor.torch.ranks, tensor_partitioner.commands.execute"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,10 +14,10 @@ from torch import nn
 
 import planner
 from planner.plans.plan_json import load_plan
-from planner.report.cli import main as compare
 from planner.report.schema import read_reports
 from results.torchrun.cases import plans
 from results.torchrun.ranks import STEPS, torchrun
+from tensor_partitioner.commands.compare import main as compare
 from tests.pages import ROOT, blocks_of
 
 SAMPLE = {2: ("mlp", "unet", "lstm", "resnet50"), 4: ("mlp", "gpt"), 8: ("mlp",)}

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.cli import main
 from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.meshes import Mesh, joined, mesh_of
 from planner.export.moves import redistributed
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
+from tensor_partitioner.commands.plan import main
 
 S0, S1, R = Shard(0), Shard(1), REPLICATE
 

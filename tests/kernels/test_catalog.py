@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tdl
-from executor.kernels import KERNELS, called, convolution
+from executor.kernels import KERNELS, convolution
+from executor.kernels import opaque_ops as called
 from executor.verification import Options, check_operator
 from executor.verification.cases import CASES, Draw
 from planner.program import workspace

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-import executor.operators_cli as cli
 import tdl
+import tensor_partitioner.commands.operators as cli
 from executor.kernels import KERNELS
 
 

@@ -9,7 +9,7 @@ import pytest
 from planner.graph.entries import groups
 from planner.layout import PARTIAL, REPLICATE, Shard, owned
 from planner.layout.grouping import coarser
-from planner.placements import (
+from planner.layout.mesh_axes import (
     Axis,
     StridedShard,
     interleaved_twice,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import main as plan
 from planner.graph.graph_json import to_data
 from planner.models import build
-from planner.report.cli import main as compare
-from simulator.cli import main as simulate
+from tensor_partitioner.commands.compare import main as compare
+from tensor_partitioner.commands.plan import main as plan
+from tensor_partitioner.commands.simulate import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from planner.report.schema import (
     Spending,
     TaskSeconds,
 )
-from simulator.sweep import Cell
+from tensor_partitioner.commands.sweep import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import main as plan
 from planner.errors import GraphError, PlanError
 from planner.files import check_written, write_file
 from planner.graph import GraphBuilder
 from planner.graph import build as building
-from simulator.cli import main as simulate
+from tensor_partitioner.commands.plan import main as plan
+from tensor_partitioner.commands.simulate import main as simulate
 
 
 def refused(main, capsys, *arguments):
@@ -41,7 +41,8 @@ def test_full_standard_output(command, tmp_path):
 
 
 def test_a_missing_folder_is_found_before_the_search(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("planner.arguments.load_model", lambda *_: pytest.fail("the model was built"))
+    home = "tensor_partitioner.commands.planning_options"
+    monkeypatch.setattr(f"{home}.load_model", lambda *_: pytest.fail("the model was built"))
     for option in ("-o", "--json"):
         error = refused(plan, capsys, "mlp-2-8", "--workers", "2", option, tmp_path / "no" / "plan.json")
         assert error == f"error: {tmp_path}/no/plan.json: No such file or directory\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.cli import main as plan
-from simulator.cli import main as simulate
+from tensor_partitioner.commands.plan import main as plan
+from tensor_partitioner.commands.simulate import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("display", "tdl", "topologies", "planner", "simulator", "executor")
+PRODUCT = ("tensor_partitioner", "tdl", "topologies", "planner", "simulator", "executor")
 OTHERS = ("results", "tests", "docs")
 BESIDE_CODE = ("py.typed", "*.yaml", "*.cu", "export/*.txt")
 

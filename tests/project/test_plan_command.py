@@ -6,13 +6,13 @@ import re
 import pytest
 
 import planner
-from planner.cli import main
 from planner.errors import PlanError
 from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.program.lower import arena_sizes
-from planner.report.cli import main as compare
 from planner.search import SearchOptions, search
+from tensor_partitioner.commands.compare import main as compare
+from tensor_partitioner.commands.plan import main
 
 
 def run(main, *arguments):
@@ -105,7 +105,8 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     file, data = tmp_path / "plan.json", tmp_path / "data.json"
     searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
     record = json.loads(data.read_text())
-    monkeypatch.setattr("planner.arguments.searched", lambda *_, **__: pytest.fail("searched again"))
+    home = "tensor_partitioner.commands.planning_options"
+    monkeypatch.setattr(f"{home}.searched", lambda *_, **__: pytest.fail("searched again"))
     assert shown_of(capsys, file, "--explain", "--json", data) == searched
     assert json.loads(data.read_text()) == record
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import console_scripts
 from planner.plans.plan_json import load_plan
+from tensor_partitioner.commands import entry
 from tests.project.conftest import SCRIPTS
 
 INTERRUPTED_BY_ITS_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -66,9 +66,10 @@ def test_streams_that_are_closed(command, tmp_path, closed):
 @pytest.mark.parametrize(("name", "ends"), [("plan", True), ("execute", False)])
 def test_a_closed_socket_does_not_end_a_rank(monkeypatch, name, ends):
     heard = signal.getsignal(signal.SIGPIPE)
-    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=lambda **_: None))
+    module = SimpleNamespace(main=lambda: None, start_rank=lambda: None)
+    monkeypatch.setattr(entry, "import_module", lambda _: module)
     try:
-        getattr(console_scripts, name)()
+        getattr(entry, name)()
         assert (signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL) == ends
     finally:
         signal.signal(signal.SIGPIPE, heard)

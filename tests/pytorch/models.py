@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from examples import gpt
-from planner.pytorch.made import parts
+from planner.pytorch.user_model import parts
 
 EXAMPLES = ("mlp", "resnet50", "lstm", "gpt", "vit", "bert", "unet", "mixture")
 

@@ -18,7 +18,7 @@ from planner.graph.constants import array_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
 from planner.pytorch.axes import parts  # noqa: E402
-from planner.pytorch.forms import _refined  # noqa: E402
+from planner.pytorch.views import _refined  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, GPT, mlp, numbers, values  # noqa: E402
 

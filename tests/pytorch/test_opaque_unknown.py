@@ -9,15 +9,15 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from planner.cli import main  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
-from planner.graph.called import CALL, GRADIENT  # noqa: E402
+from planner.graph.opaque_ops import CALL, GRADIENT  # noqa: E402
 from planner.plans.plan import single_worker  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from planner.report import summary  # noqa: E402
 from planner.search import SearchOptions  # noqa: E402
 from planner.search.run import search  # noqa: E402
+from tensor_partitioner.commands.plan import main  # noqa: E402
 from tests.cross.launch import execute  # noqa: E402
 from tests.cross.masks import Recount  # noqa: E402
 from tests.cross.test_lowering import trained  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import planner  # noqa: E402
-from planner.cli import main  # noqa: E402
+from tensor_partitioner.commands.plan import main  # noqa: E402
 from tests.pytorch import refused_models  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 

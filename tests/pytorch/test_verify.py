@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from executor.kernels import KERNELS  # noqa: E402
 from executor.torch.verification import verify  # noqa: E402
-from planner.cli import main  # noqa: E402
+from tensor_partitioner.commands.plan import main  # noqa: E402
 
 MODEL = """
 import torch

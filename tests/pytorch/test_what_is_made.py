@@ -7,7 +7,7 @@ from torch import nn  # noqa: E402
 
 from executor.torch.verification import verify  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
-from planner.pytorch.made import graph_of  # noqa: E402
+from planner.pytorch.user_model import graph_of  # noqa: E402
 
 RATE = 0.1
 

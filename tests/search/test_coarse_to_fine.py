@@ -22,11 +22,11 @@ from planner.search.solver.elimination import (
     greedy_order_of_problem,
     states_of_least_cost,
 )
-from planner.search.solver.known import Known
 from planner.search.solver.limits import Tuning
 from planner.search.solver.model import DenseModel
 from planner.search.solver.problem import Problem, problem_in_own_store
 from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms_of_problem
+from planner.search.solver.search_state import Known
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 

@@ -7,14 +7,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from planner.accumulate import accumulation_groups
-from planner.cli import main
 from planner.graph import GraphBuilder
+from planner.graph.accumulation import accumulation_groups
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
 from planner.search.costs.cost import AgreementSaving, FetchCost
 from planner.search.options import FEW_VARIABLES, default_ties
+from tensor_partitioner.commands.plan import main
 from tests.search.graphs import random_graph
 
 NONE = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cli import main
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init
 from planner.models import build
 from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
 from planner.search import SearchOptions, best_plan, search, space_of
-from planner.search.carriage import INFEASIBLE
 from planner.search.memory import DoesNotFitError, parse_memory
 from planner.search.objectives.storage import least_bytes_stored, resident_item_bytes_by_variable
+from planner.search.partial_sums import INFEASIBLE
+from tensor_partitioner.commands.plan import main
 from tests.search.graphs import random_graph
 from tests.search.samples import training_graphs
 from topologies import load_topology

@@ -32,7 +32,6 @@ from planner.plans.check import check_plan
 from planner.plans.plan import Plan, single_worker
 from planner.program.lower import lower
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, search, space_of
-from planner.search.carriage import INFEASIBLE, Carriage, penalty_above_cost
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import (
@@ -43,6 +42,7 @@ from planner.search.costs.domains import (
     strategies_domain,
 )
 from planner.search.costs.needs import operand_need
+from planner.search.partial_sums import INFEASIBLE, Carriage, penalty_above_cost
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
 from tests.search.samples import WAYS, loose_ends, readers_of_one_tensor, signature, squares, training_graphs

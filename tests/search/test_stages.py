@@ -16,11 +16,11 @@ from planner.search.joint import joint
 from planner.search.recursive import recursive
 from planner.search.representatives import representatives_of_states
 from planner.search.solver import minimise as of_minimise
-from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Tuning
 from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_whole
 from planner.search.solver.model import DenseModel, model_of_graph
 from planner.search.solver.problem import Problem
+from planner.search.solver.search_state import Known
 from tests.search.graphs import random_graph
 from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
 from tests.search.test_solver import enumerated, least, problems

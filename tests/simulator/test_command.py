@@ -8,15 +8,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from planner.cli import main as plan
 from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate
-from simulator.cli import main
+from simulator.baselines.registry import SYSTEMS
+from simulator.baselines.system import Asked, planned_deployment
 from simulator.report import Settings, simulation_of
-from simulator.systems.registry import SYSTEMS
-from simulator.systems.system import Asked, planned_deployment
+from tensor_partitioner.commands.plan import main as plan
+from tensor_partitioner.commands.simulate import main
 from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
@@ -200,7 +200,7 @@ def test_pictures_of_workers_without_buffers(system, lines):
 
 
 def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("simulator.cli.find_spec", lambda _: None)
+    monkeypatch.setattr("tensor_partitioner.commands.simulate.find_spec", lambda _: None)
     assert run(saved, "--topo", "uniform-8", "--plot", tmp_path / "p") == 2
     assert capsys.readouterr().err == "error: --plot needs Matplotlib: pip install 'tensor-partitioner[plot]'\n"
     assert not (tmp_path / "p").exists()

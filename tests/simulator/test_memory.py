@@ -8,9 +8,9 @@ from planner.models import build
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator import interpret, simulated
+from simulator.baselines.system import planned_deployment
 from simulator.memory import ALLOCATORS, Accounting, device_memories, usage
 from simulator.report import Settings, simulation_of
-from simulator.systems.system import planned_deployment
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 from topologies import load_topology
 

@@ -13,9 +13,9 @@ from planner.program.workspace import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import simulated
-from simulator.cli import main
+from simulator.baselines.system import planned_deployment
 from simulator.report import report
-from simulator.systems.system import planned_deployment
+from tensor_partitioner.commands.simulate import main
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}

@@ -15,14 +15,14 @@ from planner.plans.sharded import shard_data_parallel
 from planner.program.lower import lower
 from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
 from simulator import SYSTEMS, Switches, interpret, simulate_system
+from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone
+from simulator.baselines.largest_batch import MOST, largest_batch
+from simulator.baselines.layers import layers_of
+from simulator.baselines.pipeline import BACKWARD, FORWARD, balanced, staged
+from simulator.baselines.spread import spread
+from simulator.baselines.swapping import AHEAD, SOON, Pool, room_bytes
+from simulator.baselines.system import Asked, NoRoomError, one_worker
 from simulator.lifetimes import peak_live_bytes, requests
-from simulator.systems.flow import flow_of, in_order_of_start, seconds_alone
-from simulator.systems.largest_batch import MOST, largest_batch
-from simulator.systems.layers import layers_of
-from simulator.systems.pipeline import BACKWARD, FORWARD, balanced, staged
-from simulator.systems.spread import spread
-from simulator.systems.swapping import AHEAD, SOON, Pool, room_bytes
-from simulator.systems.system import Asked, NoRoomError, one_worker
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, star
 from topologies import TopologyError, load_topology

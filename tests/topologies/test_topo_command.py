@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from planner.topo_cli import main
+from tensor_partitioner.commands.topo import main
 from tests.topologies.samples import NCCL, NVLINKS
 from topologies import full_text, load_topology, parse_topology
 

@@ -10,15 +10,15 @@ import pytest
 import tdl
 from executor.extensions import cases, kernel
 from executor.kernels import KERNELS
-from executor.operators_cli import main as operators
 from executor.verification.cases import CASES
 from planner import extensions
-from planner.cli import main as plan
 from planner.errors import GraphError
 from planner.extensions import gradient, load_file
 from planner.graph import infer
 from planner.graph.rules import RULES
-from simulator.cli import main as simulate
+from tensor_partitioner.commands.operators import main as operators
+from tensor_partitioner.commands.plan import main as plan
+from tensor_partitioner.commands.simulate import main as simulate
 
 OPERATOR = """
 import tdl

@@ -8,12 +8,12 @@ import torch
 
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
-from planner.pytorch.forms import densely, merged, view
 from planner.pytorch.operations import binary, contract, dropped, unary
 from planner.pytorch.operators.call import Converter, TracedCall
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.losses import softmax
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import densely, merged, view
 
 
 def _attention(t: Translation, call: TracedCall) -> Value:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import dense
 from planner.pytorch.operations import as_dtype, binary, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import dense
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 

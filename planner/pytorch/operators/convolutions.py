@@ -8,11 +8,11 @@ from typing import Any
 
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import densely, view
 from planner.pytorch.operations import binary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import densely, view
 
 Pair = tuple[int, int]
 

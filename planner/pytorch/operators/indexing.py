@@ -9,12 +9,12 @@ import torch
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
-from planner.pytorch.forms import dense, densely, merged, regrouped, view
 from planner.pytorch.operations import as_dtype, binary, contract, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.shapes import joined, sliced, taken
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import dense, densely, merged, regrouped, view
 
 END = 2**62
 

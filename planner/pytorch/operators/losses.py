@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import aligned, dense, densely, merged, view
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import aligned, dense, densely, merged, view
 
 UNREDUCED, MEAN = 0, 1
 """Of a loss, as PyTorch's operators spell it; 2 is the sum."""

@@ -9,12 +9,12 @@ import torch
 
 from planner.graph.build import ONES, ZEROS, Average
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import aligned, densely, view
 from planner.pytorch.operations import binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.elementwise import TORCH
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import aligned, densely, view
 
 
 def _batch_norm(t: Translation, call: TracedCall) -> Value:

@@ -8,13 +8,13 @@ from math import prod
 from numpy import broadcast_shapes
 
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import densely, merged
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.comparing import alike, masked
 from planner.pytorch.operators.indexing import extreme
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import densely, merged
 
 
 def _dims(call: TracedCall, value: Value) -> tuple[int, ...]:

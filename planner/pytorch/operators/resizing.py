@@ -7,11 +7,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
-from planner.pytorch.forms import view
 from planner.pytorch.operations import contract
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.operators.shapes import permuted
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import view
 
 
 def _repeated(t: Translation, call: TracedCall) -> Value:

@@ -7,10 +7,10 @@ from math import prod
 
 from planner.graph.ir import FLOATING
 from planner.pytorch.axes import Value
-from planner.pytorch.forms import dense, densely, merged, squeezed, view
 from planner.pytorch.operations import as_dtype
 from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import dense, densely, merged, squeezed, view
 
 END = 2**62
 

@@ -11,16 +11,16 @@ from functools import cached_property
 from itertools import chain
 
 import tdl
-from display import Shown
-from planner.accumulate import accumulation_groups
+from planner.graph.accumulation import accumulation_groups
 from planner.graph.facts import is_recomputed, nodes_taking_inputs
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
-from planner.search.coarse.charges import Charge, charged_fetches_and_stores
+from planner.search.coarse.cost_terms import Charge, charged_fetches_and_stores
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeated_parts
 from planner.search.coarse.unrolled import cells_of_nodes
 from planner.search.costs.cost import Cost
+from tensor_partitioner.display import Shown
 
 MOST_DIFFERING = 2
 """How many variables of a sum's nodes there may be without the tie `accumulation`: tables say when they agree."""

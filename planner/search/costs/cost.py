@@ -19,10 +19,10 @@ import numpy as np
 
 from planner.layout import Signature
 from planner.search.costs.counts import product_of_ways_by_mask
-from planner.search.costs.crossings import Crossings, FetchCrossings, shared_fetch_flags
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.landing import elements_moved_to_store, store_crossings
+from planner.search.costs.level_traffic import Crossings, FetchCrossings, shared_fetch_flags
 from planner.search.costs.needs import Need
+from planner.search.costs.store_cost import elements_moved_to_store, store_crossings
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import Volumes, volume_not_owned
 

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from planner.accumulate import accumulation_groups
+from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import ITEM_BYTES
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts

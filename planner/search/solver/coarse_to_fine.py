@@ -17,10 +17,10 @@ from planner.search.costs.tables import Table
 from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import eliminate_variables, states_of_least_cost
 from planner.search.solver.isomorphism import lockstep_order
-from planner.search.solver.known import Known
 from planner.search.solver.limits import Limits
 from planner.search.solver.model import Live, Model
 from planner.search.solver.quotient import Quotient, Representatives, lazy_terms_of_problem
+from planner.search.solver.search_state import Known
 
 
 def solve_over_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:

@@ -15,11 +15,11 @@ from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_h
 from planner.search.solver.elimination import Order
 from planner.search.solver.exact import optimal_choice
 from planner.search.solver.isomorphism import lockstep_order
-from planner.search.solver.known import Known
 from planner.search.solver.limits import NO_BOUND, Limits, Tuning
 from planner.search.solver.messages import Messages
 from planner.search.solver.model import Live, Model, Outline
 from planner.search.solver.quotient import Representatives
+from planner.search.solver.search_state import Known
 
 CHECKED_SWEEPS = 5
 

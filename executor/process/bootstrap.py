@@ -1,0 +1,47 @@
+"""What a rank's process needs before anything else is imported: the environment settled, and an MPI or PyTorch's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from executor.process.environment import by_torchrun, choose_blas, foreign_launcher, keep_memory, launched
+from executor.process.guard import guard, leave_the_word, started
+
+BAD_INPUT = 2
+
+
+def start_rank() -> None:
+    """Make this process a rank of the job that its launcher starts; exit with status 2 where it cannot be one.
+
+    A guard stays beside a rank of mpirun's; torchrun has its own. Then BLAS and malloc are set up, for which NumPy must
+    not have been loaded, and MPI is started.
+    """
+    if by_torchrun(os.environ):
+        settle_process()
+        return
+    guard()  # before what takes time
+    settle_process()
+    try:
+        mpi4py = import_module("mpi4py")
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a library dies of what another MPI's launcher says
+        mpi = import_module("mpi4py.MPI")
+        reason = foreign_launcher(os.environ, mpi.Get_library_version())
+        advice = "start it with that library's own mpirun"
+    except (ImportError, RuntimeError) as error:
+        reason, advice = str(error).splitlines()[0], "install one, or pip install 'tensor-partitioner[mpich]'"
+    if reason:
+        rank = (launched(os.environ) or (1, 0))[1]
+        if rank == 0:
+            print(f"error: {reason}: {advice}", file=sys.stderr, flush=True)
+        leave_the_word(rank)
+        sys.exit(BAD_INPUT)
+    mpi.Init_thread()
+    started()
+
+
+def settle_process() -> None:
+    """Choose BLAS's kernels and threads, and let malloc keep what is freed; before NumPy is loaded."""
+    choose_blas()
+    keep_memory()

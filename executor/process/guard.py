@@ -1,0 +1,207 @@
+"""A process beside every rank that outlives it: it says which rank was killed, and speaks once for all of a Ctrl-C.
+
+A launcher ends the whole job when a rank dies, and at best names a process of some host. So a rank forks before
+anything is imported: the child becomes the rank, the parent waits, and either says so where the other is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import os
+import signal
+import stat
+import sys
+import termios
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from executor.process.environment import launched
+
+BY_SIGNAL = 128
+"""What a shell adds to the number of the signal that ended a process."""
+
+GRACE_S = 2.0
+"""How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
+
+AHEAD_S = 0.1
+"""How long a rank leaves the word to the one before it."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SHARED_MEMORY = "/dev/shm"
+BAD_INPUT = 2
+
+LAUNCHER_ENDS_S = 0.1
+"""How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
+
+LAUNCHER_READS_S = 1.0
+"""How long a launcher that has much to do may take to read what a rank wrote."""
+
+LAUNCHER_FORWARDS_S = 0.05
+"""How soon it has passed on what it read."""
+
+USUALLY: Mapping[int, str] = {
+    signal.SIGKILL: ", as a system that has no memory left does",
+    signal.SIGBUS: f": is {SHARED_MEMORY} or a disk full?",
+}
+"""What most often sends a signal."""
+
+_to_guard: int | None = None
+"""Where a guarded rank writes to its guard."""
+
+
+def guard() -> None:
+    """Return in a process of the rank's own, which another watches; where no launcher started this one, just return."""
+    found = launched(os.environ)
+    if found is None:
+        return
+    sys.stdout.flush()
+    launcher, (alive, held), (heard, told) = os.getppid(), os.pipe(), os.pipe()
+    child = os.fork()
+    if child:
+        os.close(alive)
+        os.close(told)
+        _Guard(child, found[1], heard).wait()
+    os.close(held)
+    os.close(heard)
+    os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
+    global _to_guard  # noqa: PLW0603  # a fact about the process
+    _to_guard = told
+    _die_with_guard()
+    atexit.register(_die_with_guard)
+    threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
+
+
+def leave_the_word(rank: int) -> None:
+    """Give rank 0 the time to say what all ranks know: a launcher may end all with the first that ends."""
+    if rank != 0:
+        time.sleep(GRACE_S)
+
+
+def is_guarded() -> bool:
+    """Whether another process says how this one ends."""
+    return _to_guard is not None
+
+
+def started() -> None:
+    """Tell the guard that MPI has its memory: what kills the rank now is something else."""
+    if _to_guard is not None:
+        _write(_to_guard, "started")
+        _die_with_guard(False)
+
+
+def end_job(status: int, environ: Mapping[str, str]) -> None:
+    """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them.
+
+    Launchers end without a look at what else was sent to them, so the errors that this rank wrote are left to them
+    first, also to one that `MPI_Abort` is to tell.
+    """
+    await_reader(2)
+    if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
+        _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")
+
+
+class _Guard:
+    """The process that a launcher sees, while `child` is the rank."""
+
+    def __init__(self, child: int, rank: int, heard: int) -> None:
+        self._child = child
+        self._rank = rank
+        self._heard = heard
+        self._interrupted = False
+
+    def wait(self) -> NoReturn:
+        """Wait for the rank's end and end alike."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        signal.signal(signal.SIGTERM, self._on_termination)
+        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        if self._interrupted:
+            self._leave_interrupted()
+        if status < 0:
+            status = self._killed(-status)
+            end_job(status, os.environ)
+        os._exit(status)
+
+    def _killed(self, number: int) -> int:
+        """Say what the rank died of, unless one before it does so first; return the exit status."""
+        if number not in (signal.SIGBUS, signal.SIGSEGV) or os.read(self._heard, 1):
+            _say(self._rank, killed_by(number))
+            return BY_SIGNAL + number
+        time.sleep(min(GRACE_S, self._rank * AHEAD_S))
+        room = os.statvfs(SHARED_MEMORY)
+        size = f"{room.f_blocks * room.f_frsize / 1e6:,.1f} MB"
+        _say(self._rank, f"MPI did not start: {SHARED_MEMORY}, of {size}, is too small or full")
+        return BAD_INPUT
+
+    def _on_interrupt(self, number: int, _: FrameType | None) -> None:
+        """Speak before any rank ends, since the first that does may end all."""
+        if not self._interrupted and self._rank == 0:
+            _print("error: interrupted")
+        self._interrupted = True
+        self._send(number)
+
+    def _on_termination(self, number: int, _: FrameType | None) -> None:
+        """End in silence: a launcher that ends a job sends this to all ranks."""
+        self._send(signal.SIGKILL)
+        os._exit(BY_SIGNAL + number)
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has ended, and been waited for
+            os.kill(self._child, number)
+
+    def _leave_interrupted(self) -> NoReturn:
+        if self._rank != 0:
+            leave_the_word(self._rank)
+            _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
+        end_job(BY_SIGNAL + signal.SIGINT, os.environ)
+        os._exit(BY_SIGNAL + signal.SIGINT)
+
+
+def killed_by(number: int) -> str:
+    """Say which signal ended a process, and what usually sends it."""
+    return f"killed by signal {number} ({signal.strsignal(number)}){USUALLY.get(number, '')}"
+
+
+def await_reader(descriptor: int) -> None:
+    """Wait until what was written to a pipe has been read and passed on; return at once for all else."""
+    until = time.monotonic() + LAUNCHER_READS_S
+    with suppress(OSError):  # a closed descriptor, or one of a kind that does not say what is unread
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        while any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))) and time.monotonic() < until:
+            time.sleep(LAUNCHER_FORWARDS_S / 10)
+        time.sleep(LAUNCHER_FORWARDS_S)
+
+
+def _die_with_guard(dies: bool = True) -> None:
+    """Let the system kill this process with its guard, while MPI starts and ends: no other thread runs meanwhile."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if dies else 0)
+
+
+def _await_guard(alive: int, rank: int, launcher: int) -> None:
+    os.read(alive, 1)  # returns once no process holds the other end
+    time.sleep(LAUNCHER_ENDS_S)
+    if Path(f"/proc/{launcher}").exists():  # else it killed the guard, and there is nobody to tell
+        _say(rank, killed_by(signal.SIGKILL))
+        end_job(BY_SIGNAL + signal.SIGKILL, os.environ)
+    os._exit(BY_SIGNAL + signal.SIGKILL)
+
+
+def _say(rank: int, what: str) -> None:
+    _print(f"error: rank {rank} on {os.uname().nodename}: {what}")
+
+
+def _print(line: str) -> None:
+    """Write a line at once, whatever another thread or an interrupted write holds."""
+    _write(2, f"{line}\n")
+
+
+def _write(descriptor: int, text: str) -> None:
+    with suppress(OSError):  # whom it was for is gone, which must not keep this process from ending
+        os.write(descriptor, text.encode())

@@ -1,0 +1,234 @@
+"""Which buffers a program needs, and from when to when: everything about memory that does not depend on the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.graph.ir import ITEM_BYTES
+from planner.layout import Exchange, Region, owned_by_all
+from planner.plans.plan import Plan
+from planner.plans.traffic import Read, Traffic, Work, Write
+from planner.program.buffers import Drafts
+from planner.program.cut import Cut, cut
+from planner.program.fusion import Unit, compute_units, is_direct
+from planner.program.schedule import Event, Phase, Transfer, schedule
+
+WAITS = (Phase.HOP_1_WAIT, Phase.HOP_2_WAIT, Phase.FETCH_WAIT)
+TASKS_TO_START = 2  # a Send and a Fetch or Reduce
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything."""
+
+    source: int
+    target: int
+    copied: tuple[int, ...]
+    outgoing: int | None
+    incoming: int | None
+    cut: Cut
+
+    def numbers(self) -> list[int]:
+        """All of them."""
+        both = [self.outgoing, self.incoming]
+        return [self.source, self.target, *self.copied, *(number for number in both if number is not None)]
+
+
+class Drafting:
+    """Numbers every buffer and uses it in the common order.
+
+    `stored` maps a tensor to the buffer that holds it, `made` to the one it is computed into; `transfers` numbers
+    transfers in the order in which they start; `end` is the last task position.
+    """
+
+    def __init__(self, plan: Plan, prefetch: int, traffic: Traffic) -> None:
+        self.plan = plan
+        self.graph = plan.graph
+        kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values()])
+        self.units = compute_units(self.graph, traffic.work, kept)
+        self.events = schedule(self.units, prefetch)
+        self.drafts = Drafts()
+        self.stored: dict[str, int] = {}
+        self.made: dict[str, int] = {}
+        self.ends: dict[Transfer, Ends] = {}
+        self._fetched: dict[Read, int] = {}
+        self._shares: dict[Write, int] = {}
+        self._name_persistent()
+        self._name_results()
+        for event in self.events:
+            if isinstance(event.what, Transfer) and event.what not in self.ends:
+                self._name_transfer(event.what)
+        self._carry_updates()
+        self.transfers = {transfer: number for number, transfer in enumerate(self.ends)}
+        self.end = self._use_in_order()
+        self._overwrite_in_place()
+
+    def owned(self, tensor: str) -> tuple[Region, ...]:
+        """Return what each worker holds of a tensor."""
+        return owned_by_all(self.graph.tensors[tensor].shape, self.plan.layouts[tensor], self.plan.ways)
+
+    def read_from(self, read: Read) -> int:
+        """Return the buffer in which a node finds what it reads."""
+        if read.same_as is not None:
+            return self._fetched[read.same_as]
+        return self.stored[read.tensor] if read.exchange is None else self._fetched[read]
+
+    def written_to(self, work: Work) -> list[int]:
+        """Return the buffers into which a node computes its outputs."""
+        if work.accumulates is not None:
+            return [self.made[self._sum_output[work.accumulates]]]
+        return [self.made[write.tensor] for write in work.writes]
+
+    @cached_property
+    def first_summand(self) -> dict[str, str]:
+        """The node whose partial result a sum starts with; the later ones are added to it."""
+        found: dict[str, str] = {}
+        for unit in self.units:
+            if unit[-1].accumulates is not None:
+                found.setdefault(unit[-1].accumulates, unit[-1].node.name)
+        return found
+
+    @cached_property
+    def _sum_output(self) -> dict[str, str]:
+        return {node.name: node.outputs[0] for node in self.graph.nodes}
+
+    # --- names
+
+    def _name_persistent(self) -> None:
+        for tensor in self.graph.tensors.values():
+            if tensor.init is not None:
+                self.stored[tensor.name] = self.drafts.add_regions(
+                    tensor.name, "persistent", tensor.dtype, self.owned(tensor.name)
+                )
+
+    def _name_results(self) -> None:
+        """Give every result a buffer where it is computed and, if it moves, one where it is stored."""
+        last_reads = self._last_reads()
+        replaced = {new: old for old, new in self.graph.updates.items()}
+        for j, unit in enumerate(self.units):
+            for write in unit[-1].writes:
+                dtype = self.graph.tensors[write.tensor].dtype
+                old = replaced.get(write.tensor)
+                if old is not None and last_reads.get(old, -1) <= j and unit[-1].accumulates is None:
+                    self.stored[write.tensor] = self.stored[old]
+                else:
+                    self.stored[write.tensor] = self.drafts.add_regions(
+                        write.tensor, "tensor", dtype, self.owned(write.tensor)
+                    )
+                self.made[write.tensor] = self.stored[write.tensor]
+                if write.hops:
+                    self.made[write.tensor] = self.drafts.add_regions(
+                        f"{write.tensor} as computed", "partial", dtype, write.production.regions
+                    )
+
+    def _last_reads(self) -> dict[str, int]:
+        """Return, per tensor, the unit by whose results it may be overwritten at the earliest.
+
+        An element-wise node may overwrite what it reads itself; what is fetched is read before its unit runs.
+        """
+        found: dict[str, int] = {}
+        for j, unit in enumerate(self.units):
+            for work in unit:
+                for read in work.reads:
+                    alone = len(unit) == 1 and work.signature.description.is_elementwise
+                    free = j if alone or not is_direct(read) else j + 1
+                    found[read.tensor] = max(found.get(read.tensor, -1), free)
+        return found
+
+    def _name_transfer(self, transfer: Transfer) -> None:
+        tensor = self.graph.tensors[transfer.tensor]
+        regions = transfer.exchange.targets
+        if transfer.read is not None:
+            read = transfer.read
+            self._fetched[read] = self.drafts.add_regions(
+                f"{tensor.name} for {read.node}", "fetch", tensor.dtype, regions
+            )
+            copied = tuple(self._fetched[earlier] for earlier in read.copies)
+            self._add_ends(transfer, self.stored[tensor.name], self._fetched[read], copied)
+        elif transfer.write is not None:
+            write = transfer.write
+            source = self.made[tensor.name] if transfer.hop == 0 else self._shares[write]
+            target = self.stored[tensor.name]
+            if transfer.hop + 1 < len(write.hops):
+                target = self.drafts.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
+                self._shares[write] = target
+            self._add_ends(transfer, source, target)
+
+    def _add_ends(self, transfer: Transfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
+        pieces = cut(transfer.exchange)
+        item = ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
+
+        def staging(name: str, elements: NDArray[np.int64]) -> int | None:
+            if not elements.any():
+                return None
+            return self.drafts.add(
+                f"{transfer.tensor} {name}", "staging", "uint8", [(count,) for count in (elements * item).tolist()]
+            )
+
+        outgoing = staging("going out", pieces.moved.sum(axis=1))
+        incoming = staging("coming in", pieces.moved.sum(axis=0))
+        self.ends[transfer] = Ends(source, target, copied, outgoing, incoming, pieces)
+
+    def _carry_updates(self) -> None:
+        """Where an updated tensor could not take its old self's place, copy it there at the end."""
+        for old, new in self.graph.updates.items():
+            if new in self.made and self.stored[new] != self.stored[old]:
+                here = self.owned(new)
+                everywhere = frozenset(range(len(self.plan.ways)))
+                transfer = Transfer(new, Exchange(self.plan.ways, here, here, everywhere))
+                self._add_ends(transfer, self.stored[new], self.stored[old])
+                self.events += [
+                    Event(len(self.units), Phase.FETCH_START, transfer),
+                    Event(len(self.units), Phase.FETCH_WAIT, transfer),
+                ]
+
+    # --- lifetimes
+
+    def _use_in_order(self) -> int:
+        """Note who uses what at which task position; return the last position."""
+        position = 0
+        for event in self.events:
+            if not isinstance(event.what, Transfer):
+                self._use(position, [*self._inputs(event.what), *self.written_to(event.what[-1])])
+                position += 1
+            elif event.phase in WAITS:
+                self._use(position, self.ends[event.what].numbers())
+                position += 1
+            else:
+                ends = self.ends[event.what]
+                self._use(position, [ends.source, *(n for n in (ends.outgoing, ends.incoming) if n is not None)])
+                position += TASKS_TO_START
+        end = max(position - 1, 0)
+        self._use(end, [self.stored[name] for name in self.graph.metrics.values() if name in self.stored])
+        return end
+
+    def _use(self, position: int, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.drafts.use(number, position)
+
+    def _inputs(self, unit: Unit) -> list[int]:
+        """Return the buffers that a unit reads, its first node's first."""
+        return [*self._operands(unit[:1], ()), *self._operands(unit[1:], unit)]
+
+    def _operands(self, nodes: Unit, chain: Unit) -> list[int]:
+        inner = {write.tensor for work in chain[:-1] for write in work.writes}
+        return [self.read_from(read) for work in nodes for read in work.reads if read.tensor not in inner]
+
+    def _overwrite_in_place(self) -> None:
+        """Let element-wise units compute into the bytes of an operand that nobody reads any more.
+
+        In a chain only the first node's operands may go: the others are read after the result's bytes are written.
+        """
+        for unit in self.units:
+            if unit[-1].accumulates is None and unit[-1].signature.description.is_elementwise:
+                free = [n for n in self._operands(unit[:1], ()) if n not in self._operands(unit[1:], unit)]
+                for number in self.written_to(unit[-1]):
+                    dying = next((n for n in free if self.drafts.may_overwrite(number, n)), None)
+                    if dying is not None:
+                        free = [n for n in free if n != dying]
+                        self.drafts.overwrite(number, dying)

@@ -1,0 +1,100 @@
+"""Storing an output: from where it is computed to where it lies, in one hop or two (design: "Who sends what")."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from planner.layout import EVERYWHERE, Signature
+from planner.search.costs.counts import counts_held, first_replica_flags, leading_step_masks, product_of_ways_by_mask
+from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
+from planner.search.costs.level_traffic import Crossings
+from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_landing
+from planner.search.costs.tables import Table
+from planner.search.costs.volumes import (
+    counts_by_class_of_each_axis,
+    counts_with_equal_workers_merged,
+    row_blocks,
+    sum_over_workers,
+)
+
+
+def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
+    """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
+    landing, classes = _landing_and_strategy_classes(signature, output, strategies)
+    moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
+    for block in row_blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
+        masks = classes.masks[block]
+        copies = product_of_ways_by_mask(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
+        own, share, kept = _landing_volumes(landing, masks, layouts)
+        moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
+    return np.asarray(moved[classes.of])
+
+
+def store_crossings(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Crossings:
+    """Return what crosses each level while partial results are reduced to shares, and in the other hop.
+
+    The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
+    from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched.
+    """
+    (landing, classes), ways, steps = (
+        _landing_and_strategy_classes(signature, output, strategies),
+        layouts.ways,
+        len(layouts.ways),
+    )
+    shape = (len(classes.masks), len(layouts.states))
+    kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
+    for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
+        for i, part in enumerate(leading_step_masks(ways).tolist()):
+            _, share[block], kept[i, block] = _landing_volumes(landing, classes.masks[block] & part, layouts)
+    copies = product_of_ways_by_mask(ways)[
+        classes.masks[:, -2, None] & ~leading_step_masks(ways)[:, None, None] & ~layouts.partial
+    ]
+    one_hop = layouts.replicated == 0
+    reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
+    had = np.where(one_hop, copies, 1) * kept
+    return Crossings((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
+
+
+def _landing_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
+    """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
+    landing, reducing = output_landing(signature, output), strategies.steps_carrying_terms
+    for name in signature.description.reduction_variables:
+        reducing = reducing | strategies.steps_choosing(name)
+    columns = [strategies.steps_choosing(name) for dimension in landing for name in dimension.variables]
+    return landing, classes_of_equal_columns(
+        [*columns, reducing, strategies.steps_choosing(EVERYWHERE)], len(strategies.states)
+    )
+
+
+def _landing_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+    """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
+    ways = layouts.ways
+    own, share, kept = _landing_volumes_by_worker(landing, masks, layouts)
+    alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
+    if alone.any():
+        alive = first_replica_flags(ways)[alone]
+        share, kept = share * alive, kept * alive
+    own_total, share_total, kept_total = (sum_over_workers(volume, ways) for volume in (own, share, kept))
+    return own_total, share_total, kept_total
+
+
+def _landing_volumes_by_worker(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+    """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
+
+    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
+    one; at a `*` step along the stored dimension.
+    """
+    ways, first = layouts.ways, first_eligible_masks(layouts.shape, layouts.ways)[0]
+    reducing, same = masks[:, -2, None], masks[:, -1, None]
+    own: Table = np.ones((1, 1, 1), dtype=np.int64)
+    share, kept = own, own
+    for dim, axis in enumerate(demands_of_classes((landing,), masks[:, :-2])):
+        (numbers,), counts = counts_by_class_of_each_axis([axis], ways)
+        sharded = layouts.sharded[dim]
+        cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
+        own = own * counts_with_equal_workers_merged(counts_held(layouts.shape[dim], ways)[sharded])
+        share = share * counts[numbers[:, None], cut]
+        kept = kept * counts[numbers[:, None], cut | sharded]
+    return own, share, kept

@@ -1,0 +1,172 @@
+"""Which results may stay partial, and which nodes carry their terms on (placements S,R,P).
+
+A result may stay partial at a step where every node that makes it can sum there, and where some reader can carry its
+terms on (a node that is linear in the operands through which it reads it, taken together with others that may be
+partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are never
+partial; nor are results that every reader would have to add up, which had better be added up once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from planner.errors import PlanError
+from planner.graph.accumulation import accumulation_groups
+from planner.graph.ir import Graph
+from planner.layout import Signature, eligible, first_steps
+from planner.layout.linear import linear_sets
+from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
+from planner.search.costs.domains import Domain, Layouts, Strategies
+from planner.search.costs.tables import Table, Tables
+from planner.search.objectives.objective import Extended, Priced, domains_of_factor
+
+Operands = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carriage:
+    """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry."""
+
+    partial: tuple[frozenset[int], ...]
+    carried: tuple[Mapping[int, tuple[Operands, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flow:
+    """What each variable of nodes reads: distinct (set of operands -> the variables behind them); who makes what."""
+
+    makers: Mapping[int, frozenset[int]]
+    reads: Mapping[int, Mapping[Operands, frozenset[int]]]
+    through: Mapping[int, frozenset[tuple[int, Operands]]]
+
+
+def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
+    """Return what may be partial and be carried at each step."""
+    flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
+    steps = [_carriage_at_last_step(coarse, flow, possible, first_steps(ways, step + 1)) for step in range(len(ways))]
+    return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
+
+
+def may_be_partial(graph: Graph, ways: tuple[int, ...]) -> frozenset[str]:
+    """Return the tensors that may be partial at some step, if none are tied."""
+    coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
+    steps = carriage_of(coarse, ways).partial
+    return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
+
+
+def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
+    """Return the variables of tensors all of which are results that nothing but nodes looks at."""
+    graph, of = coarse.graph, coarse.variable_of
+    shown = {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
+    shown.update(name for name, tensor in graph.tensors.items() if tensor.init is not None)
+    tensors = (v for v, variable in enumerate(coarse.variables) if isinstance(variable, TensorVariable))
+    return frozenset(tensors) - {of["tensor", name] for name in shown}
+
+
+def _data_flow(coarse: CoarseGraph) -> _Flow:
+    """Return who makes and reads what; a sum that can accumulate locally is made by its operands' nodes."""
+    of, sums = coarse.variable_of, accumulation_groups(coarse.graph)
+    makers: dict[int, set[int]] = defaultdict(set)
+    reads: dict[int, dict[Operands, set[int]]] = defaultdict(lambda: defaultdict(set))
+    through: dict[int, set[tuple[int, Operands]]] = defaultdict(set)
+    summing = {of["node", total] for total in sums}
+    for node in coarse.graph.nodes:
+        mine = of["node", node.name]
+        for name in node.outputs:
+            makers[of["tensor", name]].update(of["node", maker] for maker in sums.get(node.name, (node.name,)))
+        operands: dict[int, set[int]] = defaultdict(set)
+        for operand, name in enumerate(node.inputs):
+            operands[of["tensor", name]].add(operand)
+        for chosen in () if mine in summing else linear_sets(coarse.signatures[node.name].description):
+            reads[mine][chosen].update(of["tensor", node.inputs[operand]] for operand in chosen)
+        for tensor, positions in operands.items():
+            through[tensor].add((mine, frozenset(positions)))
+    return _Flow(
+        {v: frozenset(nodes) for v, nodes in makers.items()},
+        {v: {chosen: frozenset(behind) for chosen, behind in sets.items()} for v, sets in reads.items()},
+        {v: frozenset(readers) for v, readers in through.items()},
+    )
+
+
+def _carriage_at_last_step(
+    coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: tuple[int, ...]
+) -> tuple[frozenset[int], dict[int, tuple[Operands, ...]]]:
+    """Return what may be partial and carried at the last of these steps: what is left of everything possible."""
+    summing = {
+        v
+        for v, variable in enumerate(coarse.variables)
+        if isinstance(variable, NodeVariable) and _node_can_sum_at_last_step(variable.signature, ways)
+    }
+    left = possible
+    while True:
+        carried = {
+            v: found
+            for v, sets in flow.reads.items()
+            if (found := tuple(chosen for chosen, behind in sets.items() if behind <= left))
+        }
+        kept = frozenset(
+            v
+            for v in left
+            if all(maker in summing or maker in carried for maker in flow.makers.get(v, ()))
+            and (
+                v not in flow.through
+                or any(operands <= chosen for node, operands in flow.through[v] for chosen in carried.get(node, ()))
+            )
+        )
+        if kept == left:
+            return left, carried
+        left = kept
+
+
+def _node_can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
+    return any(
+        how.reducer == "Sum" and eligible(signature.extents[name], ways, len(ways) - 1)
+        for name, how in signature.description.strategies.items()
+    )
+
+
+INFEASIBLE = 1 << 52
+"""What a plan costs at least in which something does not go together, where no better bound is known."""
+
+MOST_PENALTIES = 1 << 56
+"""What all penalties together stay below; bounds multiply costs by up to 2^6."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feasible(Extended):
+    """Another objective, in which every pair that does not go together costs more than a plan that is known.
+
+    So no such pair is in a best plan; sums of all of them stay within 64 bits (see `above`).
+    """
+
+    penalty: int
+
+    def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
+        """Yield the other objective's tables, and the penalties."""
+        yield from self.objective.priced_tables(coarse, domains, tables)
+        for factor in coarse.factors:
+            strategies, layouts, key = domains_of_factor(factor, domains)
+            numbers = tables.remembered_tables(
+                ("infeasibility_flags", *key), partial(_infeasibility_flags, factor, strategies, layouts)
+            )
+            if numbers:
+                yield Priced(factor.scope, numbers[0], self.penalty)
+
+
+def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
+    flags = factor.cost.infeasibility_flags(strategies, layouts)
+    return [] if flags is None else [flags]
+
+
+def penalty_above_cost(coarse: CoarseGraph, cost: int) -> int:
+    """Return a penalty above a plan's cost; a PlanError where sums of it would not stay within 64 bits."""
+    most = MOST_PENALTIES // max(1, len(coarse.factors))
+    if cost >= most:
+        raise PlanError(
+            f"expected a graph whose plan costs less than {most}, so that partial sums can be searched for, found "
+            f"{cost}: search with placements S,R"
+        )
+    return cost + 1

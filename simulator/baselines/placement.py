@@ -1,0 +1,42 @@
+"""*Op-placement* (Tofu, Sec 7.1): whole layers on devices, round robin.
+
+A device starts what it has as soon as its operands are there, so that a recurrent network's timesteps are pipelined, as
+in Wu and others, "Google's neural machine translation system" (2016), which Tofu names for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.graph.facts import batch_size
+from planner.program.tasks import Compute
+from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone
+from simulator.baselines.layers import layers_of
+from simulator.baselines.spread import spread
+from simulator.baselines.system import Asked, Deployment, one_worker
+
+PARTS_OF_COPY = 3  # a Send, a Fetch and a Wait
+
+
+def op_placement(asked: Asked) -> Deployment:
+    """Place layer i on device i modulo the devices."""
+    layers = layers_of(asked.graph)
+    flow = flow_of(one_worker(asked.graph), layers)
+    device_of = devices_of_tasks(flow, lambda node: layers[node] % asked.devices)
+    order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, asked.machine))
+    program = spread(flow, device_of, order, asked.devices)
+    return Deployment(asked.graph, program, asked.machine, batch_size(asked.graph))
+
+
+def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[int]:
+    """Return every task's device; what copies a tensor on one device does so where the tensor was made."""
+    found: list[int] = []
+    for position, task in enumerate(flow.worker.tasks):
+        if isinstance(task, Compute):
+            found.append(device_of_node(task.nodes[-1]))
+            continue
+        found.append(0)
+        made = next((one for one in flow.made_by[position].values() if one is not None), None)
+        if made is not None:  # the end of a copy, whose tasks follow each other
+            found[-PARTS_OF_COPY:] = [found[made]] * PARTS_OF_COPY
+    return found

@@ -1,0 +1,54 @@
+"""The front door: what users call, wherever it lives.
+
+import tensor_partitioner as tp
+
+graph = tp.model("wresnet-50-4", batch=128)
+plan = tp.plan(graph, workers=8)
+print(tp.simulate(plan, "p2.8xlarge"))
+
+Every name is that of a package, which is loaded when the name is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner import diff, explain, from_torch, load, load_operators, lower, model, plan, training_graph
+    from simulator import simulate
+    from topologies import load_topology
+
+__version__ = "0.2.0"
+
+_HOMES = {
+    "planner": ("diff", "explain", "from_torch", "load", "load_operators", "lower", "model", "plan", "training_graph"),
+    "simulator": ("simulate",),
+    "topologies": ("load_topology",),
+}
+__all__ = [
+    "diff",
+    "explain",
+    "from_torch",
+    "load",
+    "load_operators",
+    "load_topology",
+    "lower",
+    "model",
+    "plan",
+    "simulate",
+    "training_graph",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Return what the package that has it calls by this name."""
+    for package, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(package), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return ["__version__", *__all__]

@@ -1,0 +1,1 @@
+"""Every command: the one layer that may import all others."""

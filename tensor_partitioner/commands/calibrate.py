@@ -1,0 +1,137 @@
+"""The command line of `calibrate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from executor.calibration.fitting import merged
+from executor.calibration.hardware import Hardware, hardware_of
+from executor.calibration.machine import Findings, topology_text
+from executor.calibration.probes import PROBES
+from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
+from executor.mpi import MpiCluster
+from executor.process.launch import agreed, require_size
+from executor.reporting import hardware
+from executor.training import part_of
+from executor.transport import CHOICES, TransportError
+from planner.extensions import load_operators, operators_option
+from planner.files import check_written, write_file
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.report.console import progress, stdout
+from tensor_partitioner.commands.on_ranks import command_main, job_cluster
+from tensor_partitioner.display import percent, printable
+
+WRITTEN = click.Path(dir_okay=False, path_type=Path)
+DEFAULT_SECONDS = 60.0
+
+
+@click.command("calibrate", context_settings={"show_default": True})
+@click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
+@click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
+@click.option("--transport", type=click.Choice(CHOICES), default="auto", help="auto: shared within a host.")
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
+@click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
+@click.option("--seconds", type=click.FloatRange(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
+@click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
+@operators_option
+@click.pass_obj
+def calibrate(ranks: MpiCluster, /, plans: tuple[Path, ...], **options: Any) -> int:
+    """Measure this machine with the ranks that it will run with: mpirun -n 8 calibrate plan.json -o here.yaml.
+
+    Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
+    cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
+    """
+    return Calibration(ranks, plans, options).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One run of the command on one rank."""
+
+    ranks: MpiCluster
+    paths: tuple[Path, ...]
+    options: dict[str, Any]
+
+    def run(self) -> int:
+        """Measure everything, then write the file (collective)."""
+        plans = self.ranks.tell(agreed(self.ranks, self._plans))
+        threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
+        transport = agreed(self.ranks, self._transport)
+        limit_s = self.options["seconds"] / max(1, len(plans))
+        found: list[Timed] = []
+        with threadpool_limits(threads), np.errstate(all="ignore"):
+            speeds = hardware_of(self.ranks, threads)
+            with progress("calibrating", len(plans) if self.ranks.rank == 0 else 0) as advance:
+                for plan in plans:
+                    part = part_of(plan, self.ranks.rank, self.options["prefetch"])
+                    mine = timed(part, self.ranks, transport, threads, limit_s)
+                    found += self.ranks.gather(mine)
+                    advance()
+        on_first = self.ranks.rank == 0
+        return agreed(self.ranks, lambda: self._tell(found, speeds, threads, transport) if on_first else 0)
+
+    def _transport(self) -> str:
+        try:
+            return self.ranks.chosen(self.options["transport"], np)
+        except TransportError as error:
+            raise click.UsageError(str(error)) from error
+
+    def _plans(self) -> list[Plan] | None:
+        """Read plans and make the probes (rank 0)."""
+        check_written((self.options["output"],), self.paths)
+        if self.options["only_plans"] and not self.paths:
+            raise click.UsageError("--only-plans: expected a plan, found none")
+        load_operators(self.options["operator_files"])
+        if self.ranks.rank != 0:
+            return None
+        given = [load_plan(path) for path in self.paths]
+        for path, plan in zip(self.paths, given, strict=True):
+            require_size(str(path), plan.workers, self.ranks)
+        probes = () if self.options["only_plans"] else PROBES
+        return [*(probe.plan(self.ranks.size) for probe in probes), *given]
+
+    def _tell(self, timings: list[Timed], speeds: Hardware, threads: int, transport: str) -> int:
+        """Write the file; say what it is, and whether the machine was too noisy."""
+        output = self.options["output"]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        seconds, moved = merged(timings)
+        found = Findings(
+            ranks=self.ranks.size,
+            threads=threads,
+            transport=transport,
+            hardware=speeds,
+            seconds=seconds,
+            moved=moved,
+            work={name: work for one in timings for name, work in one.work.items()},
+            rounds=min(one.rounds for one in timings),
+            spread=max(one.spread for one in timings),
+        )
+        write_file(output, topology_text(found, hardware(np, self.ranks), now))
+        stdout().print(
+            f"{printable(str(output))}: {found.ranks} ranks of {found.threads} threads, transport {found.transport}, "
+            f"{len(found.seconds)} tasks measured, spread {percent(found.spread)}"
+        )
+        if found.rounds < FEWEST_ROUNDS or found.spread > STABLE:
+            print(
+                f"warning: this machine is too noisy for the time: after {found.rounds} rounds (of at least "
+                f"{FEWEST_ROUNDS}) measurements are {percent(found.spread)} apart, expected {percent(STABLE)}; let it "
+                "rest, or allow more --seconds",
+                file=sys.stderr,
+                flush=True,
+            )
+        return 0
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command on every rank of the job."""
+    command_main(calibrate, job_cluster(), args)

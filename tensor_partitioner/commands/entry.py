@@ -1,0 +1,60 @@
+"""The commands' entry points: how signals end a process is settled before anything that takes time is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import MappingProxyType
+
+RANKS = "executor.process.bootstrap"
+"""Where the process of a rank is made ready, before NumPy is loaded."""
+
+
+def run(name: str, *, on_ranks: bool = False) -> None:
+    """Import the module of a command and call its `main`.
+
+    Ctrl-C during the import, and a reader that closes the pipe, end the process as they end other programs: at once
+    and without a word (a shell sees 130 and 141). A rank of a job writes to sockets, too: there a closed one must not
+    end the process unheard, and the job sees to pipes itself. What is written to a standard stream that was closed
+    from the start is lost.
+    """
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, os.fdopen(_open_null(number), "w" if number else "r"))
+    if not on_ranks:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # a job in the background ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if on_ranks:
+        import_module(RANKS).start_rank()
+    main = import_module(f"tensor_partitioner.commands.{name}").main
+    signal.signal(signal.SIGINT, handler)
+    main()
+
+
+def _open_null(number: int) -> int:
+    """Open nothing under a standard stream's number, which the next file to be opened would get otherwise."""
+    opened = os.open(os.devnull, os.O_RDWR)
+    if opened != number:
+        os.dup2(opened, number)
+        os.close(opened)
+    return number
+
+
+plan = partial(run, "plan")
+simulate = partial(run, "simulate")
+execute = partial(run, "execute", on_ranks=True)
+calibrate = partial(run, "calibrate", on_ranks=True)
+compare = partial(run, "compare")
+operators = partial(run, "operators")
+topo = partial(run, "topo")
+
+COMMANDS: Mapping[str, Callable[[], None]] = MappingProxyType(
+    {command.args[0]: command for command in (plan, simulate, execute, calibrate, compare, operators, topo)}
+)
+"""Every command, by its name."""

@@ -1,0 +1,56 @@
+"""A command on every rank of a job, which all ranks must have been given alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from executor.cluster import Cluster
+from executor.process.environment import by_torchrun
+from executor.process.launch import agreed, job_main, require_alike
+
+
+def job_cluster() -> Cluster:
+    """Return the ranks of whoever started this process: torchrun's, or else those of MPI."""
+    ranks: Cluster = import_module("executor.torch.ranks" if by_torchrun(os.environ) else "executor.mpi").job_cluster()
+    return ranks
+
+
+def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command on every rank of the job, which all must have been given alike.
+
+    Its context's object is the cluster, and what it returns the exit status.
+    """
+
+    def run(ranks: Cluster) -> int:
+        context = agreed(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
+        options = {} if context is None else context.params
+        given = {max(one.opts, key=len): _plain(options[one.name]) for one in command.params if one.name in options}
+        require_alike(ranks, {"--help": _plain(context is None), **given})
+        if context is None:
+            return 0
+        context.obj = ranks
+        with context:
+            return int(command.invoke(context))
+
+    job_main(run, ranks)
+
+
+def _plain(value: object) -> str:
+    """Return an option's value as it stands on a command line."""
+    if value is None or isinstance(value, bool):
+        return "given" if value else "not given"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _parsed(command: click.Command, args: Sequence[str]) -> click.Context | None:
+    """Read the command line; None where it asked for help, which is printed."""
+    try:
+        return command.make_context(command.name, list(args))
+    except click.exceptions.Exit:
+        return None

@@ -1,0 +1,131 @@
+"""The command `plan`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from executor.process.bootstrap import settle_process
+from planner.explanations import difference, explanation
+from planner.export.exported import Exported, export
+from planner.export.targets import TARGETS
+from planner.extensions import load_operators, operators_option
+from planner.files import check_written, write_file
+from planner.model_source import function_of, source_files
+from planner.models import model_options
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.report import summary
+from planner.report.console import JobError, collect_seldom, command_errors, stdout
+from planner.search.run import FAR
+from planner.search.searchers import MOST_STEPS, NEARLY_FREE, STEP_BY_STEP
+from planner.search.space import SMALL_STATES
+from tensor_partitioner import display
+from tensor_partitioner.commands.planning_options import (
+    MODEL_HELP,
+    WRITTEN,
+    given_options,
+    is_saved_plan,
+    planned,
+    planning_options,
+    refuse_others,
+    with_model_options,
+)
+from tensor_partitioner.display import Shown
+
+SHOWING = ("diff", "explain", "json_file", "operator_files")
+"""The options that have a meaning where nothing is searched."""
+
+HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
+
+{MODEL_HELP} A saved plan.json is shown as it is, without searching. An option of models is for those families that
+have it, and for functions with a parameter of its name.
+
+Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
+{", ".join(STEP_BY_STEP)} in the finest factorisation, unless a single step of them moves too much (over {FAR} times as
+much, of hybrid's first or last as much);
+{", ".join(NEARLY_FREE)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
+
+
+@command_errors
+@with_model_options
+@click.command("plan", context_settings={"show_default": True}, help=HELP)
+@click.argument("model", required=False)
+@planning_options
+@click.option("--topo", help="The machine of --objective time and --memory: a name or a YAML file.")
+@operators_option
+@click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
+@click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
+@click.option("--verify", is_flag=True, help="Run steps of PyTorch's module and of its graph instead, and compare.")
+@click.option(
+    "--export", type=click.Choice(tuple(TARGETS)), help="Write a saved plan for another engine instead, to -o."
+)
+@click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
+@click.pass_context
+def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
+    """Run the command; `HELP` says what it does."""
+    collect_seldom()
+    read = diff or (source_files(model) if model else ())
+    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
+    load_operators(options["operator_files"])
+    shown: list[Shown]
+    if diff is not None:
+        refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
+        found = _compared(diff)
+        record, shown = difference.to_data(found), [found]
+    elif model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    elif options["verify"]:
+        _verify(context, model, options)
+    elif options["export"]:
+        exported = _exported(context, model, options)
+        record, shown = exported.to_data(), [exported]
+    else:
+        plan = _plan(context, model, options)
+        record, shown = summary.to_data(plan), [plan]
+        if options["explain"]:
+            explained = explanation.explain(plan)
+            record, shown = record | explanation.to_data(explained), [plan, explained]
+    if options["json_file"] is not None:
+        write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    stdout().print(*(table for one in shown for table in display.tables(one)), sep="\n")
+    if options["export"] and options["output"] is not None:
+        write_file(options["output"], exported.source(options["output"].stem).encode())
+
+
+def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Exported:
+    """Return what a saved plan is for another engine; where nothing is to be written that is shown alone."""
+    if not is_saved_plan(model):
+        raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
+    refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))
+    return export(load_plan(model), options["export"])
+
+
+def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
+    """Run steps beside PyTorch, by what the entry point gave to run it, and end."""
+    refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
+    settle_process()
+    verify = import_module("executor.torch.verification").verify  # which loads PyTorch
+    found = verify(function_of(model, **given_options(options)), model)
+    stdout().print(*display.tables(found), sep="\n")
+    if found.said:
+        raise JobError(found.said)
+    context.exit(0)
+
+
+def _compared(paths: tuple[Path, Path]) -> difference.Difference:
+    names = paths[0].name, paths[1].name
+    names = names if names[0] != names[1] else (str(paths[0]), str(paths[1]))
+    return difference.diff(*paths, names)
+
+
+def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:
+    """Load a saved plan, or search one and save it."""
+    if not is_saved_plan(model):
+        return planned(model, options, options["topo"], bound=options["explain"])
+    refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", *SHOWING))
+    return load_plan(model)

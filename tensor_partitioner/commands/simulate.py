@@ -1,0 +1,156 @@
+"""The command `simulate`: what a plan would cost on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from planner.extensions import load_operators, operators_option
+from planner.files import check_written, write_file
+from planner.model_source import source_files
+from planner.report.console import JobError, collect_seldom, command_errors, progress, stdout
+from planner.report.schema import write_reports
+from simulator.baselines.registry import REPLICAS, SYSTEMS
+from simulator.memory import ALLOCATORS
+from simulator.simulation import Simulation
+from simulator.tracing import trace
+from tensor_partitioner import display
+from tensor_partitioner.commands.planning_options import (
+    MODEL_HELP,
+    SEARCHING,
+    WRITTEN,
+    is_saved_plan,
+    planning_options,
+    refuse_others,
+    with_model_options,
+)
+from tensor_partitioner.commands.simulation_request import Request
+from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
+from topologies import available, load_topology
+
+SIMULATING = (
+    *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files", "system"),
+    *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
+)
+"""The arguments that have a meaning where the plan is there already."""
+
+ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
+
+SYSTEM_HELP = (
+    "Run the model, or the plan's graph, by this system, on all devices unless --workers says. With "
+    f"{', '.join(REPLICAS)}, every device has a --batch of its own."
+)
+PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
+SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
+HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
+
+{MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 where a device's
+memory does not hold what its workers need."""
+
+
+@command_errors
+@with_model_options
+@click.command("simulate", context_settings={"show_default": True}, help=HELP)
+@click.argument("source", metavar="PLAN|MODEL")
+@click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
+@click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
+@click.option(
+    "--allocator",
+    type=click.Choice(ALLOCATORS),
+    default=ALLOCATORS[0],
+    help="What memory comes from: the arena that the executor allocates, or an allocator like PyTorch's.",
+)
+@click.option("--system", type=click.Choice(tuple(SYSTEMS)), help=SYSTEM_HELP)
+@click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
+@click.option("--data-parallel/--no-data-parallel", default=True, help="Simulate data parallelism beside the plan.")
+@operators_option
+@click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
+@click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
+@click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
+@click.option("--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help=PLOT_HELP)
+@click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)
+@planning_options
+@click.pass_context
+def main(context: click.Context, /, source: str, **options: Any) -> None:
+    """Run the command; `HELP` says what it does."""
+    collect_seldom()
+    read = (source,) if Path(source).is_file() else source_files(source)
+    written = (options["output"], options["json_path"], options["trace_path"])
+    check_written(written, (*read, *options["operator_files"]))
+    load_operators(options["operator_files"])
+    swept = options.pop("sweep")
+    if is_saved_plan(source):
+        refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=SIMULATING)
+    _check_system(context, options, dict(swept))
+    if options["topo"] is None and "topo" not in dict(swept):
+        raise click.UsageError("Missing option '--topo'.")
+    if swept:
+        _sweep(context, source, options)
+    else:
+        _once(source, options)
+
+
+def _check_system(context: click.Context, options: dict[str, Any], swept: Container[str]) -> None:
+    if options["system"] is not None or "system" in swept:
+        system, given = options["system"] or "a system", list(_given(context, swept))
+        if settled := [flag for name, flag in given if name in SEARCHING]:
+            raise click.UsageError(f"{system} settles by itself how it is planned: leave out {', '.join(settled)}")
+        if options["data_parallel"] and "data_parallel" in dict(given):
+            raise click.UsageError(f"data parallelism does not stand beside {system}: leave out --data-parallel")
+    if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
+        flag = "--sweep batch" if "batch" in swept else "--batch"
+        raise click.UsageError(f"--largest-batch finds the batch: expected no {flag}")
+
+
+def _given(context: click.Context, swept: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the flag of every option that is given, once or to be swept."""
+    for parameter in context.command.params:
+        name, flag = parameter.name or "", parameter.opts[-1]
+        if flag.lstrip("-") in swept or context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            yield name, flag
+
+
+def _once(source: str, options: dict[str, Any]) -> None:
+    trace_path, folder = options["trace_path"], options["plot_folder"]
+    write_plots = None if folder is None else _plotter()
+    recorded = trace_path is not None or folder is not None
+    simulation, result = Request(source, options, recorded).run()
+    if options["json_path"] is not None:
+        write_reports(options["json_path"], result)
+    if trace_path is not None:
+        trace(simulation).write(trace_path)
+    if write_plots is not None:
+        write_plots(simulation, folder, f"{result.plan} on {result.machine}")
+    stdout().print(*display.tables(result), sep="\n")
+    if result.overfull:
+        raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
+
+
+def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:
+    if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
+        raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
+    asked = list(requests(context, SIMULATING if is_saved_plan(source) else None))
+    for topo in dict.fromkeys(str(request.options["topo"]) for _, request in asked):
+        load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
+    with progress("simulating", len(asked)) as done:
+        found = run(asked, options["operator_files"], done)
+    if options["json_path"] is not None:
+        write_file(options["json_path"], found.to_json())
+    stdout().print(sweep_table(found, f"simulated: {source}"))
+    if failed := sum(not cell.is_fine for cell in found.cells):
+        raise JobError(f"{source}: {failed} of {len(asked)} simulations failed or do not fit in memory")
+
+
+def _plotter() -> Callable[[Simulation, Path, str], object]:
+    """Return what draws, which is loaded only when it is asked for: Matplotlib is an extra."""
+    if find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs Matplotlib: pip install 'tensor-partitioner[plot]'")
+    found: Callable[[Simulation, Path, str], object] = import_module("simulator.plots").write_plots
+    return found

@@ -1,0 +1,103 @@
+"""The command `topo`: machines shown, checked and imported."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import click
+
+from planner.files import check_written
+from planner.report.console import BAD_INPUT, JOB_FAILED, command_errors, stdout
+from tensor_partitioner import display
+from topologies import Machine, TopologyError, drawing, full_text, load_topology
+from topologies.imports import import_machine
+from topologies.tables import matrices, route_tables
+
+WRITTEN = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group("topo")
+def commands() -> None:
+    """Show, check and import machines."""
+
+
+@commands.command()
+@click.argument("machine")
+@click.argument("ends", nargs=-1, metavar="[FROM TO]")
+@click.option("--full", is_flag=True, help="Print the file instead, written out: every device, link and type.")
+def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
+    """Draw MACHINE, a file or a name, and print bandwidth, latency and route between two devices, or any two."""
+    if full:
+        click.echo(full_text(machine), nl=False)
+        return
+    found = load_topology(machine)
+    if len(ends) not in {0, 2}:
+        raise click.UsageError(f"expected two devices, or none, after {machine}; found {len(ends)}")
+    if ends:
+        source, target = (_device(found, name) for name in ends)
+        if source == target:
+            raise TopologyError(f"{machine}: expected two different devices, found {ends[0]!r} twice")
+        stdout().print(*route_tables(found, source, target), sep="\n")
+        return
+    stdout().print(drawing.draw(found), *display.tables(found), *matrices(found), sep="\n")
+
+
+@commands.command()
+@click.argument("machines", nargs=-1, required=True, metavar="MACHINE...")
+@click.pass_context
+def check(context: click.Context, machines: tuple[str, ...]) -> None:
+    """Check machines: what is wrong, and what can hardly be meant.
+
+    Exit status 2 where one is wrong, else 1 where one has figures that can hardly be meant.
+    """
+    worst = 0
+    for machine in machines:
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always")
+            try:
+                found = load_topology(machine)
+            except TopologyError as error:
+                click.echo(f"error: {display.printable(str(error))}", err=True)
+                worst = BAD_INPUT
+                continue
+        for doubt in doubts:
+            click.echo(f"warning: {display.printable(str(doubt.message))}", err=True)
+        if doubts:
+            worst = max(worst, JOB_FAILED)
+        else:
+            click.echo(f"{display.printable(machine)}: {_size(found)}, no doubts")
+    context.exit(worst)
+
+
+@commands.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--device", help="The type of its GPUs, from topologies/devices, with their rates and memory.")
+@click.option("-o", "output", type=WRITTEN, help="Write the machine's file; without it, it is printed.")
+def import_(path: Path, device: str | None, output: Path | None) -> None:
+    """Import NCCL's topology XML, what `nvidia-smi topo -m` prints, or hwloc's XML (`lstopo --of xml`)."""
+    check_written((output,), (path,))
+    found = import_machine(path, device)
+    if output is None:
+        click.echo(found.text, nl=False)
+        return
+    output.write_text(found.text)
+    for note in found.notes:
+        click.echo(f"note: {display.printable(note)}", err=True)
+    click.echo(f"{output}: {_size(found.machine)}")
+
+
+def _size(machine: Machine) -> str:
+    devices, links = len(machine.devices), len(machine.links)
+    return f"{devices} device{'s' * (devices != 1)}, {links} link{'s' * (links != 1)}"
+
+
+def _device(machine: Machine, name: str) -> int:
+    names = [device.name for device in machine.devices]
+    if name not in names:
+        listed = ", ".join(names[:16]) + (", ..." if len(names) > 16 else "")
+        raise TopologyError(f"{machine.name}: expected a device ({listed}), found {name!r}")
+    return names.index(name)
+
+
+main = command_errors(commands)
