@@ -9,7 +9,6 @@ from executor.kernels import (
     masking,
     matrix,
     normalization,
-    opaque_ops,
     optimizer,
     pointwise,
     pooling,
@@ -37,9 +36,8 @@ KERNELS: dict[str, Kernel] = {
     **selection.KERNELS,
     **shape.KERNELS,
     **examples.KERNELS,
-    **opaque_ops.KERNELS,
 }
-"""The kernel of every operator, by the operator's name; PyTorch's own operators are called."""
+"""The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
 KERNEL_SET = KernelSet("array module", KERNELS, ADDING)
 """The kernels on NumPy's and CuPy's arrays."""

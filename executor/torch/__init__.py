@@ -1,8 +1,16 @@
 """Plans run where PyTorch runs: ranks that torchrun starts, PyTorch's memory, kernels and messages; its files too.
 
-Importing this package imports PyTorch; nothing else of the project but `planner.pytorch` does.
+Importing this package imports PyTorch; nothing else of the project but `planner.pytorch` does. It enters the kernels
+that call PyTorch's operators, and the reader of its files, in the executor's tables.
 """
 
+from executor.kernels import KERNELS
 from executor.torch.distributed import Distributed, distribute
+from executor.torch.opaque import OPAQUE_KERNELS
+from executor.torch.state_files import read
+from executor.weights.files import ANY_OTHER, READERS
+
+KERNELS.update(OPAQUE_KERNELS)
+READERS[ANY_OTHER] = read
 
 __all__ = ["Distributed", "distribute"]

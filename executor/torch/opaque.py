@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import torch
 
-from executor.kernels import KernelCall
+from executor.kernels import Kernel, KernelCall
 from executor.torch.tensors import tensor_of
+from planner.graph.opaque_ops import CALL, GRADIENT
 
 
 def call_operator(call: KernelCall) -> None:
@@ -83,3 +84,6 @@ def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
         case "device":
             return operands[0].device if operands else torch.device("cpu")
     return getattr(torch, content)
+
+
+OPAQUE_KERNELS: dict[str, Kernel] = {CALL: call_operator, GRADIENT: call_gradient}

@@ -11,22 +11,22 @@ import numpy as np
 import torch
 
 from executor.cluster import HostArray
-from executor.weights.files import WeightsError
+from executor.weights.files import InMemory, WeightsError
 
 
-def read(path: Path) -> dict[str, HostArray]:
-    """Return a file's tensors by name, mapped into memory; WeightsError where it holds anything else.
+def read(path: Path) -> InMemory:
+    """Tensors of a file by name, mapped into memory; WeightsError where it holds anything else.
 
     Nothing in the file is executed.
     """
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise WeightsError(f"{path}: expected a state dict, as torch.save writes it, found another: {first}") from error
     if not isinstance(found, Mapping) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(f"{path}: expected a state dict, tensors by name, found {type(found).__name__} of others")
-    return {name: array_of(one) for name, one in found.items()}
+    return InMemory({name: array_of(tensor) for name, tensor in found.items()})
 
 
 def array_of(tensor: torch.Tensor) -> HostArray:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -99,18 +97,25 @@ class Safetensors:
         return out
 
 
+def _safetensors(path: Path) -> Arrays:
+    try:
+        return Safetensors(path)
+    except SafetensorError as error:
+        raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
+
+
+ANY_OTHER = "other"
+"""Stands for every suffix that has no reader of its own."""
+
+READERS: dict[str, Callable[[Path], Arrays]] = {".npz": lambda path: InMemory(Npz(path)), ".safetensors": _safetensors}
+"""What opens a file of arrays, by its suffix; `executor.torch` adds what reads any other, as torch.save writes them."""
+
+
 def opened(path: Path) -> Arrays:
-    """Open a file of arrays by its suffix: .safetensors, .npz, else one of `torch.save`; InputError, OSError."""
-    if path.suffix == ".npz":
-        return InMemory(Npz(path))
+    """Open a file of arrays by its suffix; raises InputError for one that does not hold such, OSError."""
     with path.open("rb"):  # an OSError names the file
         pass
-    if path.suffix == ".safetensors":
-        try:
-            return Safetensors(path)
-        except SafetensorError as error:
-            raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
-    if find_spec("torch") is None:
-        raise WeightsError(f"{path}: expected .safetensors or .npz; PyTorch, which is not installed, reads others")
-    arrays: Mapping[str, HostArray] = import_module("executor.torch.state_files").read(path)
-    return InMemory(arrays)
+    reader = READERS.get(path.suffix) or READERS.get(ANY_OTHER)
+    if reader is None:
+        raise WeightsError(f"{path}: expected .safetensors or .npz; executor.torch, once imported, reads others")
+    return reader(path)

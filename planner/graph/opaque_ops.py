@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 import tdl
+from planner.graph.ir import Graph
 from planner.graph.rules import RULES, Backward, Gradients, materialise
 
 CALL = "torch_call"
@@ -19,6 +20,11 @@ OPERATORS = (
     tdl.opaque(CALL, "target", "arguments", "given", "differentiable"),
     tdl.opaque(GRADIENT, "target", "arguments", "given", "differentiable", "arriving"),
 )
+
+
+def calls_pytorch(graph: Graph) -> bool:
+    """Return True if a graph has operators of PyTorch that are called, forwards or backwards."""
+    return any(node.op in (CALL, GRADIENT) for node in graph.nodes)
 
 
 def register_called() -> None:

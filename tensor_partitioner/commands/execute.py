@@ -26,14 +26,16 @@ from executor.reporting import hardware, report, trace
 from executor.training import Part, part_of
 from executor.training_options import Course, check_one_plan, course_of, training_options
 from executor.transport import CHOICES, TransportError, described
+from executor.weights.files import READERS
 from planner.extensions import load_operators, operators_option
 from planner.files import check_written
+from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.console import BAD_INPUT, JOB_FAILED, collect_seldom, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
-from tensor_partitioner.commands.on_ranks import command_main, job_cluster
+from tensor_partitioner.commands.on_ranks import command_main, job_cluster, load_pytorch
 
 T = TypeVar("T")
 
@@ -132,11 +134,15 @@ class Execution:
         except BackendError as error:
             raise click.UsageError(str(error)) from error
         load_operators(self.options["operator_files"])
+        if self.options["weights"] and self.options["weights"].suffix not in READERS:
+            load_pytorch(self.options["weights"])
         return xp
 
     def _plan(self, path: Path, content: bytes) -> Plan:
         plan = plan_from_file(path, content)
         require_size(str(path), plan.workers, self.ranks)
+        if calls_pytorch(plan.graph):
+            load_pytorch(path)
         if self.options["check"] and not plan.graph.updates:
             raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan

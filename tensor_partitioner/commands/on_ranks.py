@@ -13,12 +13,23 @@ import click
 from executor.cluster import Cluster
 from executor.process.environment import by_torchrun
 from executor.process.launch import agreed, job_main, require_alike
+from planner.errors import InputError
 
 
 def job_cluster() -> Cluster:
     """Return the ranks of whoever started this process: torchrun's, or else those of MPI."""
     ranks: Cluster = import_module("executor.torch.ranks" if by_torchrun(os.environ) else "executor.mpi").job_cluster()
     return ranks
+
+
+def load_pytorch(reason: object) -> None:
+    """Load the executor's side of PyTorch: kernels that call its operators, the reader of its files; InputError."""
+    try:
+        import_module("executor.torch")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{reason}: needs PyTorch, which is not installed: pip install 'tensor-partitioner[torch]'"
+        ) from error
 
 
 def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:

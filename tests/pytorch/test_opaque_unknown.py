@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import executor.torch  # noqa: E402, F401  # for the kernels that call PyTorch
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.graph.opaque_ops import CALL, GRADIENT  # noqa: E402
