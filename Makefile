@@ -23,7 +23,7 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test test-all results lint types gpu-check clean
+.PHONY: help install demo test test-all results docs lint types gpu-check clean
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
@@ -31,6 +31,7 @@ help:
 	@echo "make test       what a change may break, in minutes"
 	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
+	@echo "make docs       build the documents' site into build/site"
 	@echo "make gpu-check  every test that needs a GPU; fails where there is none"
 	@echo "make lint types ruff; mypy --strict"
 	@echo "make clean      remove .venv and what was built"
@@ -60,6 +61,10 @@ test-all: install
 
 results: install
 	$(BIN)/python -m results
+
+docs: install
+	$(BIN)/python -m pip install --quiet '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 gpu-check: install
 	$(BIN)/python -m pytest -m gpu --require-gpu -rs

@@ -27,7 +27,7 @@ SYSTEMS: dict[str, System] = {
     "1f1b": pipeline,
     **PLANS,
 }
-"""What `simulate --system` may be; `docs/systems.md` explains each."""
+"""What `simulate --system` may be; `docs/explanation/systems.md` explains each."""
 
 REPLICAS = ("ideal", "small-batch", "swapping")
 """The systems whose graph has the batch of one device."""

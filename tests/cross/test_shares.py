@@ -132,7 +132,7 @@ def test_what_a_worker_holds_by_hand():
 
 
 def test_who_sends_what_by_hand():
-    """An 8 x 8 matrix in (S0, S1), all rows of whose columns are needed: the sums of elements that design.md has."""
+    """An 8 x 8 matrix in (S0, S1), all rows of whose columns are needed; sums as in docs/explanation/shares.md."""
     ways = divided((2, 2), (3, 1, 2, 2))
     held, needed = (owned_by_all((8, 8), layout, ways) for layout in ((Shard(0), Shard(1)), (REPLICATE, Shard(1))))
     assert [elements(own) for own in held] == [24, 8, 16, 16]

@@ -118,7 +118,7 @@ def test_a_rank_that_is_killed(plan, tmp_path):
 
 def test_the_program_in_the_documents(tmp_path):
     """It is run as it stands, by the plan of its module."""
-    (script,) = (text for language, text in blocks_of("docs/cluster.md") if text.startswith("# train.py"))
+    (script,) = (text for language, text in blocks_of("docs/how-to/cluster.md") if text.startswith("# train.py"))
     (tmp_path / "train.py").write_text(script)
     module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16))
     batch = (torch.randn(32, 64),), (torch.randint(16, (32,)),)

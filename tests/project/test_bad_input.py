@@ -15,8 +15,8 @@ from tensor_partitioner.commands.simulate import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = (ROOT / "docs" / "examples" / "own_model.py").read_text()
-PRODUCT = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
+OWN = (ROOT / "examples" / "own_model.py").read_text()
+PRODUCT = json.loads((ROOT / "examples" / "product.plan.json").read_text())
 TOPOLOGY = full_text("uniform-8")
 
 
@@ -237,7 +237,7 @@ def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
 
 
 def test_a_plan_cut_in_half(refused, tmp_path):
-    text = (ROOT / "docs" / "examples" / "product.plan.json").read_text()
+    text = (ROOT / "examples" / "product.plan.json").read_text()
     (tmp_path / "cut.json").write_text(text[: len(text) // 2])
     refused(simulate, tmp_path / "cut.json", "--topo", "uniform-8", match=r"cut\.json: .*JSON: Unterminated")
 
@@ -252,7 +252,7 @@ def test_files_that_cannot_be_read(refused, tmp_path):
 
 def test_files_of_another_kind(refused, tmp_path, capsys):
     product, report, machine = (
-        ROOT / "docs" / "examples" / "product.plan.json",
+        ROOT / "examples" / "product.plan.json",
         tmp_path / "r.json",
         tmp_path / "m.yaml",
     )
@@ -352,8 +352,8 @@ def test_functions_of_ones_own(refused, tmp_path, source, function, match):
 
 
 def test_model_options_for_a_graph_of_ones_own(refused):
-    refused(plan, "docs/examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
-    refused(plan, "docs/examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
+    refused(plan, "examples/product.py:product", "--workers", "2", "--batch", "3", match=r"--batch")
+    refused(plan, "examples/product.py", "--workers", "2", match=r"product\.py:FUNCTION")
 
 
 ASKED = ("--workers", "2", "--micro-batches", "2")
@@ -361,8 +361,8 @@ ASKED = ("--workers", "2", "--micro-batches", "2")
 
 def test_training_options_for_a_graph_of_ones_own(refused, tmp_path):
     options = r"product.*parameters for --micro-batches, as in def product\(micro_batches=2\)"
-    refused(plan, "docs/examples/product.py:product", *ASKED, match=options)
-    refused(plan, "docs/examples/product.plan.json", *ASKED[2:], match=r"saved plan.*no --micro-batches")
+    refused(plan, "examples/product.py:product", *ASKED, match=options)
+    refused(plan, "examples/product.plan.json", *ASKED[2:], match=r"saved plan.*no --micro-batches")
     (tmp_path / "graph.json").write_text(json.dumps(to_data(build("mlp-2-8"))))
     refused(plan, tmp_path / "graph.json", *ASKED, match=r"a saved graph has no model options.*--micro-batches")
     own = OWN.replace("GraphBuilder(dtype), Recipe(micro_batches, recompute)", "GraphBuilder(dtype), Recipe()")
@@ -388,7 +388,7 @@ def test_topologies(refused, tmp_path, case):
     old, new, match = TOPOLOGIES[case]
     assert old in TOPOLOGY
     (tmp_path / "bad.yaml").write_text(TOPOLOGY.replace(old, new, 1))
-    file = ROOT / "docs" / "examples" / "product.plan.json"
+    file = ROOT / "examples" / "product.plan.json"
     refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=rf"bad\.yaml: .*{match}")
 
 
@@ -396,12 +396,12 @@ def test_a_device_that_cannot_be_reached(refused, tmp_path):
     lines = [line for line in TOPOLOGY.splitlines() if not ("ends:" in line and "gpu3" in line)]
     assert len(lines) < len(TOPOLOGY.splitlines())
     (tmp_path / "bad.yaml").write_text("\n".join(lines))
-    file = ROOT / "docs" / "examples" / "product.plan.json"
+    file = ROOT / "examples" / "product.plan.json"
     refused(simulate, file, "--topo", tmp_path / "bad.yaml", match=r"bad\.yaml: .*gpu3")
 
 
 def test_other_options_of_simulate(refused):
-    file = ROOT / "docs" / "examples" / "product.plan.json"
+    file = ROOT / "examples" / "product.plan.json"
     refused(simulate, file, match=r"--topo")
     refused(simulate, file, "--topo", "nowhere", match=r"nowhere.*p2\.8xlarge")
     refused(simulate, file, "--topo", "uniform-8", "--prefetch", "-1", match=r"--prefetch.*-1")

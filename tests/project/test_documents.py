@@ -25,11 +25,10 @@ from tensor_partitioner.commands.sweep import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-DESIGN = (ROOT / "docs" / "design.md").read_text()
-TRAINING = (ROOT / "docs" / "training.md").read_text()
-REPORTS = (ROOT / "docs" / "reports.md").read_text()
-SYSTEMS = (ROOT / "docs" / "systems.md").read_text()
-EXTENDING = (ROOT / "docs" / "extending.md").read_text()
+PAGES = {path.relative_to(ROOT / "docs").as_posix(): path.read_text() for path in (ROOT / "docs").rglob("*.md")}
+EXAMPLE = PAGES["explanation/worked-example.md"]
+REPORTS = PAGES["reference/reports.md"]
+SYSTEMS = PAGES["explanation/systems.md"]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
@@ -53,7 +52,7 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_linked_files_exist():
-    texts = [(ROOT, README), *((ROOT / "docs", text) for text in (DESIGN, EXTENDING, REPORTS, SYSTEMS, TRAINING))]
+    texts = [(ROOT, README), *(((ROOT / "docs" / page).parent, text) for page, text in PAGES.items())]
     for folder, text in texts:
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
@@ -61,23 +60,23 @@ def test_linked_files_exist():
 
 
 def test_the_worked_example_is_what_the_code_finds():
-    plan = load_plan(ROOT / "docs" / "examples" / "product.plan.json")
-    rows = re.findall(r"^\| from \d \| (.+) \|$", DESIGN, re.MULTILINE)
+    plan = load_plan(ROOT / "examples" / "product.plan.json")
+    rows = re.findall(r"^\| from \d \| (.+) \|$", EXAMPLE, re.MULTILINE)
     table = [[0 if cell.strip() == "-" else int(cell) for cell in row.split("|")] for row in rows]
     assert plan.bytes.tolist() == table
     assert plan.step_bytes() == (64, 64)
 
 
 def test_the_worked_example_is_stored_as_decided():
-    data = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
-    decided = re.findall(r"^\| (X|W|Y) \| (S\d|R) \| (S\d|R) \|", DESIGN, re.MULTILINE)
+    data = json.loads((ROOT / "examples" / "product.plan.json").read_text())
+    decided = re.findall(r"^\| (X|W|Y) \| (S\d|R) \| (S\d|R) \|", EXAMPLE, re.MULTILINE)
     assert len(decided) == 3
     for name, *placements in decided:
         assert [step["tensors"][name] for step in data["steps"]] == placements
 
 
 def documented(heading):
-    """The keys that a section of docs/reports.md describes, by part; those of the report itself under ""."""
+    """The keys that a section of docs/reference/reports.md describes, by part; those of the report itself under ""."""
     found, part = {}, ""
     section = REPORTS.split(f"## {heading}\n")[1].split("\n## ")[0]
     for row in re.findall(r"^\|(.*`\w+`.*)\|$", section, re.MULTILINE):

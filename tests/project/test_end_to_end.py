@@ -8,12 +8,12 @@ import pytest
 from planner.report.schema import read_reports
 
 pytestmark = pytest.mark.mpi
-PRODUCT = "docs/examples/product.plan.json"
+PRODUCT = "examples/product.plan.json"
 
 
 def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
     plan, simulated, executed = (tmp_path / name for name in ("plan.json", "simulated.json", "executed.json"))
-    made = command("plan", "docs/examples/own_model.py:two_layers", "--workers", "4", "-o", plan)
+    made = command("plan", "examples/own_model.py:two_layers", "--workers", "4", "-o", plan)
     assert made.returncode == 0, made.stderr
     priced = command("simulate", plan, "--topo", "p2.8xlarge", "--json", simulated)
     assert priced.returncode == 0, priced.stderr
@@ -33,7 +33,7 @@ def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
 
 
 def test_an_operator_of_ones_own(command, mpirun, tmp_path):
-    file, plan, executed = "docs/examples/own_operator.py", tmp_path / "plan.json", tmp_path / "executed.json"
+    file, plan, executed = "examples/own_operator.py", tmp_path / "plan.json", tmp_path / "executed.json"
     made = command("plan", f"{file}:model", "--ways", "2,2", "-o", plan)
     assert made.returncode == 0, made.stderr
     refused = command("execute", plan, launcher=(mpirun, "-n", "4"))

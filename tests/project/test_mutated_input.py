@@ -12,7 +12,7 @@ from tensor_partitioner.commands.simulate import main as simulate
 from topologies import full_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAN = json.loads((ROOT / "docs" / "examples" / "product.plan.json").read_text())
+PLAN = json.loads((ROOT / "examples" / "product.plan.json").read_text())
 TOPOLOGY = yaml.safe_load(full_text("uniform-8"))
 VALUES = (None, True, -1, 0, 1, 3, 2**70, 1.5, 1e400, "", "S0", "S9", "R", "k", "W", "\n", [], [2, 2], {}, {"a": 1})
 ROUNDS = 100
@@ -78,7 +78,7 @@ def test_topologies(tmp_path, capsys, seed):
     for number in range(ROUNDS):
         file = tmp_path / f"{number}.yaml"
         file.write_text(yaml.safe_dump(mutated(TOPOLOGY, chance)))
-        ends_well(simulate, (ROOT / "docs" / "examples" / "product.plan.json", "--topo", file), capsys)
+        ends_well(simulate, (ROOT / "examples" / "product.plan.json", "--topo", file), capsys)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -86,7 +86,7 @@ def test_a_plan_is_a_function_of_its_input(tmp_path):
 
 
 def test_a_graph_file_and_a_function_give_the_same_plan(tmp_path):
-    assert run(main, "docs/examples/product.py:product", "--ways", "2,2", "-o", tmp_path / "one.json") == 0
+    assert run(main, "examples/product.py:product", "--ways", "2,2", "-o", tmp_path / "one.json") == 0
     graph = json.loads((tmp_path / "one.json").read_text())["graph"]
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     assert run(main, tmp_path / "graph.json", "--ways", "2,2", "-o", tmp_path / "two.json") == 0
@@ -142,7 +142,7 @@ def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, cap
 
 def test_an_example_plan_is_explained(capsys):
     """The two exchanges of the worked example: 64 bytes of W, 64 of partial sums, by its only operator."""
-    shown = shown_of(capsys, "docs/examples/product.plan.json", "--explain")
+    shown = shown_of(capsys, "examples/product.plan.json", "--explain")
     (row,) = [line.split() for line in shown.splitlines() if line.startswith("│ mm ")]
     assert " ".join(row) == "│ mm │ 1 │ 64 │ 64 │ 128 │ 100.0 % │"
 
@@ -168,7 +168,7 @@ def test_two_plans_are_compared(tmp_path, capsys):
         (("--diff", "{one}"), r"--diff.*2 arguments"),
         (("--diff", "{one}", "{absent}"), r"absent\.json: No such file"),
         (
-            ("--diff", "{one}", "docs/examples/product.plan.json"),
+            ("--diff", "{one}", "examples/product.plan.json"),
             r"product\.plan\.json: expected the graph of one\.json",
         ),
         (("--diff", "{one}", "{one}", "--json", "{one}"), r"one\.json: expected another file"),

@@ -234,7 +234,7 @@ def test_fused_projections_have_dimensions_for_heads():
 
 
 def test_the_file_is_read_and_its_optimizer():
-    graph = planner.model("docs/examples/pytorch_model.py:make", batch=8)
+    graph = planner.model("examples/pytorch_model.py:make", batch=8)
     assert {node.op for node in graph.nodes} >= {"adamw", "causal_mask", "embedding"}
     assert graph.tensors["tokens"].shape == (8, 64)
     assert graph.tensors["tokens"].init.below == 1000

@@ -79,7 +79,7 @@ def test_data_parallelism_stands_beside_the_plan(tmp_path, capsys):
 def test_where_data_parallelism_is_not_possible_the_reason_is_given(capsys):
     assert run("mlp-2-16", "--batch", "2", "--workers", "4", "--topo", "uniform-8") == 0
     assert "not possible: fewer samples than workers" in capsys.readouterr().out
-    assert run("docs/examples/product.plan.json", "--topo", "uniform-8") == 0
+    assert run("examples/product.plan.json", "--topo", "uniform-8") == 0
     assert "data parallelism" in capsys.readouterr().out
 
 

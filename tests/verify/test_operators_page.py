@@ -1,4 +1,4 @@
-"""docs/operators.md does what it says: its files are written and its commands run, in order, from nothing."""
+"""docs/how-to/operator.md does what it says: its files are written and its commands run, in order, from nothing."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.pages import blocks_of, run_page, shell_in
 
-BLOCKS = blocks_of("docs/operators.md")
+BLOCKS = blocks_of("docs/how-to/operator.md")
 
 pytestmark = pytest.mark.mpi
 

@@ -1,7 +1,7 @@
 """A language model as a user of PyTorch writes it, and how the planner is told of it."""
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 VOCABULARY, WIDTH, HEADS, SEQUENCE = 1000, 256, 8, 64

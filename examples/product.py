@@ -1,4 +1,4 @@
-"""One product of two 4 by 4 matrices, the example of docs/design.md."""
+"""One product of two 4 by 4 matrices, the example of docs/explanation/index.md."""
 
 from planner.graph import Graph, GraphBuilder, Init
 

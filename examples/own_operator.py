@@ -1,7 +1,7 @@
 """An operator of one's own, relu(x) squared, and a model that uses it.
 
-Run with `plan docs/examples/own_operator.py:model`, then `simulate` and `execute` with
-`--operators docs/examples/own_operator.py`.
+Run with `plan examples/own_operator.py:model`, then `simulate` and `execute` with
+`--operators examples/own_operator.py`.
 """
 
 import tdl

@@ -1,0 +1,33 @@
+"""Bring what lies beside `docs/` into the site: the pages and pictures of `results/`, and `examples/`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File, Files
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+BESIDE = ("results/*/README.md", "results/*/*.svg", "results/*/*.png", "examples/*.py", "examples/*.json")
+FOLDER = re.compile(r"\]\((?:\.\./)*((?:results|examples)/[^)]*)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what experiments show and the examples, under their own paths."""
+    for pattern in BESIDE:
+        for path in sorted(ROOT.glob(pattern)):
+            files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, use_directory_urls=False))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links to `results/` and `examples/` lead into the site, and links of experiments to `docs/` too."""
+    depth = page.file.src_uri.count("/")
+    if page.file.src_uri.startswith("results/"):
+        return re.sub(r"\]\(\.\./\.\./(?:docs/)?", "](../../", markdown)
+    return FOLDER.sub(lambda match: f"]({'../' * depth}{match[1]})", markdown)
