@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,6 @@ def plan(
     *,
     machine: str | Machine | None = None,
     memory: int | str | None = None,
-    keep_fetches: bool = False,
     **options: Any,
 ) -> Plan:
     """Return the best plan found for a graph on `workers` workers.
@@ -42,9 +41,8 @@ def plan(
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
     must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
-    `keep_fetches` lets workers keep what they fetch (`Plan`); the search does not count on it. Other options are fields
-    of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for what makes no sense or
-    where nothing fits, a TopologyError for a machine that cannot run the plan.
+    Other options are fields of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
+    what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
@@ -57,8 +55,6 @@ def plan(
     for name in ("ways", "untie", "shares"):
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
-    if type(keep_fetches) is not bool:
-        raise PlanError(f"keep_fetches: expected True or False, found {keep_fetches!r}")
     machine = load_topology(machine) if isinstance(machine, str) else machine
     capacities = _capacities(machine) if memory == DEVICES else []
     arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
@@ -66,14 +62,13 @@ def plan(
     asked = SearchOptions(
         machine=None if of_memory_only else machine,
         memory_bytes=max(capacities) if capacities else _memory_bytes(memory),
-        arena_of=lambda found: arena_of(replace(found, keep_fetches=keep_fetches)),
+        arena_of=arena_of,
         **options,
     )
     placements_of(asked)
     if workers is None and asked.shares:
         workers = len(asked.shares)
-    best = best_plan(graph, _workers(workers, asked.ways), asked)
-    return replace(best, keep_fetches=keep_fetches)
+    return best_plan(graph, _workers(workers, asked.ways), asked)
 
 
 def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:

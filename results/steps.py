@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -52,12 +51,10 @@ def step(program: Program, machine: str | Machine) -> Row:
 
 
 def steps(made: Plan, machines: Iterable[str] = MACHINES) -> Iterator[Row]:
-    """Yield the steps on each machine, with fetches anew and, where that moves less, with kept fetches."""
-    kept = replace(made, keep_fetches=True)
-    for one in (made, kept) if kept.total_bytes < made.total_bytes else (made,):
-        program = lower(one)
-        for machine in machines:
-            yield {"kept": one.keep_fetches, "machine": machine, **step(program, machine)}
+    """Yield the steps on each machine."""
+    program = lower(made)
+    for machine in machines:
+        yield {"machine": machine, **step(program, machine)}
 
 
 def only(rows: Iterable[Row], **wanted: Any) -> Row:

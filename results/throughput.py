@@ -29,9 +29,6 @@ MACHINE, HALVES = "p2.8xlarge", "p2.8xlarge-halves"
 DEVICES = 8
 MICRO_BATCHES = 8
 
-KEPT = {"tofu, kept": "tofu", "zero-3, kept": "zero-3"}
-"""Systems that keep what they have fetched of a tensor for all who read it (`--keep-fetches`), by the system."""
-
 Row = dict[str, Any]
 
 
@@ -49,7 +46,7 @@ def deployer(system: str, model: str) -> Callable[[int], Deployment]:
         if batch < micro_batches:
             raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
         graph = graph_of(model, batch, micro_batches)
-        return SYSTEMS[KEPT.get(system, system)](Asked(graph, machine, DEVICES, keep_fetches=system in KEPT))
+        return SYSTEMS[system](Asked(graph, machine, DEVICES))
 
     return deploy
 

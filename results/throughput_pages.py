@@ -8,7 +8,7 @@ from typing import Any
 
 from results import bars
 from results.experiment import table
-from results.throughput import DEVICES, KEPT, MACHINE, Row
+from results.throughput import DEVICES, MACHINE, Row
 from topologies import load_topology
 from topologies.host import with_host_memory
 
@@ -74,21 +74,6 @@ def batches_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> s
         return f"{row['samples']}, {row['arena_bytes'] / 1e9:.1f} GB" if fits else _said(found, model, system)
 
     return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
-
-
-def kept_table(data: Any, models: Sequence[str]) -> str:
-    """Show what keeping fetches makes of samples per second, of the batch and of bytes."""
-    found = by_cell(data)
-
-    def cell(model: str, system: str) -> str:
-        row = found.get((model, system), {})
-        if "samples" not in row:
-            return _said(found, model, system)
-        moved = row["moved_bytes"] / row["samples"] / 1e6
-        return f"{row['samples_per_s']:.3g}, batch {row['samples']}, {moved:.1f} MB"
-
-    columns = [one for kept, system in KEPT.items() for one in (system, kept)]
-    return table(["model", *columns], [[model, *(cell(model, one) for one in columns)] for model in models])
 
 
 def swapping_table(data: Any, models: Sequence[str]) -> str:

@@ -97,13 +97,8 @@ def _cost(traffic: Traffic, nodes: Sequence[Node], plan: Plan) -> int:
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
     """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches, and its sums."""
     nodes, names = plan.graph.nodes, _with_sums(plan, {node.name for node in unit.nodes})
-    if plan.keep_fetches:
-        read = {name for node in nodes if node.name in names for name in node.inputs}
-        names |= {node.name for node in nodes if not read.isdisjoint(node.inputs)}
-    else:
-        forwards = {node.forward for node in unit.nodes} - {None}
-        names |= {node.name for node in nodes if node.forward in forwards}
-    names = _with_sums(plan, names)
+    forwards = {node.forward for node in unit.nodes} - {None}
+    names = _with_sums(plan, names | {node.name for node in nodes if node.forward in forwards})
     return tuple(node for node in nodes if node.name in names)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
@@ -68,8 +67,7 @@ def check_search(plan: Plan) -> None:
     found = plan.search
     _check_placements(plan)
     _check_data_parallel_bytes(plan)
-    fetching_anew = replace(plan, keep_fetches=False) if plan.keep_fetches else plan  # what searches count
-    if found.winner and found.bytes.get(found.winner) != (counted := fetching_anew.total_bytes):
+    if found.winner and found.bytes.get(found.winner) != (counted := plan.total_bytes):
         told = f"{found.bytes[found.winner]} bytes" if found.winner in found.bytes else "none"
         raise PlanError(f"$.search.bytes: expected the {counted} bytes of {found.winner!r}, found {told}")
     if found.predicted is not None and found.winner not in found.predicted.candidates_s:

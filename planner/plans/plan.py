@@ -41,8 +41,7 @@ class Plan(Shown):
 
     `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
     variable of its operator, `*`, `+` or `1`. `ways` know the workers' shares where these differ. `search` says how
-    the plan was found, for people; nothing depends on it. With `keep_fetches` a worker keeps what it has fetched of a
-    tensor until the last node has read it.
+    the plan was found, for people; nothing depends on it.
     """
 
     graph: Graph
@@ -51,7 +50,6 @@ class Plan(Shown):
     layouts: Mapping[str, Layout]
     strategies: Mapping[str, Strategy]
     search: SearchRecord = NOT_SEARCHED
-    keep_fetches: bool = False
 
     @property
     def workers(self) -> int:
@@ -115,7 +113,6 @@ class Plan(Shown):
             ways=list(self.ways),
             shares=list(shares_of(self.ways)),
             search=decisive,
-            keep_fetches=self.keep_fetches,
             steps=steps,
             reported=reported,
         )

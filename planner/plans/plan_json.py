@@ -75,6 +75,8 @@ def plan_from_json(text: bytes) -> Plan:
 def _plan(record: PlanRecord) -> Plan:
     if record.format not in READ:
         raise PlanError(f"$.format: expected {FORMAT!r} or {READ[0]!r}, found {record.format!r}")
+    if record.keep_fetches:
+        raise PlanError("$.keep_fetches: expected false, as workers no longer keep what they fetch, found true")
     ways = tuple(record.ways)
     for step, way in enumerate(ways):
         if way < 2:
@@ -95,7 +97,6 @@ def _plan(record: PlanRecord) -> Plan:
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),
-        record.keep_fetches,
     )
 
 

@@ -50,7 +50,7 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole file; `shares` are those of all workers, where they differ."""
+    """The whole file; `shares` are those of all workers, where they differ; `keep_fetches` is read, never written."""
 
     format: str
     graph: dict[str, Any]

@@ -31,8 +31,8 @@ from planner.layout import (
     store,
 )
 
-Sharing = tuple[tuple[str, bool] | None, str, frozenset[int]]
-"""Which reads share what they fetch: those of whom (None: of all nodes), of which tensor, from which peers."""
+Sharing = tuple[str, bool, str, frozenset[int]]
+"""Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
 
 
 class Decided(Protocol):
@@ -57,10 +57,6 @@ class Decided(Protocol):
     @property
     def workers(self) -> int:
         """The number of workers."""
-
-    @property
-    def keep_fetches(self) -> bool:
-        """Whether what a worker has fetched of a tensor is kept for all of its later reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +196,8 @@ class Traffic:
         exchange = fetch(shape, layout, need, plan.ways, terms)
         if need == exchange.sources and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        earlier = self._earlier.setdefault((self._sharing(node, exchange), tensor, exchange.fixed), [])
+        group = node.forward or node.name, node.forward is not None
+        earlier = self._earlier.setdefault((*group, tensor, exchange.fixed), [])
         for read in earlier:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
@@ -210,12 +207,3 @@ class Traffic:
         read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
         earlier.append(read)
         return read
-
-    def _sharing(self, node: Node, exchange: Exchange) -> tuple[str, bool] | None:
-        """Return with whom a read shares: its backward group or, where fetches that move anything are kept, everybody.
-
-        No tensor changes within an iteration: what replaces a weight is a tensor of its own.
-        """
-        if self.plan.keep_fetches and exchange.moved().any():
-            return None
-        return node.forward or node.name, node.forward is not None

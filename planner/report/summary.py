@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -73,7 +72,6 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "ways": tuple(plan.ways),
         **({"shares": shares} if (shares := shares_of(plan.ways)) else {}),
         "search": msgspec.to_builtins(plan.search),
-        "keep_fetches": plan.keep_fetches,
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
         **({"opaque": opaque} if (opaque := opaque_nodes(plan)) else {}),
@@ -138,9 +136,6 @@ def _moved(plan: Plan) -> Rows:
     if found.searcher:
         yield "search", f"{found.searcher}, placements {found.placements or '-'}"
     yield "bytes per iteration", exact_bytes(total)
-    if plan.keep_fetches:
-        anew = exact_bytes(replace(plan, keep_fetches=False).total_bytes)
-        yield "fetches", f"kept; {anew} bytes without, which is what a search counts"
     if len(plan.ways) > 1:
         for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True), start=1):
             yield f"  step {step}, {way} ways", exact_bytes(cost)

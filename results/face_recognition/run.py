@@ -36,8 +36,8 @@ def measured(classes: int, batch: int) -> Iterable[Row]:
 
 
 def of_systems(rows: list[Row], classes: int, batch: int, machine: str) -> list[Row]:
-    """Return every system's step, fetches anew."""
-    told = {"classes": classes, "batch": batch, "machine": machine, "kept": False}
+    """Return every system's step."""
+    told = {"classes": classes, "batch": batch, "machine": machine}
     return [only(rows, **told, system=system) for system in SYSTEMS]
 
 
@@ -72,7 +72,7 @@ def bytes_table(rows: list[Row]) -> str:
 
 
 def verdict(rows: list[Row]) -> str:
-    """Say how many times as fast the plan is as the others, and where kept fetches change anything."""
+    """Say how many times as fast the plan is as the others."""
     lines = []
     for machine in MACHINES:
         told = []
@@ -81,15 +81,6 @@ def verdict(rows: list[Row]) -> str:
             ratios = [found[number]["seconds"] / found[-1]["seconds"] for found in every]
             told.append(f"{system} {min(ratios):.2f} to {max(ratios):.2f}")
         lines.append(f"- {machine}, planned over the others: {', '.join(told)} times as fast")
-    saved = [
-        1
-        - row["bytes"]
-        / only(rows, **{key: row[key] for key in ("classes", "batch", "machine", "system")}, kept=False)["bytes"]
-        for row in rows
-        if row["kept"]
-    ]
-    by = f", by {min(saved):.1%} to {max(saved):.1%}" if saved else ""
-    lines.append(f"- kept fetches move less in {len(saved)} of {len(rows) - len(saved)} steps{by}")
     return "\n".join(lines)
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, filled, publish, read_published
-from results.throughput import KEPT, known_rows, measured
+from results.throughput import known_rows, measured
 from results.throughput_pages import (
     COLOURS,
     OTHERS,
     PAPER,
     batches_table,
     halves_table,
-    kept_table,
     picture,
     rates_table,
     swapping_table,
@@ -50,7 +49,6 @@ def pages(data: Any) -> Pages:
             halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
             swapping=swapping_table(data, MODELS),
             batches=batches_table(data, MODELS, list(COLOURS)),
-            kept=kept_table(data, MODELS),
         ),
         "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
@@ -58,5 +56,5 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    rows = measured(MODELS, IDEAL_BATCH, FIRST, (*SYSTEMS, *KEPT), known_rows(HERE))
+    rows = measured(MODELS, IDEAL_BATCH, FIRST, tuple(SYSTEMS), known_rows(HERE))
     publish(HERE, {"rows": rows}, pages)

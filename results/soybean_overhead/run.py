@@ -46,8 +46,8 @@ def systems_of(workers: int) -> tuple[str, ...]:
 
 
 def cells(rows: list[Row], title: str, workers: int, machine: str) -> dict[str, Row]:
-    """Return each system's step, fetches anew."""
-    told = {"model": title, "workers": workers, "machine": machine, "kept": False}
+    """Return each system's step."""
+    told = {"model": title, "workers": workers, "machine": machine}
     return {system: only(rows, **told, system=system) for system in systems_of(workers)}
 
 
@@ -80,12 +80,6 @@ def speeds_table(rows: list[Row]) -> str:
     return table(["model", "machine", *SYSTEMS, "SoyBean over the better of the two"], lines)
 
 
-def kept(rows: list[Row]) -> str:
-    """Say where kept fetches change anything."""
-    changed = sum(row["kept"] for row in rows)
-    return f"Kept fetches move less in {changed} of {len(rows) - changed} steps."
-
-
 def picture(rows: list[Row]) -> str:
     """Draw the papers' figures on the first machine: seconds by GPUs, what communication adds on top."""
     panels = []
@@ -107,7 +101,7 @@ def pages(data: Any) -> Pages:
     """Return the README with its tables, and the picture."""
     rows = data["rows"]
     tables = {machine: seconds_table(rows, machine) for machine in MACHINES}
-    readme = filled(HERE / "README.md", speeds=speeds_table(rows), kept=kept(rows), **tables)
+    readme = filled(HERE / "README.md", speeds=speeds_table(rows), **tables)
     return {"README.md": readme, "seconds.svg": picture(rows)}
 
 

@@ -63,8 +63,8 @@ def speedup(data: Any, row: Row) -> float:
 
 
 def pair(data: Any, title: str, batch: int, machine: str) -> list[Row]:
-    """Return both systems' steps, fetches anew."""
-    told = {"model": title, "batch": batch, "machine": machine, "kept": False}
+    """Return both systems' steps."""
+    told = {"model": title, "batch": batch, "machine": machine}
     return [only(data["rows"], **told, system=system) for system in SYSTEMS]
 
 
@@ -98,7 +98,7 @@ def steps_table(data: Any) -> str:
 
 
 def verdict(data: Any) -> str:
-    """Say how many times as fast SoyBean is, beside what is published, and where kept fetches change anything."""
+    """Say how many times as fast SoyBean is, beside what is published."""
     least, most = read_published(HERE)["times_as_fast_as_data_parallelism"]
     lines = []
     for machine in MACHINES:
@@ -111,8 +111,6 @@ def verdict(data: Any) -> str:
         pairs = [pair(data, title, batch, MACHINES[0]) for batch in BATCHES]
         ratios = [over_host(one) / other["seconds"] for one, other in pairs]
         lines.append(f"- if gradients were summed by the host, {title}: {min(ratios):.2f} to {max(ratios):.2f}")
-    changed = sum(row["kept"] for row in data["rows"])
-    lines.append(f"- kept fetches move less in {changed} of {len(data['rows']) - changed} steps")
     return "\n".join(lines)
 
 

@@ -8,7 +8,6 @@ writes data.json, seconds.svg and the tables in README.md, all beside this file.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,17 @@ MODEL = "mlp-4-8192"
 BATCHES = (512, 2048)
 TILES = (2, 4, 8)
 SPACES = {"SoyBean's plan": "S,R", "split only": "S"}
-"""What a plan may do with tensors; under `S`, in which nothing is stored twice, kept fetches save something."""
+"""What a plan may do with tensors; under `S` nothing is stored twice."""
 
 COLOURS = {
     "whole": svg.GREY,
     "SoyBean's plan": svg.GREEN,
     "split only": svg.BLUE,
-    "split only, kept fetches": svg.ORANGE,
 }
 
 
 def measured(batch: int) -> Iterable[Row]:
-    """Simulate the MLP whole, and cut by plans of either space, with fetches anew and kept."""
+    """Simulate the MLP whole, and cut by plans of either space."""
     of = graph(MODEL, (("batch", batch),))
     yield {"batch": batch, "tiles": 1, "how": "whole", **step(lower(plan(of, 1, "SoyBean")), shared(1))}
     for tiles in TILES:
@@ -42,9 +40,6 @@ def measured(batch: int) -> Iterable[Row]:
             made = plan(of, tiles, "SoyBean", placements)
             told = {"batch": batch, "tiles": tiles}
             yield {**told, "how": how, **step(lower(made), shared(tiles))}
-            kept = replace(made, keep_fetches=True)
-            if kept.total_bytes < made.total_bytes:
-                yield {**told, "how": f"{how}, kept fetches", **step(lower(kept), shared(tiles))}
 
 
 def seconds_table(rows: list[Row]) -> str:

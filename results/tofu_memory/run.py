@@ -8,7 +8,7 @@ writes data.json, memory.svg and the tables in README.md, beside this file.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,6 @@ def variants(plan: Plan) -> Iterable[Row]:
         ("as it is", plan, 1),
         ("fetches as early as can be", plan, len(plan.graph.nodes)),
         ("reductions by one worker", gathering, 1),
-        ("kept fetches", replace(plan, keep_fetches=True), 1),
     ):
         program = lower(one, prefetch)
         yield {

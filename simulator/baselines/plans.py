@@ -6,7 +6,6 @@ They are lowered like any plan, can be saved, and executed. Tofu (EuroSys 2019) 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from planner.graph.facts import no_data_parallelism
 from planner.planning import plan
@@ -37,7 +36,6 @@ def of_plan(make: Callable[[Asked], Plan]) -> System:
     """Return the system that runs a plan."""
 
     def deploy(asked: Asked) -> Deployment:
-        found = replace(make(asked), keep_fetches=asked.keep_fetches)
-        return planned_deployment(found, asked.machine, asked.prefetch)
+        return planned_deployment(make(asked), asked.machine, asked.prefetch)
 
     return deploy

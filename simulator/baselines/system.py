@@ -26,7 +26,7 @@ class TooFewSamplesError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A graph, the machine, how many of its devices are used, and how plans fetch: how early, and whether once.
+    """A graph, the machine, how many of its devices are used, and how early plans fetch.
 
     The graph's batch is that of all devices together or, for systems that run replicas which know nothing of each
     other, of one device.
@@ -36,7 +36,6 @@ class Asked:
     machine: Machine
     devices: int
     prefetch: int = 1
-    keep_fetches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ UNTIE_HELP = "Coarsening rules to do without.  [default: none]"
 OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
 SHARES_HELP = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 WAYS_HELP = "Factors to split by, outermost first.  [default: the best]"
-KEEP_HELP = "Keep what is fetched of a tensor for all of its reads, which moves less and stores more; not searched for."
 MEMORY_HELP = (
     "What every worker must fit in, as in 11GiB; with --topo all that it takes there, and 'devices' is its own "
     "device's.  [default: no limit]"
@@ -97,7 +96,6 @@ _SEARCH_OPTIONS = (
     click.option("--untie", metavar="RULE,...", callback=read_rules, help=UNTIE_HELP),
     click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULTS.objective, help="Of which little."),
     click.option("--memory", metavar="BYTES", callback=read_memory, help=MEMORY_HELP),
-    click.option("--keep-fetches", is_flag=True, help=KEEP_HELP),
     click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
     click.option("--seed", type=click.IntRange(0), default=DEFAULTS.seed, help="Of weights and random data."),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
@@ -152,7 +150,7 @@ def planned(source: str, options: Mapping[str, Any], machine: str | None, *, bou
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "keep_fetches", "seed")}
+    asked = {name: options[name] for name in ("searcher", "placements", "objective", "memory", "seed")}
     ties = None if options["ties"] is None else Ties.only(options["ties"])
     asked |= {"ties": ties, "untie": options["untie"] or (), "ways": options["ways"] or ()}
     asked |= {"shares": options["shares"] or ()}

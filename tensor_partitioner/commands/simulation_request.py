@@ -21,9 +21,6 @@ from simulator.simulation import Simulation
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, planned
 from topologies import Machine, load_topology
 
-OF_PLANS = {"-o": "output", "--keep-fetches": "keep_fetches"}
-"""Options that have a meaning for plans alone, by flag."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -61,12 +58,9 @@ class Request:
         return deployment
 
     def _refuse(self) -> None:
-        """Raise an error for options of plans where a system is none."""
-        if self.options["system"] in (None, *PLANS):
-            return
-        for flag, name in OF_PLANS.items():
-            if self.options[name]:
-                raise PlanError(f"{flag}: expected a system that is a plan, found {self.options['system']}")
+        """Raise an error where a system that is no plan is to be saved."""
+        if self.options["output"] and self.options["system"] not in (None, *PLANS):
+            raise PlanError(f"-o: expected a system that is a plan, found {self.options['system']}")
 
     def _of_batch(self, machine: Machine, batch: int) -> Deployment:
         if batch < (self.options["micro_batches"] or 1):
@@ -80,7 +74,7 @@ class Request:
         graph, workers = self._graph(options)
         devices = len(machine.devices) if workers is None else workers
         machine.require_devices(devices)
-        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"], options["keep_fetches"]))
+        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"]))
 
     def _graph(self, options: Mapping[str, Any]) -> tuple[Graph, int | None]:
         """Return the graph, and over how many workers it goes; None for all devices."""

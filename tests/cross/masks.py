@@ -71,7 +71,7 @@ class Recount:
             self.reads(node)
             if node.name not in summands:
                 self.stores(node, node.outputs)
-        for (_, name, terms), masks in self.fetches.items():
+        for (*_, name, terms), masks in self.fetches.items():
             tensor, layout = self.plan.graph.tensors[name], self.plan.layouts[name]
             fixed = [i for i, p in enumerate(layout) if str(p) == "R" or (str(p) == "P+" and i in terms)]
             owned = [self.mask(tensor.shape, list(map(str, layout)), worker) for worker in self.workers]
@@ -159,8 +159,7 @@ class Recount:
                 masks.append(mask)
             partial = [i for i, p in enumerate(self.plan.layouts[name]) if str(p) == "P+"]
             terms = tuple(i for i in partial if self.plan.strategies[node.name][i] == "+")
-            group = () if self.plan.keep_fetches else (node.forward or node.name, node.forward is None)
-            key = (group, name, terms)
+            key = (node.forward or node.name, node.forward is None, name, terms)
             if key in self.fetches:
                 masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
             self.fetches[key] = masks

@@ -27,6 +27,6 @@ def any_plan(draw, graphs=GRAPHS, ways=WAYS):
         name: tuple(chance.choice(choices_at_step(signature, ways, step, replicate=True)) for step in steps)
         for name, signature in signatures(graph).items()
     }
-    plan = Plan(graph, 0, ways, layouts, strategies, keep_fetches=draw(st.booleans()))
+    plan = Plan(graph, 0, ways, layouts, strategies)
     check_plan(plan)
     return plan

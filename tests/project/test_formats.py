@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import planner
+from planner.errors import PlanError
 from planner.models import build
 from planner.planning import plan
+from planner.plans.plan_json import plan_from_json
 
 FIRST = Path(__file__).with_name("product.plan_1.json")
 
@@ -32,3 +36,10 @@ def test_the_second_says_how_it_trains(tmp_path):
     assert training.pop("recomputed_nodes") > 0
     assert training == {"batch": 8, "micro_batches": 4, "precision": "bfloat16, weights float32"}
     assert planner.load(tmp_path / "plan.json").graph == graph
+
+
+def test_plans_that_kept_fetches_are_refused():
+    data = json.loads(FIRST.read_text())
+    assert plan_from_json(json.dumps({**data, "keep_fetches": False}).encode()).total_bytes
+    with pytest.raises(PlanError, match=r"^\$\.keep_fetches: expected false, .* found true$"):
+        plan_from_json(json.dumps({**data, "keep_fetches": True}).encode())

@@ -32,7 +32,6 @@ def graph():
         ({"ways": ("2",)}, "ways of at least 2"),
         ({"ways": "2,2"}, "ways of at least 2"),
         ({"workers": 4, "machine": 5}, "a machine, its name"),
-        ({"workers": 4, "keep_fetches": "yes"}, "True or False"),
     ],
 )
 def test_bad_options_are_one_line(graph, options, said):

@@ -5,11 +5,7 @@ import re
 
 import pytest
 
-import planner
-from planner.errors import PlanError
-from planner.models import build
 from planner.plans.plan_json import load_plan
-from planner.program.lower import arena_sizes
 from planner.search import SearchOptions, search
 from tensor_partitioner.commands.compare import main as compare
 from tensor_partitioner.commands.plan import main
@@ -34,29 +30,6 @@ def test_plan_is_written_and_described(tmp_path, capsys):
     data = json.loads(description.read_text())
     assert data["bytes"] == found.total_bytes == sum(data["step_bytes"])
     assert f"{data['bytes']:,}" in shown.out
-
-
-def test_kept_fetches_are_said_of_and_stored(tmp_path, capsys):
-    path, options = tmp_path / "plan.json", ("rnn-2-32", "--search", "icml18", "--placements", "S", "--ways", "2,2")
-    assert run(main, *options, "--keep-fetches", "-o", path) == 0
-    assert "kept; " in capsys.readouterr().out
-    found, data = load_plan(path), json.loads(path.read_text())
-    assert found.keep_fetches
-    assert found.total_bytes == data["reported"]["bytes"]["total"] < found.search.bytes["icml18"]
-    del data["keep_fetches"]
-    path.write_text(json.dumps(data))
-    with pytest.raises(PlanError, match="by recount"):
-        load_plan(path)
-
-
-def test_what_is_kept_counts_as_memory():
-    graph = build("mlp-4-64", batch=64)
-    with_it, without = (planner.plan(graph, ways=(2, 2), placements="S", keep_fetches=keep) for keep in (True, False))
-    arena_bytes = max(arena_sizes(with_it))
-    assert arena_bytes > max(arena_sizes(without))
-    limited = planner.plan(graph, ways=(2, 2), placements="S", keep_fetches=True, memory=arena_bytes)
-    assert limited.total_bytes == with_it.total_bytes
-    assert limited.search.memory.arena_bytes == arena_bytes
 
 
 @pytest.mark.parametrize("workers", [1, 5])

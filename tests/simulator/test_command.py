@@ -275,10 +275,6 @@ REFUSED = {
         "data parallelism does not stand beside tofu: leave out --data-parallel",
     ),
     "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
-    "nothing that fetches": (
-        ("--system", "1f1b", "--keep-fetches"),
-        "--keep-fetches: expected a system that is a plan",
-    ),
     "no host": (("--system", "swapping"), "uniform-8: expected a switch called cpu"),
     "two batches": (("--system", "ideal", "--largest-batch"), "--largest-batch finds the batch: expected no --batch"),
 }

@@ -1,1 +1,0 @@
-"""What keeping fetches saves in bytes and costs in memory."""
