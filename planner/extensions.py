@@ -13,23 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-import click
-
 import tdl
 from planner.errors import GraphError
+from planner.failures import needed_extra
 from planner.graph.rules import RULES, Rule
 
 T = TypeVar("T")
-
-operators_option = click.option(
-    "--operators",
-    "operator_files",
-    metavar="FILE.py",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Run a Python file that registers operators, models or searchers of your own; may be given several times.",
-)
-"""The option of every command that works with operators; its value goes to `load_operators`."""
 
 _loaded: dict[Path, tuple[bytes, ModuleType]] = {}
 
@@ -76,7 +65,7 @@ def guarded(path: Path, doing: str, action: Callable[[], object]) -> object:
         line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
         where = f"{path}:{line}" if line else str(path)
         reason = str(error) if isinstance(error, GraphError | tdl.TDLError) else f"{type(error).__name__}: {error}"
-        raise GraphError(f"{where}: {doing}: {reason}") from error
+        raise GraphError(f"{where}: {doing}: {reason}{needed_extra(error)}") from error
 
 
 def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tensor_partitioner.packages import require_packages
+
 if TYPE_CHECKING:
     from planner import diff, explain, from_torch, load, load_operators, lower, model, plan, training_graph
     from simulator import simulate
@@ -42,9 +44,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return what the package that has it calls by this name."""
+    """Return the name of the package that has it; PackageError where another one lies in its way."""
     for package, names in _HOMES.items():
         if name in names:
+            require_packages()
             return getattr(import_module(package), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

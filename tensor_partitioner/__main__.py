@@ -1,14 +1,32 @@
-"""`python -m tensor_partitioner COMMAND ...`: any of the commands, by its name."""
+"""`python -m tensor_partitioner COMMAND ...`: any of the commands, by its name; without one, a list of them."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from tensor_partitioner.commands.entry import COMMANDS
+from tensor_partitioner import __version__
+from tensor_partitioner.commands.entry import BAD_INPUT, COMMANDS
+
+
+def overview() -> str:
+    """Return every command with a line on what it does."""
+    lines = (f"  {name:<10} {meaning}" for name, (_, meaning) in COMMANDS.items())
+    return "\n".join((f"tensor-partitioner {__version__}: NAME --help says more of each", *lines))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command that the first argument names with the others, or list them all."""
+    name = arguments[0] if arguments else "--help"
+    if name in COMMANDS:
+        sys.argv = [name, *arguments[1:]]
+        COMMANDS[name][0]()
+    elif name in ("--help", "--version"):
+        print(overview() if name == "--help" else f"tensor-partitioner {__version__}")
+    else:
+        print(f"error: expected a command among {', '.join(COMMANDS)}, found {name}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
-        found = sys.argv[1] if len(sys.argv) > 1 else "none"
-        print(f"error: expected one of {', '.join(COMMANDS)}, found {found}", file=sys.stderr)
-        sys.exit(2)
-    name = sys.argv.pop(1)
-    sys.argv[0] = name
-    COMMANDS[name]()
+    main(sys.argv[1:])

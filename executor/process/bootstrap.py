@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 from executor.process.environment import by_torchrun, choose_blas, foreign_launcher, keep_memory, launched
 from executor.process.guard import guard, leave_the_word, started
@@ -30,15 +31,21 @@ def start_rank() -> None:
         reason = foreign_launcher(os.environ, mpi.Get_library_version())
         advice = "start it with that library's own mpirun"
     except (ImportError, RuntimeError) as error:
-        reason, advice = str(error).splitlines()[0], "install one, or pip install 'tensor-partitioner[mpich]'"
+        extra = "execute" if isinstance(error, ModuleNotFoundError) else "mpich"
+        reason, advice = str(error).splitlines()[0], f"install one, or pip install 'tensor-partitioner[{extra}]'"
     if reason:
-        rank = (launched(os.environ) or (1, 0))[1]
-        if rank == 0:
-            print(f"error: {reason}: {advice}", file=sys.stderr, flush=True)
-        leave_the_word(rank)
-        sys.exit(BAD_INPUT)
+        refuse(f"{reason}: {advice}")
     mpi.Init_thread()
     started()
+
+
+def refuse(reason: str) -> NoReturn:
+    """End a job before it began, with status 2 on every rank; the first one says why."""
+    rank = (launched(os.environ) or (1, 0))[1]
+    if rank == 0:
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+    leave_the_word(rank)
+    sys.exit(BAD_INPUT)
 
 
 def settle_process() -> None:

@@ -11,12 +11,11 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
-import click
-
 from executor.cluster import Cluster
 from executor.process.environment import launched
 from executor.process.guard import is_guarded
-from planner.report.console import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
+from planner.errors import InputError
+from planner.failures import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
 
@@ -56,7 +55,7 @@ def require_alike(ranks: Cluster, found: Mapping[str, str]) -> None:
         for name, value in found.items():
             if value != (first := expected.get(name, "none")):
                 where = f"rank {ranks.rank} on {os.uname().nodename}"
-                raise click.UsageError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
+                raise InputError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
 
     agreed(ranks, compare)
 
@@ -107,7 +106,7 @@ def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
 def require_size(path: str, workers: int, ranks: Cluster) -> None:
     """Raise a usage error where the job's ranks are not as many as the plan's workers."""
     if ranks.size != workers:
-        raise click.UsageError(
+        raise InputError(
             f"{path}: expected {workers} ranks, one per worker, found {ranks.size}: start it with "
             f"{ranks.started(workers)}"
         )

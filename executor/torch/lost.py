@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from executor.process.guard import GRACE_S
-from planner.report.console import JobError
+from planner.failures import JobError
 
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
 """How backends of `torch.distributed` say that the other end is no more."""

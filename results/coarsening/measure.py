@@ -8,8 +8,8 @@ import sys
 import time
 
 from planner.models import build
-from planner.report.console import COLLECTED_EVERY
 from planner.search import SearchOptions, Ties, search, space_of
+from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 WAYS = (2, 2, 2)
 

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 import planner
-from planner.report.console import COLLECTED_EVERY
 from planner.search import SEARCHERS, Limits, SearchOptions, search
 from planner.search.alternatives import IMPLIED
 from results.experiment import OverTimeError, cpu_limit
+from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 PLACEMENTS = ("S", "S,R")
 DEFAULT = ("recursive", "S,R")

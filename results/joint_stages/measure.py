@@ -13,7 +13,6 @@ from typing import Any
 from unittest.mock import patch
 
 from planner.models import build
-from planner.report.console import COLLECTED_EVERY
 from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term
@@ -23,6 +22,7 @@ from planner.search.solver.elimination import Order, greedy_order
 from planner.search.solver.limits import Tuning
 from planner.search.solver.problem import Problem
 from planner.search.solver.search_state import Known
+from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 NONE = "none"
 ORDERED = (minimise, exact, coarse_to_fine)

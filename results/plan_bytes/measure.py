@@ -12,11 +12,11 @@ import sys
 import time
 
 from planner.models import build
-from planner.report.console import COLLECTED_EVERY
 from planner.search import SEARCHERS, Limits, SearchOptions, Space, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors
 from results.experiment import OverTimeError, cpu_limit
+from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 TIED_FOR = "recursive"
 """All searches of one placement set choose from the plans of the graph that is coarsened for this one."""

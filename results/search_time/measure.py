@@ -12,8 +12,8 @@ import sys
 import time
 
 from planner.models import build
-from planner.report.console import COLLECTED_EVERY
 from planner.search import SearchOptions, Ties, search
+from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 
 def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]:

@@ -23,11 +23,11 @@ from executor.process.launch import agreed, require_size
 from executor.reporting import hardware
 from executor.training import part_of
 from executor.transport import CHOICES, TransportError
-from planner.extensions import load_operators, operators_option
+from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.report.console import progress, stdout
+from tensor_partitioner.commands.console import operators_option, progress, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster
 from tensor_partitioner.display import percent, printable
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from planner.failures import JOB_FAILED
 from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
-from planner.report.console import JOB_FAILED, command_errors, stdout
 from planner.report.schema import read_reports
 from planner.report.task_tables import task_tables
+from tensor_partitioner.commands.console import command_errors, stdout
 from tensor_partitioner.display import printable
 
 

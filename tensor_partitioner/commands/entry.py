@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
+from typing import NoReturn
 
+from tensor_partitioner.packages import PackageError, overwritten, require_packages
+
+BAD_INPUT = 2
 RANKS = "executor.process.bootstrap"
 """Where the process of a rank is made ready, before NumPy is loaded."""
 
 
 def run(name: str, *, on_ranks: bool = False) -> None:
-    """Import the module of a command and call its `main`.
+    """Import the module of a command and call its `main`; exit with status 2 where a package is missing.
 
     Ctrl-C during the import, and a reader that closes the pipe, end the process as they end other programs: at once
     and without a word (a shell sees 130 and 141). A rank of a job writes to sockets, too: there a closed one must not
@@ -30,11 +34,29 @@ def run(name: str, *, on_ranks: bool = False) -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a job in the background ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if on_ranks:
-        import_module(RANKS).start_rank()
-    main = import_module(f"tensor_partitioner.commands.{name}").main
+    try:
+        require_packages()
+        if on_ranks:
+            import_module(RANKS).start_rank()
+        main = import_module(f"tensor_partitioner.commands.{name}").main
+    except ImportError as error:
+        _refuse(name, error, on_ranks=on_ranks)
     signal.signal(signal.SIGINT, handler)
     main()
+
+
+def _refuse(name: str, error: ImportError, *, on_ranks: bool) -> NoReturn:
+    """End with one line where another package is in the way of ours, or one of an extra is missing; else raise."""
+    reason = str(error) if isinstance(error, PackageError) else overwritten(error)
+    if not reason:
+        hint = import_module("planner.failures").needed_extra(error)
+        if not hint:
+            raise error
+        reason = f"{name} needs {error.name}{hint}"
+    if on_ranks and not isinstance(error, PackageError):
+        import_module(RANKS).refuse(reason)
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    sys.exit(BAD_INPUT)
 
 
 def _open_null(number: int) -> int:
@@ -54,7 +76,15 @@ compare = partial(run, "compare")
 operators = partial(run, "operators")
 topo = partial(run, "topo")
 
-COMMANDS: Mapping[str, Callable[[], None]] = MappingProxyType(
-    {command.args[0]: command for command in (plan, simulate, execute, calibrate, compare, operators, topo)}
+COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = MappingProxyType(
+    {
+        "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
+        "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
+        "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),
+        "calibrate": (calibrate, "measure this machine with its ranks, as a machine for simulate"),
+        "compare": (compare, "reports of simulate and execute side by side"),
+        "operators": (operators, "the catalog of operators, and its verification"),
+        "topo": (topo, "show, check and import machines"),
+    }
 )
-"""Every command, by its name."""
+"""Every command by its name, with a line on what it does."""

@@ -27,14 +27,15 @@ from executor.training import Part, part_of
 from executor.training_options import Course, check_one_plan, course_of, training_options
 from executor.transport import CHOICES, TransportError, described
 from executor.weights.files import READERS
-from planner.extensions import load_operators, operators_option
+from planner.extensions import load_operators
+from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
-from planner.report.console import BAD_INPUT, JOB_FAILED, collect_seldom, progress, stdout
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
+from tensor_partitioner.commands.console import collect_seldom, operators_option, progress, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, load_pytorch
 
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from executor.cluster import Cluster
 from executor.process.environment import by_torchrun
 from executor.process.launch import agreed, job_main, require_alike
 from planner.errors import InputError
+from tensor_partitioner.commands.console import with_version
 
 
 def job_cluster() -> Cluster:
@@ -37,6 +38,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
 
     Its context's object is the cluster, and what it returns the exit status.
     """
+    with_version(command)
 
     def run(ranks: Cluster) -> int:
         context = agreed(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from executor.backend import BACKENDS, BackendError, array_module
 from executor.kernels import KERNELS
 from executor.verification import KINDS, Options, Verification, check_operator
 from executor.verification.cases import CASES, Draw, drawn
-from planner.extensions import load_operators, operators_option
+from planner.extensions import load_operators
+from planner.failures import JobError
 from planner.graph.rules import RULES
-from planner.report.console import JobError, command_errors, progress, stdout
+from tensor_partitioner.commands.console import command_errors, operators_option, progress, stdout
 
 SHOWN_FAILURES = 3
 """How many failures of an operator the table's reader sees; --json has them all."""
@@ -115,6 +117,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
     every strategy (alone, in pairs, and as planned) against the unsplit result; the gradient rule against central
     differences. Exits with status 1 if anything differs.
     """
+    import_module("scipy.special")  # which kernels load where they use it, and a check would call that a failure
     load_operators(operator_files)
     names = list(tdl.catalog) if name is None else [_known(name)]
     try:

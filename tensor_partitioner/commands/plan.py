@@ -13,18 +13,19 @@ from executor.process.bootstrap import settle_process
 from planner.explanations import difference, explanation
 from planner.export.exported import Exported, export
 from planner.export.targets import TARGETS
-from planner.extensions import load_operators, operators_option
+from planner.extensions import load_operators
+from planner.failures import JobError
 from planner.files import check_written, write_file
 from planner.model_source import function_of, source_files
 from planner.models import model_options
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report import summary
-from planner.report.console import JobError, collect_seldom, command_errors, stdout
 from planner.search.run import FAR
 from planner.search.searchers import MOST_STEPS, NEARLY_FREE, STEP_BY_STEP
 from planner.search.space import SMALL_STATES
 from tensor_partitioner import display
+from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     WRITTEN,

@@ -11,16 +11,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from planner.extensions import load_operators, operators_option
+from planner.extensions import load_operators
+from planner.failures import JobError
 from planner.files import check_written, write_file
 from planner.model_source import source_files
-from planner.report.console import JobError, collect_seldom, command_errors, progress, stdout
 from planner.report.schema import write_reports
 from simulator.baselines.registry import REPLICAS, SYSTEMS
 from simulator.memory import ALLOCATORS
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
+from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, progress, stdout
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHING,

@@ -16,9 +16,10 @@ import msgspec
 from rich.table import Table
 
 from planner.extensions import load_operators
-from planner.report.console import collect_seldom, describe_failure
+from planner.failures import describe_failure
 from planner.report.schema import Report
 from planner.report.tables import busiest, fullest
+from tensor_partitioner.commands.console import collect_seldom
 from tensor_partitioner.commands.simulation_request import Request
 from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
 from topologies import TopologyWarning

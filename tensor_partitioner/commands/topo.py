@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
-from planner.report.console import BAD_INPUT, JOB_FAILED, command_errors, stdout
 from tensor_partitioner import display
+from tensor_partitioner.commands.console import command_errors, stdout
 from topologies import Machine, TopologyError, drawing, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables

@@ -3,7 +3,6 @@ import re
 import subprocess
 import sys
 
-import click
 import pytest
 
 from executor.cluster import alone
@@ -11,6 +10,7 @@ from executor.mpi import start_advice
 from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launched
 from executor.process.launch import require_size, speaks_for_launcher
 from executor.waiting import doze, spin, wait_for
+from planner.errors import InputError
 
 
 def cpuinfo(tmp_path, *flags):
@@ -85,7 +85,7 @@ def test_who_started_us():
 
 def test_ranks_must_be_as_many_as_workers():
     require_size("p.json", 1, alone(1))
-    with pytest.raises(click.UsageError, match=r"p\.json: expected 4 ranks.*found 1: start it with mpirun -n 4$"):
+    with pytest.raises(InputError, match=r"p\.json: expected 4 ranks.*found 1: start it with mpirun -n 4$"):
         require_size("p.json", 4, alone(1))
 
 

@@ -24,7 +24,7 @@ from executor.torch.tensors import tensor_of
 from executor.transport import CHOICES, TransportError
 from executor.transport.choice import TRANSPORTS, chosen
 from executor.weights import WeightsError
-from planner.report.console import JobError
+from planner.failures import JobError
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.search_record import SearchRecord
 from planner.program.lower import lower
-from planner.report.console import stdout
 from planner.search import SearchOptions, search
+from tensor_partitioner.commands.console import stdout
 from tests.explanations.plans import any_plan
 from tests.search.test_partial import two_products
 

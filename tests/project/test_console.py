@@ -6,10 +6,11 @@ import click
 import pytest
 
 from planner.errors import GraphError, PlanError
-from planner.report.console import JobError, command_errors, progress, stdout
+from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
+from tensor_partitioner.commands.console import command_errors, progress, stdout
 from topologies import TopologyError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import functools
 import gc
 import os
@@ -12,23 +11,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from planner.errors import InputError
-from tdl.errors import TDLError
-from tensor_partitioner.display import WIDTH, console, printable
-from topologies.errors import TopologyError, TopologyWarning
-
-JOB_FAILED = 1
-BAD_INPUT = 2
-INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
-USER_ERRORS = (TDLError, InputError, TopologyError, OSError)
-TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
-
+from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
+from tensor_partitioner import __version__
+from tensor_partitioner.display import WIDTH, console
+from topologies.errors import TopologyWarning
 
 COLLECTED_EVERY = 1_000_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
@@ -40,8 +33,15 @@ def collect_seldom() -> None:
     atexit.register(gc.freeze)
 
 
-class JobError(RuntimeError):
-    """The job itself failed (not its input): commands print the message as one line and exit with status 1."""
+operators_option = click.option(
+    "--operators",
+    "operator_files",
+    metavar="FILE.py",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Run a Python file that registers operators, models, searchers or systems of your own; may be given again.",
+)
+"""The option of every command that works with operators; its value goes to `load_operators`."""
 
 
 class Main(Protocol):
@@ -52,37 +52,23 @@ class Main(Protocol):
         ...
 
 
-def describe_failure(error: BaseException) -> tuple[str, int]:
-    """Return what to print for a failure, in one line without `error: `, and the exit status.
+@describe_failure.register
+def _refused(error: click.ClickException) -> tuple[str, int]:
+    return one_line(error.format_message()), BAD_INPUT
 
-    Bad input (a user's file, graph, plan, topology, report or option) is status 2, Ctrl-C 130, any other
-    failure 1.
-    """
-    match error:
-        case click.ClickException():
-            return _one_line(error.format_message()), BAD_INPUT
-        case click.Abort() | KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
-        case OSError() if error.strerror:
-            full = "standard output" if error.errno == errno.ENOSPC else None  # files are named where they are written
-            where = full if error.filename is None else error.filename
-            return error.strerror if where is None else f"{where}: {error.strerror}", BAD_INPUT
-        case JobError():
-            return _one_line(str(error)), JOB_FAILED
-        case _ if isinstance(error, USER_ERRORS):
-            return _one_line(str(error)), BAD_INPUT
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    reason = _one_line(str(error)) or "no message"
-    return f"{type(error).__name__}: {reason}{where} (set {TRACEBACK_VARIABLE}=1 for a traceback)", JOB_FAILED
+
+@describe_failure.register
+def _aborted(_error: click.Abort) -> tuple[str, int]:
+    return describe_failure(KeyboardInterrupt())
 
 
 def command_errors(command: click.Command) -> Main:
     """Make a click command an entry point that ends every failure in exactly one line on stderr.
 
-    Goes above `@click.command()`, so that usage errors are covered too. Exit status: 0, or that of
-    `describe_failure`. A callback may end early with `ctx.exit(status)`.
+    Goes above `@click.command()`, so that usage errors are covered too, and gives it `--version`. Exit status:
+    0, or that of `describe_failure`. A callback may end early with `ctx.exit(status)`.
     """
+    with_version(command)
 
     @functools.wraps(command.callback or command.main)
     def main(args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
@@ -100,6 +86,11 @@ def command_errors(command: click.Command) -> Main:
         sys.exit(status if isinstance(status, int) else 0)
 
     return main
+
+
+def with_version(command: click.Command) -> None:
+    """Give a command the option `--version`."""
+    click.version_option(__version__, message="tensor-partitioner %(version)s")(command)
 
 
 def stdout() -> Console:
@@ -125,8 +116,4 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def _warn(message: Warning | str) -> None:
-    print(f"warning: {_one_line(str(message))}", file=sys.stderr, flush=True)
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
+    print(f"warning: {one_line(str(message))}", file=sys.stderr, flush=True)

@@ -1,0 +1,99 @@
+"""How a failure reads to a user: one line without a traceback, and the exit status of the command that ends with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from collections.abc import Mapping
+from functools import singledispatch
+from types import MappingProxyType
+
+from planner.errors import InputError
+from tdl.errors import TDLError
+from tensor_partitioner.display import printable
+from topologies.errors import TopologyError
+
+JOB_FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
+TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
+
+EXTRAS: Mapping[str, str] = MappingProxyType(
+    {
+        "simpy": "simulate",
+        "mpi4py": "execute",
+        "safetensors": "execute",
+        "scipy": "execute",
+        "threadpoolctl": "execute",
+        "sklearn": "data",
+        "matplotlib": "plot",
+        "torch": "torch",
+        "cupy": "cuda12",
+    }
+)
+"""Packages that not every command needs, by the name they are imported by: the extra that installs each."""
+
+
+class JobError(RuntimeError):
+    """The job itself failed (not its input): commands print the message as one line and exit with status 1."""
+
+
+@singledispatch
+def describe_failure(error: BaseException) -> tuple[str, int]:
+    """Return what to print for a failure, in one line without `error: `, and the exit status.
+
+    Bad input (a user's file, graph, plan, topology, report or option), or a package that is missing, is status 2,
+    Ctrl-C 130, any other failure 1. `describe_failure.register` adds kinds of errors.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    reason = one_line(str(error)) or "no message"
+    return f"{type(error).__name__}: {reason}{where} (set {TRACEBACK_VARIABLE}=1 for a traceback)", JOB_FAILED
+
+
+@describe_failure.register
+def _bad_input(error: InputError | TDLError | TopologyError) -> tuple[str, int]:
+    return one_line(str(error)), BAD_INPUT
+
+
+@describe_failure.register
+def _of_system(error: OSError) -> tuple[str, int]:
+    if not error.strerror:
+        return one_line(str(error)), BAD_INPUT
+    full = "standard output" if error.errno == errno.ENOSPC else None  # files are named where they are written
+    where = full if error.filename is None else error.filename
+    return error.strerror if where is None else f"{where}: {error.strerror}", BAD_INPUT
+
+
+@describe_failure.register
+def _failed(error: JobError) -> tuple[str, int]:
+    return one_line(str(error)), JOB_FAILED
+
+
+@describe_failure.register
+def _interrupted(_error: KeyboardInterrupt) -> tuple[str, int]:
+    return "interrupted", INTERRUPTED
+
+
+@describe_failure.register
+def _missing(error: ImportError) -> tuple[str, int]:
+    hint = needed_extra(error)
+    if not hint:
+        return describe_failure.dispatch(BaseException)(error)
+    return f"{_package(error)} is not installed{hint}", BAD_INPUT
+
+
+def needed_extra(error: BaseException | None) -> str:
+    """Return `: pip install ...` where an error is that a package of an extra is missing, else nothing."""
+    extra = EXTRAS.get(_package(error)) if isinstance(error, ModuleNotFoundError) else None
+    return "" if extra is None else f": pip install 'tensor-partitioner[{extra}]'"
+
+
+def _package(error: ImportError) -> str:
+    return (error.name or "").partition(".")[0]
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters."""
+    return printable(" ".join(text.split()))
