@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from planner.errors import PlanError
@@ -14,18 +14,45 @@ from planner.plans.check import check_workers
 from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
 from planner.program.workspace import needed_bytes
-from planner.search import SearchOptions, Ties, best_plan
+from planner.search import SearchOptions, best_plan
+from planner.search.factorisations import MOST_WORKERS_FACTORED
 from planner.search.memory import parse_memory
+from planner.search.option import Option, options_of
 from planner.search.options import placements_of
 from topologies import Machine, load_topology
 
-OPTIONS = tuple(
-    field.name for field in fields(SearchOptions) if field.name not in ("machine", "memory_bytes", "arena_of")
-)
-"""What `plan` takes besides a graph, workers, a machine and memory."""
-
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
+
+WORKERS = (
+    f"Number of workers. Up to {MOST_WORKERS_FACTORED}, all factorisations are tried; beyond, prime factors and none."
+)
+MEMORY = (
+    f"What every worker must fit in, as in 11GiB; with a machine all that it takes there, and '{DEVICES}' is its own "
+    "device's.  [default: no limit]"
+)
+
+
+def read_memory(memory: int | str | None) -> int | str | None:
+    """Read a number of bytes, as in `11GiB`, or `devices`; a PlanError for anything else."""
+    if isinstance(memory, str):
+        return memory if memory == DEVICES else parse_memory(memory)
+    if memory is not None and (type(memory) is not int or memory < 1):
+        raise PlanError(f"memory: expected a whole number of bytes from 1, or text as in 11GiB, found {memory!r}")
+    return memory
+
+
+SEARCH_OPTIONS: Mapping[str, Option] = MappingProxyType(options_of(SearchOptions))
+"""The options of a search, by name."""
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(
+    {
+        "workers": Option("--workers", WORKERS, least=1),
+        **SEARCH_OPTIONS,
+        "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
+    }
+)
+"""What `plan` takes of a graph, by name: commands have these by their flags."""
 
 
 def plan(
@@ -41,34 +68,39 @@ def plan(
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
     must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
-    Other options are fields of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
+    Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
-    if unknown := [name for name in options if name not in OPTIONS]:
-        raise PlanError(f"unknown option {', '.join(unknown)}; the options are {', '.join(OPTIONS)}")
+    if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
+        raise PlanError(f"unknown option {', '.join(unknown)}; the options are {', '.join((*OPTIONS, 'machine'))}")
     if machine is not None and not isinstance(machine, str | Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
-    if "ties" in options:
-        options["ties"] = _ties(options["ties"])
-    for name in ("ways", "untie", "shares"):
-        if isinstance(options.get(name), list):
-            options[name] = tuple(options[name])
+    options = {name: _read(name, value) for name, value in options.items()}
+    limit = read_memory(memory)
     machine = load_topology(machine) if isinstance(machine, str) else machine
-    capacities = _capacities(machine) if memory == DEVICES else []
+    capacities = _capacities(machine) if limit == DEVICES else []
     arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
-    of_memory_only = memory is not None and options.get("objective", "bytes") == "bytes"
-    asked = SearchOptions(
+    of_memory_only = limit is not None and options.get("objective", "bytes") == "bytes"
+    search = SearchOptions(
         machine=None if of_memory_only else machine,
-        memory_bytes=max(capacities) if capacities else _memory_bytes(memory),
+        memory_bytes=max(capacities) if isinstance(limit, str) else limit,
         arena_of=arena_of,
         **options,
     )
-    placements_of(asked)
-    if workers is None and asked.shares:
-        workers = len(asked.shares)
-    return best_plan(graph, _workers(workers, asked.ways), asked)
+    placements_of(search)
+    if workers is None and search.shares:
+        workers = len(search.shares)
+    return best_plan(graph, _workers(workers, search.ways), search)
+
+
+def _read(name: str, value: object) -> object:
+    """Read what Python gives for an option; a PlanError names it."""
+    try:
+        return SEARCH_OPTIONS[name].read(value) if name in SEARCH_OPTIONS else value
+    except PlanError as error:
+        raise PlanError(f"{name}: {error}") from error
 
 
 def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
@@ -89,27 +121,6 @@ def _capacities(machine: Machine | None) -> list[int]:
         raise PlanError(f"memory {DEVICES}: expected a machine, whose devices have memory, found none")
     memories = (machine.memories[device.memory] for device in machine.devices)
     return [int(one.nbytes / len(one.devices)) for one in memories]
-
-
-def _ties(given: object) -> Ties | None:
-    """Return coarsening rules as the command spells them: "all", "none", or names of rules."""
-    if given is None or isinstance(given, Ties):
-        return given
-    rules = [field.name for field in fields(Ties)]
-    names = given.split(",") if isinstance(given, str) else given
-    if names in (["all"], ["none"]):
-        return Ties.only(rules if names == ["all"] else [])
-    if not isinstance(names, list | tuple) or not all(name in rules for name in names):
-        raise PlanError(f"ties: expected all, none or rules among {', '.join(rules)}, found {given!r}")
-    return Ties.only(names)
-
-
-def _memory_bytes(memory: int | str | None) -> int | None:
-    if isinstance(memory, str):
-        return parse_memory(memory)
-    if memory is not None and (type(memory) is not int or memory < 1):
-        raise PlanError(f"memory: expected a whole number of bytes from 1, or text as in 11GiB, found {memory!r}")
-    return memory
 
 
 def _workers(workers: int | None, ways: tuple[int, ...]) -> int:

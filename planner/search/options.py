@@ -9,6 +9,7 @@ from planner.errors import PlanError
 from planner.plans.plan import Plan
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import Coarsenings, Ties
+from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
 from planner.search.searchers import FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown
@@ -19,6 +20,11 @@ DEFAULT_PLACEMENTS = "S,R"
 
 OBJECTIVES = ("bytes", "time")
 
+WAYS = "Factors to split by, outermost first.  [default: the best]"
+TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"
+UNTIE = "Coarsening rules to do without.  [default: none]"
+SHARES = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
+
 FEW_VARIABLES = 2000
 """Up to so many variables, identical layers not merged, a graph is searched without element-wise ties: the recursion
 takes about a second then."""
@@ -28,32 +34,36 @@ takes about a second then."""
 class SearchOptions(Shown):
     """What to search for.
 
-    `ways` are the parts of each step, empty where factorisations are tried; `searcher` is a name in SEARCHERS.
-    `placements` is "S" (every tensor is split at every step where it can be, as in Tofu),
-    "S,R" (or replicated) or "S,R,P" (or left as partial sums where some reader can carry them on: `carriage`; for
-    `recursive` and `joint`). Data, model and hybrid parallelism and the one weird trick replicate: they search "S,R"
-    where "S" is asked for, and the plan's report says so. `ties` are the coarsening rules (default:
-    `default_ties`, and under "S,R,P" element-wise operators tie nothing that may be partial); `untie` names those of
-    them to do without. `objective` is "bytes" or, on a `machine`, "time";
-    `memory_bytes` is what every worker's arena must fit in; `arena_of` gives their sizes (`planner.program.lower`),
-    with what else is to be in there.
-    `bound` asks for a lower bound even where the searcher knows none. `shares` are those of all workers, in the order
-    of ranks; equal where none are given.
+    Fields with metadata are what `planner.plan` takes besides a graph, and commands by their flags. Under
+    "S,R,P" a tensor may be left as partial sums where some reader can carry them on (`partial_sums`). Data, model and
+    hybrid parallelism and the one weird trick replicate: they search "S,R" where "S" is asked for, and the plan's
+    report says so. `machine` is what the objective "time" is about; `memory_bytes` is what every worker's arena must
+    fit in; `arena_of` gives their sizes (`planner.program.lower`), with what else is to be in there. `bound` asks for a
+    lower bound even where the searcher knows none.
     """
 
-    ways: tuple[int, ...] = ()
-    searcher: str = "recursive"
-    placements: str = DEFAULT_PLACEMENTS
-    ties: Ties | None = None
+    ways: tuple[int, ...] = field(
+        default=(), metadata=described("--ways", WAYS, read=whole_numbers(2, "4,2"), metavar="K1,K2,...")
+    )
+    searcher: str = field(default="recursive", metadata=described("--search", f"One of {', '.join(SEARCHERS)}."))
+    placements: str = field(
+        default=DEFAULT_PLACEMENTS,
+        metadata=described("--placements", f"What may be chosen: {'; '.join(PLACEMENTS)}."),
+    )
+    ties: Ties | None = field(default=None, metadata=described("--ties", TIES, read=read_ties, metavar="RULE,..."))
     limits: Limits = field(default_factory=Limits)
-    seed: int = 0
-    untie: tuple[str, ...] = ()
-    objective: str = "bytes"
+    seed: int = field(default=0, metadata=described("--seed", "Of weights and random data.", least=0))
+    untie: tuple[str, ...] = field(
+        default=(), metadata=described("--untie", UNTIE, read=read_rules, metavar="RULE,...")
+    )
+    objective: str = field(default="bytes", metadata=described("--objective", "Of which little.", choices=OBJECTIVES))
     machine: Machine | None = None
     memory_bytes: int | None = None
     arena_of: Callable[[Plan], Sequence[int]] | None = None
     bound: bool = False
-    shares: tuple[int, ...] = ()
+    shares: tuple[int, ...] = field(
+        default=(), metadata=described("--shares", SHARES, read=whole_numbers(1, "2,2,1,1"), metavar="S1,S2,...")
+    )
 
 
 def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import os
 import sys
@@ -11,8 +10,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -44,14 +44,6 @@ operators_option = click.option(
 """The option of every command that works with operators; its value goes to `load_operators`."""
 
 
-class Main(Protocol):
-    """A console script's entry point."""
-
-    def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
-        """Run the command with `args` (default: the process's) and the context's object, and exit."""
-        ...
-
-
 @describe_failure.register
 def _refused(error: click.ClickException) -> tuple[str, int]:
     return one_line(error.format_message()), BAD_INPUT
@@ -62,21 +54,23 @@ def _aborted(_error: click.Abort) -> tuple[str, int]:
     return describe_failure(KeyboardInterrupt())
 
 
-def command_errors(command: click.Command) -> Main:
-    """Make a click command an entry point that ends every failure in exactly one line on stderr.
+@dataclass(frozen=True, slots=True)
+class Main:
+    """A console script's entry point: a click command, every failure of which ends in exactly one line on stderr.
 
-    Goes above `@click.command()`, so that usage errors are covered too, and gives it `--version`. Exit status:
-    0, or that of `describe_failure`. A callback may end early with `ctx.exit(status)`.
+    Exit status: 0, or that of `describe_failure`. A callback may end early with `ctx.exit(status)`.
     """
-    with_version(command)
 
-    @functools.wraps(command.callback or command.main)
-    def main(args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
+    command: click.Command
+
+    def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
+        """Run the command with `args` (default: the process's) and the context's object, and exit."""
+        status: object = 0
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_: _warn(message)
                 warnings.simplefilter("once", TopologyWarning)
-                status = command.main(args=args, prog_name=command.name, standalone_mode=False, obj=obj)
+                status = self.command.main(args=args, prog_name=self.command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
@@ -85,7 +79,11 @@ def command_errors(command: click.Command) -> Main:
             print(f"error: {message}", file=sys.stderr, flush=True)
         sys.exit(status if isinstance(status, int) else 0)
 
-    return main
+
+def command_errors(command: click.Command) -> Main:
+    """Make a click command an entry point with `--version`; above `@click.command()`, so that usage errors count too."""
+    with_version(command)
+    return Main(command)
 
 
 def with_version(command: click.Command) -> None:

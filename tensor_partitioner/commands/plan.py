@@ -31,7 +31,7 @@ from tensor_partitioner.commands.planning_options import (
     WRITTEN,
     given_options,
     is_saved_plan,
-    planned,
+    plan_model,
     planning_options,
     refuse_others,
     with_model_options,
@@ -127,6 +127,6 @@ def _compared(paths: tuple[Path, Path]) -> difference.Difference:
 def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:
     """Load a saved plan, or search one and save it."""
     if not is_saved_plan(model):
-        return planned(model, options, options["topo"], bound=options["explain"])
+        return plan_model(model, options, options["topo"], bound=options["explain"])
     refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", *SHOWING))
     return load_plan(model)

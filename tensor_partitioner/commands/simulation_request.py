@@ -18,7 +18,7 @@ from simulator.baselines.registry import PLANS, SYSTEMS
 from simulator.baselines.system import Asked, Deployment, TooFewSamplesError, planned_deployment
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
-from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, planned
+from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
 from topologies import Machine, load_topology
 
 
@@ -44,7 +44,7 @@ class Request:
         if is_saved_plan(self.source):
             return load_plan(self.source)
         about_machine = options["objective"] == "time" or options["memory"] is not None
-        return planned(self.source, options, options["topo"] if about_machine else None)
+        return plan_model(self.source, options, options["topo"] if about_machine else None)
 
     def deployment(self, machine: Machine) -> Deployment:
         """Return what is to be simulated; with the largest batch that fits in memory, if that is asked for."""

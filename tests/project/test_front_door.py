@@ -1,10 +1,14 @@
 """What the Python interface is given wrongly: one line that says what is wrong, from nowhere inside."""
 
+import dataclasses
+
 import pytest
 
 import planner
 import simulator
 from planner.errors import GraphError, PlanError
+from planner.planning import OPTIONS
+from tensor_partitioner.commands.plan import main as plan_command
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def graph():
         ({"workers": 4, "placements": None}, "placements S or"),
         ({"workers": 4, "placements": ("S", "R")}, "placements S or"),
         ({"ways": ("2",)}, "ways of at least 2"),
-        ({"ways": "2,2"}, "ways of at least 2"),
+        ({"ways": "2,1"}, "ways: expected whole numbers of at least 2, such as 4,2, found '2,1'"),
         ({"workers": 4, "machine": 5}, "a machine, its name"),
     ],
 )
@@ -88,6 +92,7 @@ def test_bad_options_of_a_simulation(graph, options, said):
 def test_lists_and_the_commands_spelling_will_do(graph):
     plan = planner.plan(graph, ways=[2, 2], ties="all", untie=["repeats"])
     assert plan.ways == (2, 2)
+    assert planner.plan(graph, ways="2, 2", untie="repeats").ways == (2, 2)
     assert planner.plan(graph, workers=2, ties=["elementwise"]).workers == 2
 
 
@@ -100,3 +105,13 @@ def test_a_file_that_exits_is_an_error(tmp_path):
 
 def test_weights_count_once():
     assert "1.05 MB" in str(planner.plan(planner.model("mlp-4-256"), workers=2))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_written_once(name):
+    """Python's name and the command's flag, default and help are of one record."""
+    option = OPTIONS[name]
+    (shown,) = (parameter for parameter in plan_command.command.params if parameter.name == name)
+    assert (shown.opts, shown.default, shown.help) == ([option.flag], option.default, option.help)
+    fields = {field.name: field.default for field in dataclasses.fields(planner.SearchOptions)}
+    assert name in ("workers", "memory") or fields[name] in (option.default, ())

@@ -79,7 +79,7 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
     searched = shown_of(capsys, "mlp-2-16", "--workers", "4", "--explain", "-o", file, "--json", data)
     record = json.loads(data.read_text())
     home = "tensor_partitioner.commands.planning_options"
-    monkeypatch.setattr(f"{home}.searched", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(f"{home}.plan", lambda *_, **__: pytest.fail("searched again"))
     assert shown_of(capsys, file, "--explain", "--json", data) == searched
     assert json.loads(data.read_text()) == record
     assert shown_of(capsys, file) == searched[: searched.index("bytes by kind")]
