@@ -24,7 +24,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import Plan
 from planner.pytorch.tracing import Inputs, Step, in_order
-from planner.pytorch.user_model import Made, imported, parts
+from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
@@ -83,13 +83,13 @@ def verify(make: Callable[[], object], model: str) -> Verification:
     In double precision, unless the module insists on its own. Raises a GraphError for what cannot be imported.
     """
     try:
-        return verified(_doubled(parts(make())), model)
+        return verified(_doubled(user_model(make())), model)
     except (GraphError, RuntimeError) as error:  # a dtype may be written into the model
         why = str(error).strip().partition("\n")[0]
-        return replace(verified(parts(make()), model), instead=f", as float64 failed: {why}")
+        return replace(verified(user_model(make()), model), instead=f", as float64 failed: {why}")
 
 
-def _doubled(made: Made) -> Made:
+def _doubled(made: UserModel) -> UserModel:
     """Return what was made in double precision."""
 
     def doubled(one: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ def _doubled(made: Made) -> Made:
     return made._replace(module=made.module.double(), inputs=inputs, loss=loss, targets=targets)
 
 
-def verified(made: Made, model: str) -> Verification:
+def verified(made: UserModel, model: str) -> Verification:
     """Compare the first steps of what was made; the module is trained by them."""
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
@@ -127,7 +127,7 @@ def verified(made: Made, model: str) -> Verification:
     return Verification(model, least_precise(graph), tuple(compared))
 
 
-def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
+def _ours(graph: Graph, made: UserModel) -> Mapping[str, tuple[HostArray, float]]:
     """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
     plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
     trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
@@ -139,7 +139,7 @@ def _ours(graph: Graph, made: Made) -> Mapping[str, tuple[HostArray, float]]:
     return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
 
-def _trained(made: Made) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+def _trained(made: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     """Train the module; return the last loss, and the gradients of the first step by the parameters' names."""
     step, gradients = Step(made.module, made.loss, made.inputs), dict[str, torch.Tensor]()
     for _ in range(STEPS):
@@ -154,7 +154,7 @@ def _trained(made: Made) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
 
 
 def _theirs(
-    graph: Graph, made: Made, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
+    graph: Graph, made: UserModel, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, str, HostArray]]:
     """Yield what PyTorch has of our gradients and of every entry after the steps, with the names of our tensors.
 

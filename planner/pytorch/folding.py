@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from planner.pytorch.contents import Content
-from planner.pytorch.graphs import example, packet
+from planner.pytorch.graphs import example, leaves, packet
+from planner.pytorch.private import OpOverload
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
 Known = Mapping[Node, Content]
@@ -84,7 +84,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
         return getattr(trace.program.graph_module, str(node.target))
     if node.target is operator.getitem and node.args[0] in known:
         return known[node.args[0]][node.args[1]]  # type: ignore[index]
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return None
     if packet(node) in FILLED:
         return _filled(node)
@@ -93,7 +93,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
     found = node.target(*arguments, **named)
-    return found if all(isinstance(one, torch.Tensor) for one in tree_leaves(found)) else None
+    return found if all(isinstance(one, torch.Tensor) for one in leaves(found)) else None
 
 
 def _filled(node: Node) -> torch.Tensor:

@@ -11,7 +11,8 @@ import torch
 from torch.fx import Graph, Node
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import example, packet, schema, where
+from planner.pytorch.graphs import example, packet, where
+from planner.pytorch.private import schema_of
 
 aten = torch.ops.aten
 
@@ -175,5 +176,6 @@ def _may_be_copy(node: Node) -> bool:
 
 
 def _returns_views(node: Node) -> bool:
-    returned = (one.alias_info for one in schema(node).returns)
-    return any(one is not None and not one.is_write for one in returned)
+    schema = schema_of(node.target)
+    aliases = [] if schema is None else [result.alias_info for result in schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)

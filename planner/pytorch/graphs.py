@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-NO_OPERATOR = torch._C.parse_schema("none() -> ()")
+from planner.pytorch.private import schema_of
 
 NOT_THE_USERS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 """Where PyTorch and the import lie."""
 
 
-def schema(node: torch.fx.Node) -> Any:
-    """Return the schema of a node's operator; of one that is none an empty one."""
-    return getattr(node.target, "_schema", NO_OPERATOR)
-
-
 def packet(node: torch.fx.Node) -> str:
-    """Return the name of a node's operator without its overload; ATen's without "aten"."""
-    return str(schema(node).name).removeprefix("aten::")
+    """Return the name of a node's operator without its overload, ATen's without "aten"; nothing for no operator."""
+    schema = schema_of(node.target)
+    return schema.name.removeprefix("aten::") if schema else ""
 
 
 def example(node: torch.fx.Node) -> Any:
     """Return the fake tensor, or whatever else, that a node has for its result."""
     return node.meta.get("val")
+
+
+def leaves(result: object) -> list[object]:
+    """Return an operator's result, or several, as a list."""
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def all_nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Yield the nodes of a graph and of the regions that it keeps apart."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from part.graph.nodes
 
 
 def place_of(node: torch.fx.Node) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph, Init
@@ -21,10 +20,11 @@ from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
-from planner.pytorch.graphs import example, line_of, packet, place_of, where
+from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators import CONVERTERS
 from planner.pytorch.operators.call import TracedCall, UnsupportedError, refuse_unread
+from planner.pytorch.private import OpOverload
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
@@ -134,7 +134,7 @@ class _Pass:
     def _converted(self, node: Node) -> Any:
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             raise UnsupportedError(f"{node.target} has no operator here")
         name = packet(node)
         name = name if name in CONVERTERS else name.removesuffix("_")
@@ -150,7 +150,7 @@ class _Pass:
     def _call(self, name: str, node: Node) -> TracedCall:
         """Return a node's operator with its arguments and what it makes."""
         given = bound(node)
-        made = [one for one in tree_leaves(example(node)) if isinstance(one, torch.Tensor)]
+        made = [one for one in leaves(example(node)) if isinstance(one, torch.Tensor)]
         if any(not isinstance(extent, int) for one in made for extent in one.shape):
             raise UnsupportedError(f"{name} has a result whose extent depends on data, as of a mask that selects")
         return TracedCall(

@@ -12,6 +12,7 @@ from planner.graph.opaque_ops import CALL, register_called
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import DTYPES
 from planner.pytorch.operators.call import UnsupportedError
+from planner.pytorch.private import OpOverload
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import dense
 
@@ -23,7 +24,7 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
     can hold.
     """
     target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
+    assert isinstance(target, OpOverload)
     if torch.Tag.nondeterministic_seeded in target.tags:
         raise UnsupportedError(f"{target} draws random numbers, so that it cannot be called on several workers")
     operands: list[Value] = []

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from inspect import getsourcefile
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import is_users, spelled
-
-HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_post_accumulate_grad_hooks",
-)  # fmt: skip
+from planner.pytorch.graphs import all_nodes, is_users, line_of, spelled
+from planner.pytorch.private import HOOKS, LOGGERS, forward_class
 
 
 def refuse_hooks(module: nn.Module) -> None:
@@ -34,27 +31,36 @@ def refuse_hooks(module: nn.Module) -> None:
 def refuse_averages_of_all(module: nn.Module) -> None:
     """Raise GraphError for running statistics that are those of all batches so far."""
     for name, part in module.named_modules():
-        follows = isinstance(part, _NormBase) and part.training and part.track_running_stats
-        if follows and part.momentum is None:
+        follows = part.training and getattr(part, "track_running_stats", False)
+        if follows and getattr(part, "momentum", 0) is None:
             where = name.removeprefix("module").removeprefix(".") or "the module"
             raise GraphError(f"{where}: {type(part).__name__} with momentum=None has no operator here: give a number")
 
 
-def refuse_functions_of_ones_own(result: Any) -> None:
-    """Raise GraphError where a `torch.autograd.Function` was used, of which an export keeps the forward pass alone."""
-    waiting, seen = [getattr(result, "grad_fn", None)], set()
+def own_functions(result: torch.Tensor) -> set[type]:
+    """Return every `torch.autograd.Function` that a result was computed by."""
+    waiting, seen = [result.grad_fn], set()
     while waiting:
         function = waiting.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        name = type(function).__name__.removesuffix("Backward")
-        if isinstance(function, torch.autograd.function.BackwardCFunction) and not name.startswith(OF_OPERATOR):
-            raise GraphError(
-                f"{name}: a torch.autograd.Function has a gradient of its own, which an export drops: write it with "
-                "PyTorch's operators, or as an operator with a gradient here (docs/operators.md)"
-            )
-        waiting += [one for one, _ in function.next_functions]
+        if function is not None and function not in seen:
+            seen.add(function)
+            waiting += [before for before, _ in function.next_functions]
+    found = {forward_class(function) for function in seen if isinstance(function, BackwardCFunction)}
+    return {function for function in found if not function.__name__.startswith(OF_OPERATOR)}
+
+
+def refuse_functions(functions: Iterable[type], module: torch.fx.GraphModule) -> None:
+    """Raise GraphError for a `torch.autograd.Function`, of which an export keeps the forward pass alone."""
+    for function in sorted(functions, key=lambda function: function.__name__):
+        file, name = getsourcefile(function) or "", function.__name__
+        lines = [line_of(node) for node in all_nodes(module) if f'"{file}"' in node.meta.get("stack_trace", "")]
+        instead = "write it with PyTorch's operators, or as an operator with a gradient here (docs/how-to/operator.md)"
+        if function is CheckpointFunction:
+            instead = "give checkpoint use_reentrant=False"
+        raise GraphError(
+            f"{f'{lines[0]}: ' if lines else ''}{name}: a torch.autograd.Function has a gradient of its own, which "
+            f"an export drops: {instead}"
+        )
 
 
 OF_OPERATOR = "GeneratedBackwardFor_"
@@ -87,26 +93,15 @@ def _line(stack: traceback.StackSummary) -> str:
     return f"{own[-1]}: " if own else ""
 
 
-@contextmanager
-def uses_refused() -> Iterator[None]:
-    """Within, a GraphError, with the line, is raised at what an export would leave out."""
-    hook, reentrant = (_refused(why) for why in (HOOK, REENTRANT))
-    with (
-        mock.patch.object(torch.Tensor, "register_hook", hook),
-        mock.patch.object(CheckpointFunction, "apply", reentrant),
-    ):
-        yield
+class HooksRefused(TorchFunctionMode):
+    """Within, a hook of a tensor, which an export leaves out, raises a GraphError with the user's line."""
 
-
-HOOK = "register_hook: a hook of a tensor would not run: remove it"
-REENTRANT = "a reentrant checkpoint has a gradient of its own, which an export drops: give it use_reentrant=False"
-
-
-def _refused(why: str) -> Callable[..., None]:
-    def function(*_: object) -> None:
-        raise GraphError(f"{_line(traceback.extract_stack())}{why}")
-
-    return function
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch, unless it registers a hook."""
+        if function is torch.Tensor.register_hook:
+            where = _line(traceback.extract_stack())
+            raise GraphError(f"{where}register_hook: a hook of a tensor would not run: remove it")
+        return function(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -121,7 +116,3 @@ def silent() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
-"""What says at length, as an export fails, what the error says."""

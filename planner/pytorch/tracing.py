@@ -13,20 +13,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
 from planner.pytorch.functional import changes_first, out_of_place
+from planner.pytorch.private import FakeTensor
 from planner.pytorch.refusing import (
+    HooksRefused,
     failure,
+    own_functions,
     refuse_averages_of_all,
     refuse_devices,
-    refuse_functions_of_ones_own,
+    refuse_functions,
     refuse_hooks,
     silent,
-    uses_refused,
 )
 from planner.pytorch.regions import inline_regions
 
@@ -47,6 +48,7 @@ class Step(nn.Module):
         self.module = module
         self._loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
+        self.functions: set[type] = set()
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
@@ -55,7 +57,7 @@ class Step(nn.Module):
         found = _own_loss(result) if self._loss is None else self._loss(result, *targets)
         if not isinstance(found, torch.Tensor):
             raise GraphError(f"expected a module that returns its loss, a scalar, found {type(found).__name__}")
-        refuse_functions_of_ones_own(found)
+        self.functions |= own_functions(found)
         return found
 
 
@@ -132,6 +134,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     refuse_averages_of_all(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
+    refuse_functions(step.functions, program.graph_module)
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
@@ -152,7 +155,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
     said = StringIO()  # PyTorch prints whole graphs when it fails
     try:
-        with warnings.catch_warnings(), redirect_stderr(said), uses_refused(), silent():
+        with warnings.catch_warnings(), redirect_stderr(said), HooksRefused(), silent():
             warnings.simplefilter("ignore")
             program = export(step, arguments, strict=False)
     except GraphError:

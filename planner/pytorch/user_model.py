@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
 from planner.pytorch.importing import from_torch
+from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
 from planner.pytorch.tracing import Inputs
 
 REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
@@ -28,33 +27,48 @@ EXPECTED_OPTIMIZERS = "expected PyTorch's SGD, Adam, AdamW, RMSprop without mome
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
 
 
-def graph_of(make: Callable[[], Any], *, opaque_unknown: bool = False) -> Any:
-    """Return the graph of the module that a function makes, or what it returns where that is no module.
+class UserModel(NamedTuple):
+    """A module, what it is called with, and how it is trained."""
 
-    The parameters get no memory, so that a module of any size can be imported. Where that does not suit the function it
-    runs once more as it is.
+    module: nn.Module
+    inputs: Inputs
+    loss: Callable[..., torch.Tensor] | None
+    targets: Sequence[torch.Tensor]
+    optimizer: Any
+
+
+def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False) -> object:
+    """Return the graph of the module that a function returns, or what it returns where that is no module.
+
+    Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
+    which PyTorch raises a RuntimeError, runs once more, with memory; one that fails otherwise does not.
     """
+    fakes = Fakes()
     try:
-        with _without_memory(), warnings.catch_warnings():
+        with _without_memory(fakes), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
-            made = make()
-            if _is_module(made):
-                optimizer_of(parts(made))  # by identity, which a parameter may have lost as it became fake
-    except Exception:
-        made = make()
-    if isinstance(made, Graph) or not _is_module(made):
-        return made
-    return imported(parts(made), opaque_unknown=opaque_unknown)
+            result = make()
+    except RuntimeError:
+        if not fakes.count:
+            raise
+        fakes, result = Fakes(), make()
+    if isinstance(result, Graph) or not _is_module(result):
+        return result
+    model = user_model(result)
+    if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
+        for group in model.optimizer.param_groups:
+            group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
+    return imported(model, opaque_unknown=opaque_unknown)
 
 
-def imported(made: Made, *, opaque_unknown: bool = False) -> Graph:
-    """Return the graph of a module that was made."""
+def imported(model: UserModel, *, opaque_unknown: bool = False) -> Graph:
+    """Return the training graph of a user's model."""
     return from_torch(
-        made.module,
-        made.inputs,
-        loss=made.loss,
-        targets=made.targets,
-        optimizer=optimizer_of(made),
+        model.module,
+        model.inputs,
+        loss=model.loss,
+        targets=model.targets,
+        optimizer=optimizer_of(model),
         opaque_unknown=opaque_unknown,
     )
 
@@ -66,10 +80,9 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, a large tensor's without memory."""
-        is_large = function.namespace == "aten" and function._schema.arguments[:1] and _elements(function, args) > LARGE
-        with self.mode if is_large else nullcontext():
+        with self.mode if _elements(function, args) > LARGE else nullcontext():
             return function(*args, **(kwargs or {}))
 
 
@@ -77,23 +90,34 @@ LARGE = 1 << 28
 """Elements from which on a tensor gets no memory."""
 
 
-def _elements(function: Any, args: Sequence[Any]) -> int:
-    """Return how many elements an operator makes that is told their number; 0 for any other."""
-    return prod(args[0]) if function._schema.arguments[0].name == "size" and args else 0
+def _elements(function: OpOverload, args: Sequence[Any]) -> int:
+    """Return how many elements an operator of PyTorch's makes that is told their number; 0 for any other."""
+    schema = schema_of(function)
+    is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
+    return prod(args[0]) if is_told and args else 0
+
+
+class Fakes:
+    """Parameters without memory, by the parameter that each stands for, and how many there were."""
+
+    def __init__(self) -> None:
+        self.of = WeakTensorKeyDictionary()
+        self.count = 0
 
 
 @contextmanager
-def _without_memory() -> Iterator[None]:
+def _without_memory(fakes: Fakes) -> Iterator[None]:
     """Within, parameters of modules are fake as soon as they are registered; buffers keep their content."""
-    mode, known = FakeTensorMode(allow_non_fake_inputs=True), WeakTensorKeyDictionary()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or isinstance(parameter, FakeTensor):
             return parameter
-        if parameter not in known:
-            known[parameter] = nn.Parameter(mode.from_tensor(parameter.detach()), parameter.requires_grad)
-        found: nn.Parameter = known[parameter]
-        return found
+        if parameter not in fakes.of:
+            fakes.of[parameter] = nn.Parameter(mode.from_tensor(parameter.detach()), parameter.requires_grad)
+            fakes.count += 1
+        fake: nn.Parameter = fakes.of[parameter]
+        return fake
 
     handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]
     try:
@@ -103,65 +127,53 @@ def _without_memory() -> Iterator[None]:
         handle.remove()
 
 
-def _is_module(made: Any) -> bool:
-    return isinstance(made, nn.Module) or (isinstance(made, tuple) and bool(made) and isinstance(made[0], nn.Module))
+def _is_module(result: object) -> bool:
+    first = result[0] if isinstance(result, tuple) and result else result
+    return isinstance(first, nn.Module)
 
 
-class Made(NamedTuple):
-    """What a user's function made."""
-
-    module: nn.Module
-    inputs: Inputs
-    loss: Callable[..., torch.Tensor] | None
-    targets: Sequence[torch.Tensor]
-    optimizer: Any
-
-
-def parts(made: Any) -> Made:
-    """Return module, inputs, loss, targets and optimizer; a GraphError for anything else."""
-    if isinstance(made, nn.Module) or not _is_module(made):
-        found = "a module alone" if isinstance(made, nn.Module) else type(made).__name__
-        raise GraphError(f"expected {EXPECTED}, found {found}")
-    if len(made) not in (2, 4, 5):
-        missing = ", no targets" if len(made) == 3 else ""
-        raise GraphError(f"expected {EXPECTED}, found {len(made)}{missing}: ({', '.join(map(_kind, made))})")
-    rest: tuple[Any, ...] = (None, (), None)[len(made) - 2 :]
-    module, inputs, loss, targets, optimizer = tuple(made) + rest
-    return Made(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
-
-
-def _kind(one: Any) -> str:
-    return getattr(one, "__name__", type(one).__name__)
+def user_model(result: object) -> UserModel:
+    """Return a function's result as a user's model; a GraphError for one that is none."""
+    if not isinstance(result, tuple) or not _is_module(result):
+        kind = "a module alone" if isinstance(result, nn.Module) else type(result).__name__
+        raise GraphError(f"expected {EXPECTED}, found {kind}")
+    if len(result) not in (2, 4, 5):
+        missing = ", no targets" if len(result) == 3 else ""
+        kinds = (getattr(entry, "__name__", type(entry).__name__) for entry in result)
+        raise GraphError(f"expected {EXPECTED}, found {len(result)}{missing}: ({', '.join(kinds)})")
+    rest: tuple[Any, ...] = (None, (), None)[len(result) - 2 :]
+    module, inputs, loss, targets, optimizer = result + rest
+    return UserModel(module, _tensors("inputs", inputs), loss, _tensors("targets", targets), optimizer)
 
 
 def _tensors(name: str, values: Any) -> Any:
     """Return a tensor, or several in order or by name, as several; a GraphError for anything else."""
-    found = (values,) if isinstance(values, torch.Tensor) else values
-    every = found.values() if isinstance(found, Mapping) else found
-    if not isinstance(found, tuple | list | Mapping) or not all(isinstance(one, torch.Tensor) for one in every):
+    several = (values,) if isinstance(values, torch.Tensor) else values
+    tensors = several.values() if isinstance(several, Mapping) else several
+    if not isinstance(several, tuple | list | Mapping) or not all(isinstance(x, torch.Tensor) for x in tensors):
         raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {values!r}")
-    return found
+    return several
 
 
-def optimizer_of(made: Made) -> Optimizer | dict[nn.Parameter, Optimizer] | None:
-    """Return the optimizer of ours that does what PyTorch's does, by parameter; a GraphError where none does."""
-    given = made.optimizer
-    if given is None or isinstance(given, Optimizer):
-        return given
-    if not isinstance(given, torch.optim.Optimizer):
-        raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {given!r}")
-    kind = type(given).__name__
-    if getattr(torch.optim, kind, None) is not type(given):
+def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] | None:
+    """Return the optimizer of every parameter that does what PyTorch's does; a GraphError where none does."""
+    optimizer = model.optimizer
+    if optimizer is None or isinstance(optimizer, Optimizer):
+        return optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {optimizer!r}")
+    kind = type(optimizer).__name__
+    if getattr(torch.optim, kind, None) is not type(optimizer):
         raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
-    found = {one: _settings(kind, group) for group in given.param_groups for one in group["params"]}
-    others = made.loss.parameters() if isinstance(made.loss, nn.Module) else ()  # which are refused by themselves
-    own = {*made.module.parameters(), *others}
-    if strange := [one for one in found if one not in own]:
+    settings = {one: _settings(kind, group) for group in optimizer.param_groups for one in group["params"]}
+    of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
+    known = {*model.module.parameters(), *of_loss}
+    if strange := [parameter for parameter in settings if parameter not in known]:
         raise GraphError(
-            f"{kind}: {len(strange)} of its {len(found)} parameters are none of the module's, "
+            f"{kind}: {len(strange)} of its {len(settings)} parameters are none of the module's, "
             f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
         )
-    return found
+    return settings
 
 
 def _settings(kind: str, group: Mapping[str, Any]) -> Optimizer:

@@ -21,7 +21,7 @@ from planner.layout import local_shape
 from planner.model_source import function_of
 from planner.plans.plan import Plan
 from planner.pytorch.tracing import in_order
-from planner.pytorch.user_model import Made, imported, parts
+from planner.pytorch.user_model import UserModel, imported, user_model
 from results.experiment import ROOT
 from tests.cross.loopback import Loopback
 
@@ -64,7 +64,7 @@ class Found:
 class Imported(Loopback):  # type: ignore[misc]  # tests are not typed
     """All workers of a plan in one process, from a module's weights, on its example inputs."""
 
-    def __init__(self, plan: Plan, made: Made) -> None:
+    def __init__(self, plan: Plan, made: UserModel) -> None:
         state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
         self.weights = Weights.of(state, plan.graph)
         self.batch = Batch.of(plan.graph, made.module, made.inputs, made.targets)
@@ -87,10 +87,10 @@ class Imported(Loopback):  # type: ignore[misc]  # tests are not typed
             target[...] = tile.reshape(target.shape)
 
 
-def made_of(case: Case) -> Made:
+def made_of(case: Case) -> UserModel:
     """Return an example in its small size, in a dtype, with an optimizer."""
     torch.manual_seed(0)
-    made = parts(function_of(f"{ROOT}/examples/{case.name}.py:small")())
+    made = user_model(function_of(f"{ROOT}/examples/{case.name}.py:small")())
     real = {"float64": torch.float64, "float32": torch.float32}[case.dtype]
 
     def converted(given: Any) -> list[torch.Tensor]:
@@ -102,7 +102,7 @@ def made_of(case: Case) -> Made:
     return made._replace(module=module, inputs=inputs, targets=targets, optimizer=optimizer)
 
 
-def eager(made: Made) -> list[float]:
+def eager(made: UserModel) -> list[float]:
     """Train the module; return its losses."""
     losses = []
     for _ in range(STEPS):

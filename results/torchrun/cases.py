@@ -12,7 +12,7 @@ import planner
 from planner.graph.ir import Graph
 from planner.model_source import function_of
 from planner.pytorch.tracing import in_order
-from planner.pytorch.user_model import Made, imported, parts
+from planner.pytorch.user_model import UserModel, imported, user_model
 from results.experiment import ROOT
 from results.torchrun.ranks import RATE, WAYS
 from tests.cross.random_plans import random_plan
@@ -22,13 +22,13 @@ CASES = tuple(sorted(path.stem for path in EXAMPLES.glob("*.py") if "def small("
 """Names of the examples that have a small size."""
 
 
-def made(name: str) -> Made:
+def made(name: str) -> UserModel:
     """Return an example's module with weights of seed 0, its inputs, loss and targets, and SGD."""
     torch.manual_seed(0)
-    found = parts(function_of(f"{EXAMPLES / name}.py:small")())
+    found = user_model(function_of(f"{EXAMPLES / name}.py:small")())
     module = found.module.double()
     inputs, targets = map(_doubled, (in_order(found.inputs), found.targets))
-    return Made(module, inputs, found.loss, targets, torch.optim.SGD(module.parameters(), lr=RATE))
+    return UserModel(module, inputs, found.loss, targets, torch.optim.SGD(module.parameters(), lr=RATE))
 
 
 def _doubled(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -23,12 +23,12 @@ from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
 from planner.pytorch.tracing import in_order
-from planner.pytorch.user_model import Made
+from planner.pytorch.user_model import UserModel
 from results.torchrun.cases import made
 from results.torchrun.ranks import STEPS
 
 
-def eager(given: Made) -> tuple[list[float], Mapping[str, torch.Tensor]]:
+def eager(given: UserModel) -> tuple[list[float], Mapping[str, torch.Tensor]]:
     """Train the module by PyTorch alone; return losses and the state dict."""
     module, optimizer, losses = given.module, given.optimizer, []
     for _ in range(STEPS):

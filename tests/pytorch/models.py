@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from examples import gpt
-from planner.pytorch.user_model import parts
+from planner.pytorch.user_model import user_model
 
 EXAMPLES = ("mlp", "resnet50", "lstm", "gpt", "vit", "bert", "unet", "mixture")
 
@@ -60,7 +60,7 @@ def values(*shape):
 
 def example(name):
     """An example in its small size, what it is given in double precision."""
-    made = parts(import_module(f"examples.{name}").small())
+    made = user_model(import_module(f"examples.{name}").small())
     given = [[one.double() if one.is_floating_point() else one for one in some] for some in (made.inputs, made.targets)]
     return made.module, given[0], made.loss, given[1]
 

@@ -167,7 +167,7 @@ SAID = {
     "no_loss": r"expected a module that returns its loss, a scalar, found a result of shape \(4, 6\)",
     "several_results": r"expected a module that returns",
     "a_module_alone": r"found a module alone",
-    "own_gradient": r"Doubled: a torch\.autograd\.Function has a gradient of its own",
+    "own_gradient": r"refused_models\.py:\d+: Doubled: a torch\.autograd\.Function has a gradient of its own",
     "hooks": r"fc: has hooks, which would not run",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "autocast": r"refused_models\.py:\d+: autocast chooses dtypes",

@@ -1,5 +1,7 @@
 """What a user's function returns is taken as it is meant, or refused in one line."""
 
+from contextlib import nullcontext
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -139,3 +141,48 @@ def learned_loss():
 def test_what_cannot_be_meant_is_refused(make, message):
     with pytest.raises(GraphError, match=message):
         graph_of(make)
+
+
+def counting(make):
+    """`make`, and how often it ran."""
+    runs = []
+
+    def counted():
+        runs.append(1)
+        return make()
+
+    return counted, runs
+
+
+def by_value():
+    """Needs the value of a parameter, which a module without memory has not."""
+    module = layers()
+    return made(module, torch.optim.SGD(module.parameters(), lr=RATE * (1 + float(module[0].weight.detach().norm()))))
+
+
+def without_a_module():
+    raise RuntimeError("no module was made")
+
+
+def fails_otherwise():
+    layers()
+    raise KeyError("weights")
+
+
+@pytest.mark.parametrize(
+    ("make", "times", "error"),
+    [
+        (head, 1, None),
+        (before_it_is_registered, 1, None),
+        (by_value, 2, None),
+        (without_a_module, 1, RuntimeError),
+        (fails_otherwise, 1, KeyError),
+        (of_another, 1, GraphError),
+        (lambda: 7, 1, None),
+    ],
+)
+def test_a_function_runs_again_only_where_it_needs_values(make, times, error):
+    counted, runs = counting(make)
+    with pytest.raises(error) if error else nullcontext():
+        graph_of(counted)
+    assert len(runs) == times

@@ -1,0 +1,42 @@
+"""What is needed of PyTorch that has no public name, in one place: what a new release of PyTorch may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch._ops import OpOverload  # the type of a traced operator
+from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
+from torch.utils._python_dispatch import TorchDispatchMode  # sees what makes a tensor from nothing
+
+__all__ = [
+    "HOOKS",
+    "LOGGERS",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "forward_class",
+    "schema_of",
+]
+
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)  # fmt: skip
+"""Attributes of modules and parameters that hold their hooks; nothing public lists them."""
+
+LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
+"""Names of the loggers that say at length, as an export fails, what the error says."""
+
+
+def forward_class(function: object) -> type:
+    """Return the `torch.autograd.Function` whose gradient a node of autograd's graph is."""
+    function_class: type = type(function)._forward_cls  # type: ignore[attr-defined]
+    return function_class
+
+
+def schema_of(operator: str | Callable[..., object]) -> torch.FunctionSchema | None:
+    """Return an operator's schema, with names and defaults of its arguments; None for what is no operator."""
+    schema = getattr(operator, "_schema", None)
+    return schema if isinstance(schema, torch.FunctionSchema) else None
