@@ -19,9 +19,8 @@ import planner
 from results.experiment import read_data
 from simulator import SYSTEMS
 from simulator.baselines.largest_batch import largest_batch
-from simulator.baselines.registry import REPLICAS
-from simulator.baselines.system import Asked, Deployment, NoRoomError, TooFewSamplesError
 from simulator.interpreter import interpret
+from simulator.systems import NoRoomError, SystemProgram, SystemRequest, TooFewSamplesError
 from topologies import Machine, load_topology
 from topologies.host import with_host_memory
 
@@ -30,6 +29,7 @@ DEVICES = 8
 MICRO_BATCHES = 8
 
 Row = dict[str, Any]
+Build = Callable[[int], SystemProgram]
 
 
 @lru_cache(maxsize=2)
@@ -38,20 +38,20 @@ def graph_of(model: str, batch: int, micro_batches: int) -> planner.Graph:
     return planner.model(model, batch=batch, micro_batches=micro_batches)
 
 
-def deployer(system: str, model: str) -> Callable[[int], Deployment]:
+def deployer(system: str, model: str) -> Build:
     """Return what runs a model with a batch by a system."""
     machine, micro_batches = load_topology(MACHINE), MICRO_BATCHES if system == "1f1b" else 1
 
-    def deploy(batch: int) -> Deployment:
+    def deploy(batch: int) -> SystemProgram:
         if batch < micro_batches:
             raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
         graph = graph_of(model, batch, micro_batches)
-        return SYSTEMS[system](Asked(graph, machine, DEVICES))
+        return SYSTEMS[system].program(SystemRequest(graph, machine, DEVICES, plan=planner.plan))
 
     return deploy
 
 
-def row(model: str, system: str, batch: int | None, deployment: Deployment | None) -> Row:
+def row(model: str, system: str, batch: int | None, deployment: SystemProgram | None) -> Row:
     """Return samples per second on both variants of the machine, or that no batch fits."""
     found: Row = {"model": model, "system": system, "batch": batch}
     if deployment is None or deployment.samples is None:
@@ -70,12 +70,12 @@ def row(model: str, system: str, batch: int | None, deployment: Deployment | Non
     }
 
 
-def _halves(deployment: Deployment) -> Machine:
+def _halves(deployment: SystemProgram) -> Machine:
     machine = load_topology(HALVES)
     return with_host_memory(machine, DEVICES) if deployment.helpers else machine
 
 
-def fastest(deploy: Callable[[int], Deployment], start: int, most: int) -> Iterator[tuple[int, Deployment, float]]:
+def fastest(deploy: Build, start: int, most: int) -> Iterator[tuple[int, SystemProgram, float]]:
     """Yield batches that double from `start` to `most`, with samples per second, until these fall or nothing fits."""
     batch, best = start, 0.0
     while batch <= most:
@@ -91,8 +91,8 @@ def fastest(deploy: Callable[[int], Deployment], start: int, most: int) -> Itera
 
 
 def best(
-    system: str, deploy: Callable[[int], Deployment], start: int, ideal_batch: int
-) -> tuple[int | None, Deployment | None, dict[str, Any]]:
+    system: str, deploy: Build, start: int, ideal_batch: int
+) -> tuple[int | None, SystemProgram | None, dict[str, Any]]:
     """Return the batch that a system is given, what it makes of it, and what else was tried."""
     if system == "swapping":
         tried = list(fastest(deploy, max(1, start // 2), ideal_batch))
@@ -122,7 +122,7 @@ def measured(
 def _of_system(
     system: str, models: Sequence[str], ideal_batch: int, first: int, cells: Mapping[tuple[str, str], Row]
 ) -> list[Row]:
-    start, found = first // DEVICES if system in REPLICAS else first, []
+    start, found = first // DEVICES if SYSTEMS[system].batch_per_device else first, []
     for model in models:
         found.append(cells.get((model, system)) or _measured(model, system, start, ideal_batch))
         start = found[-1]["batch"] or DEVICES

@@ -16,7 +16,7 @@ from results import bars
 from results.experiment import Pages, filled, publish, read_published, table
 from results.throughput import HALVES, MACHINE, Row
 from simulator import simulated
-from simulator.baselines.system import planned_deployment
+from simulator.systems import plan_program
 from topologies import load_topology
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def row(model: str, search: str) -> Row:
     """Search a plan of cuts by two, as the paper's are, and simulate an iteration on both variants of the machine."""
     graph = planner.model(model, batch=CASES[model])
     plan = planner.plan(graph, ways=WAYS, searcher=search, placements=PLACEMENTS)
-    deployment = planned_deployment(plan, load_topology(MACHINE), 1)
+    deployment = plan_program(plan, load_topology(MACHINE), 1)
     found, other = (simulated(deployment.program, load_topology(machine)) for machine in (MACHINE, HALVES))
     return {
         "model": model,

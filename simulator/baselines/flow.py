@@ -12,6 +12,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from planner.graph.ir import Graph
+from planner.plans.plan import Plan
+from planner.program.lower import lower
 from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
 from simulator.lifetimes import holders, uses
@@ -39,6 +42,12 @@ class Flow:
     made_by: tuple[Mapping[int, int | None], ...]
     after: tuple[frozenset[int], ...]
     rewritten: Mapping[int, int]  # by block, the task that writes it last
+
+
+def worker_program(graph: Graph) -> WorkerProgram:
+    """Lower a graph for a single device."""
+    layouts, strategies = (dict.fromkeys(names, ()) for names in (graph.tensors, (node.name for node in graph.nodes)))
+    return lower(Plan(graph, 0, (), layouts, strategies)).workers[0]
 
 
 def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:

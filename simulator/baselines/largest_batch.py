@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.errors import InputError
-from simulator.baselines.system import Deployment, NoRoomError, TooFewSamplesError
+from simulator.systems import NoRoomError, SystemProgram, TooFewSamplesError
 
 START = 8
 MOST = 1 << 30
 
 
-def largest_batch(deploy: Callable[[int], Deployment], start: int = START) -> tuple[int, Deployment]:
+def largest_batch(build: Callable[[int], SystemProgram], start: int = START) -> tuple[int, SystemProgram]:
     """Return the largest power of two, and what the system makes of a graph of that batch; nothing is simulated.
 
     Looks up or down from `start`, as larger batches need more memory. Raises a NoRoomError where no batch fits, an
@@ -20,22 +20,22 @@ def largest_batch(deploy: Callable[[int], Deployment], start: int = START) -> tu
     batch, fitting = start, None
     while batch <= MOST:
         try:
-            found = deploy(batch)
+            program = build(batch)
         except TooFewSamplesError:
             if batch < start:
                 break
             start = batch = 2 * batch
             continue
         except NoRoomError:
-            found = None
-        if found is None or found.too_large:
+            program = None
+        if program is None or program.too_large:
             if fitting is not None or batch == 1:
                 break
             batch //= 2
-        elif not found.limited:
+        elif not program.limited:
             raise InputError("memory is unlimited here, so that every batch fits: give --batch")
         else:
-            fitting = batch, found
+            fitting = batch, program
             if batch < start:
                 break
             batch *= 2

@@ -15,11 +15,11 @@ from itertools import pairwise
 from planner.graph.facts import batch_size, micro_batches
 from planner.graph.ir import Graph
 from planner.program.tasks import Compute, Program
-from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone
+from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone, worker_program
 from simulator.baselines.layers import is_forward, layers_of
 from simulator.baselines.placement import devices_of_tasks
 from simulator.baselines.spread import spread
-from simulator.baselines.system import Asked, Deployment, one_worker
+from simulator.systems import SystemProgram, SystemRequest
 
 BEFORE, FORWARD, BACKWARD, AFTER = range(4)
 Pass = tuple[int, int]
@@ -29,14 +29,14 @@ HALVINGS = 60
 ROUNDING = 1e-12
 
 
-def pipeline(asked: Asked) -> Deployment:
+def pipeline(request: SystemRequest) -> SystemProgram:
     """Place stages on devices."""
-    layers = layers_of(asked.graph)
-    flow = flow_of(one_worker(asked.graph), layers)
-    seconds = seconds_alone(flow.worker, asked.machine)
-    stage_of = _stages(layers, flow, seconds, asked.devices)
-    program = staged(flow, stage_of, _passes(asked.graph), seconds, asked.devices)
-    return Deployment(asked.graph, program, asked.machine, batch_size(asked.graph))
+    layers = layers_of(request.graph)
+    flow = flow_of(worker_program(request.graph), layers)
+    seconds = seconds_alone(flow.worker, request.machine)
+    stage_of = _stages(layers, flow, seconds, request.devices)
+    program = staged(flow, stage_of, _passes(request.graph), seconds, request.devices)
+    return SystemProgram(request.graph, program, request.machine, batch_size(request.graph))
 
 
 def staged(

@@ -10,22 +10,22 @@ from collections.abc import Callable
 
 from planner.graph.facts import batch_size
 from planner.program.tasks import Compute
-from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone
+from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone, worker_program
 from simulator.baselines.layers import layers_of
 from simulator.baselines.spread import spread
-from simulator.baselines.system import Asked, Deployment, one_worker
+from simulator.systems import SystemProgram, SystemRequest
 
 PARTS_OF_COPY = 3  # a Send, a Fetch and a Wait
 
 
-def op_placement(asked: Asked) -> Deployment:
+def op_placement(request: SystemRequest) -> SystemProgram:
     """Place layer i on device i modulo the devices."""
-    layers = layers_of(asked.graph)
-    flow = flow_of(one_worker(asked.graph), layers)
-    device_of = devices_of_tasks(flow, lambda node: layers[node] % asked.devices)
-    order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, asked.machine))
-    program = spread(flow, device_of, order, asked.devices)
-    return Deployment(asked.graph, program, asked.machine, batch_size(asked.graph))
+    layers = layers_of(request.graph)
+    flow = flow_of(worker_program(request.graph), layers)
+    device_of = devices_of_tasks(flow, lambda node: layers[node] % request.devices)
+    order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, request.machine))
+    program = spread(flow, device_of, order, request.devices)
+    return SystemProgram(request.graph, program, request.machine, batch_size(request.graph))
 
 
 def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[int]:

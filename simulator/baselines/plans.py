@@ -8,34 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.graph.facts import no_data_parallelism
-from planner.planning import plan
 from planner.plans.plan import Plan
 from planner.plans.sharded import shard_data_parallel
-from simulator.baselines.system import Asked, Deployment, System, TooFewSamplesError, planned_deployment
+from simulator.systems import System, SystemProgram, SystemRequest, TooFewSamplesError, plan_program
 
 
-def data_parallel(asked: Asked) -> Plan:
+def data_parallel(request: SystemRequest) -> Plan:
     """Split the batch, and nothing else."""
-    if refused := no_data_parallelism(asked.graph, asked.devices):
+    if refused := no_data_parallelism(request.graph, request.devices):
         raise TooFewSamplesError(f"data parallelism: {refused}")
-    ways = (asked.devices,) if asked.devices > 1 else ()
-    return plan(asked.graph, asked.devices, ways=ways, searcher="data-parallel")
+    ways = (request.devices,) if request.devices > 1 else ()
+    return request.search(ways=ways, searcher="data-parallel")
 
 
-def zero(stage: int) -> Callable[[Asked], Plan]:
-    """Return what shares out state, gradients and weights among workers that are data parallel."""
-    return lambda asked: shard_data_parallel(data_parallel(asked), stage)
+def zero(stage: int) -> Callable[[SystemRequest], Plan]:
+    """Share out state, gradients and weights among workers that are data parallel."""
+    return lambda request: shard_data_parallel(data_parallel(request), stage)
 
 
-def recursive(placements: str) -> Callable[[Asked], Plan]:
-    """Return the recursive search with these placements."""
-    return lambda asked: plan(asked.graph, asked.devices, placements=placements)
+def recursive(placements: str) -> Callable[[SystemRequest], Plan]:
+    """Search recursively with these placements."""
+    return lambda request: request.search(placements=placements)
 
 
-def of_plan(make: Callable[[Asked], Plan]) -> System:
-    """Return the system that runs a plan."""
+def plan_system(search: Callable[[SystemRequest], Plan]) -> System:
+    """Make a system of what finds a plan."""
 
-    def deploy(asked: Asked) -> Deployment:
-        return planned_deployment(make(asked), asked.machine, asked.prefetch)
+    def program(request: SystemRequest) -> SystemProgram:
+        return plan_program(search(request), request.machine, request.prefetch)
 
-    return deploy
+    return System(program, is_plan=True)

@@ -1,33 +1,94 @@
-"""All systems by name; add to them to compare with one of your own."""
+"""All systems by name, open to systems of users."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.plans.plan import Plan
+from planner.report.schema import Report
 from simulator.baselines.pipeline import pipeline
 from simulator.baselines.placement import op_placement
-from simulator.baselines.plans import data_parallel, of_plan, recursive, zero
+from simulator.baselines.plans import data_parallel, plan_system, recursive, zero
 from simulator.baselines.replicas import ideal, small_batch
 from simulator.baselines.swapping import swapping
-from simulator.baselines.system import System
+from simulator.memory import Allocator
+from simulator.report import Settings, machine_of, report, simulation_of
+from simulator.systems import System, SystemProgram, SystemRequest
+from topologies import Machine
 
-PLANS: dict[str, System] = {
-    "data-parallel": of_plan(data_parallel),
-    "zero-1": of_plan(zero(1)),
-    "zero-2": of_plan(zero(2)),
-    "zero-3": of_plan(zero(3)),
-    "tofu": of_plan(recursive("S")),
-    "planned": of_plan(recursive("S,R")),
-}
-"""The systems that are plans."""
+Build = Callable[[SystemRequest], SystemProgram]
 
 SYSTEMS: dict[str, System] = {
-    "ideal": ideal,
-    "small-batch": small_batch,
-    "swapping": swapping,
-    "op-placement": op_placement,
-    "1f1b": pipeline,
-    **PLANS,
+    "ideal": System(ideal, batch_per_device=True),
+    "small-batch": System(small_batch, batch_per_device=True),
+    "swapping": System(swapping, batch_per_device=True),
+    "op-placement": System(op_placement),
+    "1f1b": System(pipeline),
+    "data-parallel": plan_system(data_parallel),
+    "zero-1": plan_system(zero(1)),
+    "zero-2": plan_system(zero(2)),
+    "zero-3": plan_system(zero(3)),
+    "tofu": plan_system(recursive("S")),
+    "planned": plan_system(recursive("S,R")),
 }
-"""What `simulate --system` may be; `docs/explanation/systems.md` explains each."""
+"""What `simulate --system` may be; `register_system` adds to it, `docs/explanation/systems.md` explains each."""
 
-REPLICAS = ("ideal", "small-batch", "swapping")
-"""The systems whose graph has the batch of one device."""
+
+def register_system(name: str, *, batch_per_device: bool = False, is_plan: bool = False) -> Callable[[Build], Build]:
+    """Register the decorated function as a system: from a SystemRequest to a SystemProgram.
+
+    The flags are those of `System`. Raises a PlanError where a system has that name.
+    """
+    if not isinstance(name, str) or not name:
+        raise PlanError(f"expected a name to register a system by, found {name!r}")
+    if name in SYSTEMS:
+        raise PlanError(f"{name}: name clash: there is a system of this name already")
+
+    def enter(build: Build) -> Build:
+        SYSTEMS[name] = System(build, batch_per_device, is_plan)
+        return build
+
+    return enter
+
+
+def system_named(name: str) -> System:
+    """Look up a system; PlanError where there is none of that name."""
+    if name not in SYSTEMS:
+        raise PlanError(f"expected a system among {', '.join(SYSTEMS)}, found {name!r}")
+    return SYSTEMS[name]
+
+
+def system_program(name: str, request: SystemRequest) -> SystemProgram:
+    """Let a system make its program; PlanError where there is no such system, or where it makes none."""
+    program = system_named(name).program(request)
+    if not isinstance(program, SystemProgram):
+        raise PlanError(f"{name}: expected a SystemProgram from the system, found {program!r}")
+    return program
+
+
+def simulate_system(  # noqa: PLR0913 -- what a user may choose, by name
+    system: str,
+    graph: Graph,
+    machine: str | Machine,
+    workers: int | None = None,
+    *,
+    plan: Callable[..., Plan] | None = None,
+    prefetch: int = 1,
+    overlap: bool = True,
+    allocator: Allocator = "static",
+) -> Report:
+    """Simulate one iteration of a graph by one of `SYSTEMS`, by name, on so many of a machine's devices, or all.
+
+    The graph's batch is that of all devices or, of "ideal", "small-batch" and "swapping", of one; the report's is of
+    all. `plan` is what systems that are plans search with: `planner.plan`. What else there is to choose is as for
+    `simulate`, and so are errors.
+    """
+    machine, settings = machine_of(machine), Settings(prefetch, overlap, allocator)
+    devices = len(machine.devices) if workers is None else workers
+    machine.require_devices(devices)
+    program = system_program(system, SystemRequest(graph, machine, devices, prefetch, plan))
+    simulation = simulation_of(program, settings)
+    return report(program, graph.name or "graph", simulation, {"system": system, **asdict(settings)})

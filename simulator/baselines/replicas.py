@@ -1,6 +1,6 @@
 """*Ideal* and *small-batch* (Tofu, Sec 7.1): every device trains a replica by itself, and nothing is communicated.
 
-Ideal's devices have as much memory as is asked for; small-batch makes do with what there is.
+Ideal's devices have as much memory as is request for; small-batch makes do with what there is.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from dataclasses import replace
 import numpy as np
 
 from planner.program.tasks import Program
-from simulator.baselines.system import Asked, Deployment, on_device, one_worker, samples_of_replicas
+from simulator.baselines.flow import worker_program
+from simulator.systems import SystemProgram, SystemRequest
 
 
-def small_batch(asked: Asked) -> Deployment:
+def small_batch(request: SystemRequest) -> SystemProgram:
     """Run a replica on every device."""
-    worker = one_worker(asked.graph)
-    replicas = tuple(on_device(worker, number) for number in range(asked.devices))
-    silent = np.zeros((asked.devices,) * 2, dtype=np.int64)
-    program = Program((asked.devices,), replicas, {}, {}, silent)
-    return Deployment(asked.graph, program, asked.machine, samples_of_replicas(asked))
+    worker = worker_program(request.graph)
+    replicas = tuple(replace(worker, worker=number) for number in range(request.devices))
+    silent = np.zeros((request.devices,) * 2, dtype=np.int64)
+    program = Program((request.devices,), replicas, {}, {}, silent)
+    return SystemProgram(request.graph, program, request.machine, request.samples_of_replicas)
 
 
-def ideal(asked: Asked) -> Deployment:
+def ideal(request: SystemRequest) -> SystemProgram:
     """Run a replica on every device, whatever memory it takes."""
-    return replace(small_batch(asked), limited=False)
+    return replace(small_batch(request), limited=False)

@@ -19,11 +19,11 @@ import numpy as np
 from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
-from simulator.baselines.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at
+from simulator.baselines.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at, worker_program
 from simulator.baselines.layers import layers_of
 from simulator.baselines.placement import devices_of_tasks
-from simulator.baselines.system import Asked, Deployment, NoRoomError, on_device, one_worker, samples_of_replicas
 from simulator.interpreter import interpret
+from simulator.systems import NoRoomError, SystemProgram, SystemRequest
 from topologies import Device, Machine
 from topologies.host import with_host_memory
 
@@ -227,27 +227,27 @@ class _Schedule:
             at += max(nbytes, 1)
 
 
-def swapping(asked: Asked) -> Deployment:
+def swapping(request: SystemRequest) -> SystemProgram:
     """Run a replica on every device, each swapping to the host; NoRoomError where a task's blocks do not fit.
 
     Of two orders of the tasks, the graph's and layer by layer (unrolled layers are read at every timestep), and of how
     far ahead blocks are requested, the fastest is taken: of one device with its share of the links. Updates follow all
     else in both orders, so that all gradients are there at one time.
     """
-    layers = layers_of(asked.graph)
-    flow = flow_of(one_worker(asked.graph), layers)
-    last, phase_of = 1 + max(layers.values(), default=0), phases(asked.graph)
+    layers = layers_of(request.graph)
+    flow = flow_of(worker_program(request.graph), layers)
+    last, phase_of = 1 + max(layers.values(), default=0), phases(request.graph)
     layer_of = devices_of_tasks(flow, lambda node: last if phase_of[node] == "update" else layers[node])
     orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
-    capacity = room_bytes(flow.worker, asked.machine.devices[0], asked.machine)
-    alone = _with_share_of_links(asked.machine, asked.devices)
+    capacity = room_bytes(flow.worker, request.machine.devices[0], request.machine)
+    alone = _with_share_of_links(request.machine, request.devices)
 
     def seconds(choice: tuple[Flow, float]) -> float:
         return interpret(_program(choice, capacity, 1), alone).seconds
 
-    program = _program(min(product(orders, AHEAD), key=seconds), capacity, asked.devices)
-    machine = with_host_memory(asked.machine, asked.devices)
-    return Deployment(asked.graph, program, machine, samples_of_replicas(asked), helpers=2)
+    program = _program(min(product(orders, AHEAD), key=seconds), capacity, request.devices)
+    machine = with_host_memory(request.machine, request.devices)
+    return SystemProgram(request.graph, program, machine, request.samples_of_replicas, helpers=2)
 
 
 def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) -> Program:
@@ -266,7 +266,7 @@ def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) ->
     )
     moved = np.zeros((devices + 2,) * 2, dtype=np.int64)
     moved[:devices, devices], moved[devices + 1, :devices] = found.bytes_out, found.bytes_in
-    replicas = (on_device(worker, number) for number in range(devices))
+    replicas = (replace(worker, worker=number) for number in range(devices))
     return Program((devices + 2,), (*replicas, *streams), {}, {}, moved)
 
 

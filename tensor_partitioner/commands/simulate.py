@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from planner.failures import JobError
 from planner.files import check_written, write_file
 from planner.model_source import source_files
 from planner.report.schema import write_reports
-from simulator.baselines.registry import REPLICAS, SYSTEMS
+from simulator.baselines.registry import SYSTEMS, system_named
 from simulator.memory import ALLOCATORS
 from simulator.simulation import Simulation
 from simulator.tracing import trace
@@ -31,7 +31,7 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.simulation_request import Request
+from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from topologies import available, load_topology
 
@@ -43,10 +43,12 @@ SIMULATING = (
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
+PER_DEVICE = tuple(name for name, system in SYSTEMS.items() if system.batch_per_device)
 SYSTEM_HELP = (
-    "Run the model, or the plan's graph, by this system, on all devices unless --workers says. With "
-    f"{', '.join(REPLICAS)}, every device has a --batch of its own."
+    f"Run the model, or the plan's graph, by a system: {', '.join(SYSTEMS)}, or one of --operators; on all devices "
+    f"unless --workers says. With {', '.join(PER_DEVICE)}, every device has a --batch of its own."
 )
+DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
@@ -68,9 +70,9 @@ memory does not hold what its workers need."""
     default=ALLOCATORS[0],
     help="What memory comes from: the arena that the executor allocates, or an allocator like PyTorch's.",
 )
-@click.option("--system", type=click.Choice(tuple(SYSTEMS)), help=SYSTEM_HELP)
+@click.option("--system", metavar="NAME", help=SYSTEM_HELP)
 @click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
-@click.option("--data-parallel/--no-data-parallel", default=True, help="Simulate data parallelism beside the plan.")
+@click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
@@ -98,7 +100,13 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
         _once(source, options)
 
 
-def _check_system(context: click.Context, options: dict[str, Any], swept: Container[str]) -> None:
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _check_system(context: click.Context, options: dict[str, Any], swept: Mapping[str, Sequence[str]]) -> None:
+    for name in swept.get("system", [] if options["system"] is None else [options["system"]]):
+        system_named(name)
     if options["system"] is not None or "system" in swept:
         system, given = options["system"] or "a system", list(_given(context, swept))
         if settled := [flag for name, flag in given if name in SEARCHING]:
@@ -122,7 +130,7 @@ def _once(source: str, options: dict[str, Any]) -> None:
     trace_path, folder = options["trace_path"], options["plot_folder"]
     write_plots = None if folder is None else _plotter()
     recorded = trace_path is not None or folder is not None
-    simulation, result = Request(source, options, recorded).run()
+    simulation, result = SimulationRequest(source, options, recorded).run(_note)
     if options["json_path"] is not None:
         write_reports(options["json_path"], result)
     if trace_path is not None:
@@ -137,16 +145,18 @@ def _once(source: str, options: dict[str, Any]) -> None:
 def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:
     if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
         raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
-    asked = list(requests(context, SIMULATING if is_saved_plan(source) else None))
-    for topo in dict.fromkeys(str(request.options["topo"]) for _, request in asked):
+    cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
+    for topo in dict.fromkeys(str(request.options["topo"]) for _, request in cells):
         load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
-    with progress("simulating", len(asked)) as done:
-        found = run(asked, options["operator_files"], done)
+    if any(request.options["data_parallel"] and request.options["system"] is None for _, request in cells):
+        _note(ALSO_DATA_PARALLEL)
+    with progress("simulating", len(cells)) as done:
+        sweep = run(cells, options["operator_files"], done)
     if options["json_path"] is not None:
-        write_file(options["json_path"], found.to_json())
-    stdout().print(sweep_table(found, f"simulated: {source}"))
-    if failed := sum(not cell.is_fine for cell in found.cells):
-        raise JobError(f"{source}: {failed} of {len(asked)} simulations failed or do not fit in memory")
+        write_file(options["json_path"], sweep.to_json())
+    stdout().print(sweep_table(sweep, f"simulated: {source}"))
+    if failed := sum(not cell.is_fine for cell in sweep.cells):
+        raise JobError(f"{source}: {failed} of {len(cells)} simulations failed or do not fit in memory")
 
 
 def _plotter() -> Callable[[Simulation, Path, str], object]:

@@ -1,32 +1,37 @@
-"""What the command `simulate` is asked for, once or for every cell of a sweep: a plan or a system, on a machine."""
+"""What the command `simulate` simulates, once or for every cell of a sweep: a plan or a system, on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from planner.errors import PlanError
+from planner.graph.facts import no_data_parallelism
 from planner.graph.ir import Graph
+from planner.layout import shares_of
 from planner.model_source import model as load_model
+from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.report.schema import Report
+from planner.report.schema import DataParallelism, Report
 from simulator.baselines.largest_batch import largest_batch
-from simulator.baselines.registry import PLANS, SYSTEMS
-from simulator.baselines.system import Asked, Deployment, TooFewSamplesError, planned_deployment
+from simulator.baselines.registry import system_named, system_program
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
+from simulator.systems import SystemProgram, SystemRequest, TooFewSamplesError, plan_program
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
 from topologies import Machine, load_topology
 
+ALSO_DATA_PARALLEL = "also simulating data parallelism for comparison; --no-data-parallel leaves it out"
+
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SimulationRequest:
     """A model or a saved plan, and the command's options, as plain data that another process can be given.
 
-    `recorded` asks for every message, which traces and plots show.
+    With `recorded` every message is kept, which traces and plots show.
     """
 
     source: str
@@ -39,58 +44,67 @@ class Request:
         saved = self.source if is_saved_plan(self.source) else self.options["output"]
         return self.source if saved is None else Path(saved).name
 
-    def plan(self, options: Mapping[str, Any]) -> Plan:
+    def run(self, note: Callable[[str], object] = lambda _: None) -> tuple[Simulation, Report]:
+        """Plan, or let a system make its program, and simulate; `note` is told what else is simulated."""
+        machine, system = load_topology(self.options["topo"]), self.options["system"]
+        settings = Settings(**{field.name: self.options[field.name] for field in fields(Settings)})
+        program = self._saved(machine)
+        simulation = simulation_of(program, settings, record_messages=self.recorded)
+        plan = program.plan if self.options["data_parallel"] and system is None else None
+        beside = None if plan is None else _data_parallelism(plan, machine, settings, note)
+        told = ({} if system is None else {"system": system}) | asdict(settings)
+        return simulation, report(program, self.name, simulation, told, beside, tasks=self.options["tasks"])
+
+    def _saved(self, machine: Machine) -> SystemProgram:
+        """Make the program, with the largest batch that fits if that is wanted, and save its plan where that is."""
+        output, system = self.options["output"], self.options["system"]
+        if output and system is not None and not system_named(system).is_plan:
+            raise PlanError(f"-o: expected a system that is a plan, found {system}")
+        if self.options["largest_batch"]:
+            program = largest_batch(lambda batch: self._of_batch(machine, batch))[1]
+        else:
+            program = self._program(machine, self.options)
+        if output and program.plan is not None:
+            program.plan.save(output)
+        return program
+
+    def _of_batch(self, machine: Machine, batch: int) -> SystemProgram:
+        if batch < (self.options["micro_batches"] or 1):
+            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
+        return self._program(machine, {**self.options, "batch": batch})
+
+    def _program(self, machine: Machine, options: Mapping[str, Any]) -> SystemProgram:
+        if options["system"] is None:
+            return plan_program(self._plan(options), machine, options["prefetch"])
+        graph, workers = self._graph(options)
+        devices = len(machine.devices) if workers is None else workers
+        machine.require_devices(devices)
+        request = SystemRequest(graph, machine, devices, options["prefetch"], search_plan)
+        return system_program(options["system"], request)
+
+    def _plan(self, options: Mapping[str, Any]) -> Plan:
         """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
         if is_saved_plan(self.source):
             return load_plan(self.source)
         about_machine = options["objective"] == "time" or options["memory"] is not None
-        return plan_model(self.source, options, options["topo"] if about_machine else None)
-
-    def deployment(self, machine: Machine) -> Deployment:
-        """Return what is to be simulated; with the largest batch that fits in memory, if that is asked for."""
-        self._refuse()
-        if self.options["largest_batch"]:
-            deployment = largest_batch(lambda batch: self._of_batch(machine, batch))[1]
-        else:
-            deployment = self._deployed(machine, {**self.options, "output": None})
-        if self.options["output"] is not None and deployment.plan is not None:
-            deployment.plan.save(self.options["output"])
-        return deployment
-
-    def _refuse(self) -> None:
-        """Raise an error where a system that is no plan is to be saved."""
-        if self.options["output"] and self.options["system"] not in (None, *PLANS):
-            raise PlanError(f"-o: expected a system that is a plan, found {self.options['system']}")
-
-    def _of_batch(self, machine: Machine, batch: int) -> Deployment:
-        if batch < (self.options["micro_batches"] or 1):
-            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
-        return self._deployed(machine, {**self.options, "batch": batch, "output": None})
-
-    def _deployed(self, machine: Machine, options: Mapping[str, Any]) -> Deployment:
-        system = options["system"]
-        if system is None:
-            return planned_deployment(self.plan(options), machine, options["prefetch"])
-        graph, workers = self._graph(options)
-        devices = len(machine.devices) if workers is None else workers
-        machine.require_devices(devices)
-        return SYSTEMS[system](Asked(graph, machine, devices, options["prefetch"]))
+        return plan_model(self.source, {**options, "output": None}, options["topo"] if about_machine else None)
 
     def _graph(self, options: Mapping[str, Any]) -> tuple[Graph, int | None]:
-        """Return the graph, and over how many workers it goes; None for all devices."""
+        """Load the graph, and over how many workers it goes; None for all devices."""
         if is_saved_plan(self.source):
             plan = load_plan(self.source)
             return plan.graph, plan.workers
         return load_model(self.source, **given_options(options)), options["workers"]
 
-    def run(self) -> tuple[Simulation, Report]:
-        """Plan, or deploy, and simulate."""
-        machine = load_topology(self.options["topo"])
-        deployment, system = self.deployment(machine), self.options["system"]
-        settings = Settings(**{one.name: self.options[one.name] for one in fields(Settings)})
-        found = simulation_of(deployment, settings, record_messages=self.recorded)
-        plan = deployment.plan if self.options["data_parallel"] and system is None else None
-        beside = None if plan is None else data_parallelism(plan, machine, settings)
-        named = {} if system is None else {"system": system}
-        settings_shown = {**named, **asdict(settings)}
-        return found, report(deployment, self.name, found, settings_shown, beside, tasks=self.options["tasks"])
+
+def _data_parallelism(
+    plan: Plan, machine: Machine, settings: Settings, note: Callable[[str], object]
+) -> DataParallelism | None:
+    """Search and simulate data parallelism of a plan's graph over as many workers; None for a single one."""
+    if plan.workers == 1:
+        return None
+    if refused := no_data_parallelism(plan.graph, plan.workers):
+        return DataParallelism(refused=refused)
+    note(ALSO_DATA_PARALLEL)
+    rival = search_plan(plan.graph, ways=(plan.workers,), shares=shares_of(plan.ways), searcher="data-parallel")
+    return data_parallelism(rival, plan.workers, machine, settings)

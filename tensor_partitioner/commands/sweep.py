@@ -20,7 +20,7 @@ from planner.failures import describe_failure
 from planner.report.schema import Report
 from planner.report.tables import busiest, fullest
 from tensor_partitioner.commands.console import collect_seldom
-from tensor_partitioner.commands.simulation_request import Request
+from tensor_partitioner.commands.simulation_request import SimulationRequest
 from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
 from topologies import TopologyWarning
 
@@ -31,6 +31,9 @@ NOT_SWEPT = (
     *("output", "json_path", "tasks", "trace_path", "plot_folder", "largest_batch"),
 )
 """Options that are of the whole command: that name files, have commas in their values, or find what may be swept."""
+
+Combination = tuple[dict[str, str], SimulationRequest]
+"""Values by option, as they were written, and what they ask for."""
 
 COLUMNS = ("per step", "exposed", "samples/s", "data parallel", "bytes", "fullest memory", "busiest")
 
@@ -74,7 +77,7 @@ def read_sweeps(
     return tuple(found.items())
 
 
-def requests(context: click.Context, allowed: Sequence[str] | None) -> Iterator[tuple[dict[str, str], Request]]:
+def requests(context: click.Context, allowed: Sequence[str] | None) -> Iterator[Combination]:
     """Yield every combination of what a command's `--sweep` asks for; UsageError for what cannot be swept.
 
     `allowed` are the arguments that a saved plan leaves open, None where the plan is yet to be found.
@@ -86,7 +89,7 @@ def requests(context: click.Context, allowed: Sequence[str] | None) -> Iterator[
         options = context.params | {one.name: one.process_value(context, text) for one, text in given}
         del options["sweep"]
         source = options.pop("source")
-        yield dict(zip((name for name, _ in swept), texts, strict=True)), Request(source, options)
+        yield dict(zip((name for name, _ in swept), texts, strict=True)), SimulationRequest(source, options)
 
 
 def _parameter(context: click.Context, name: str, allowed: Sequence[str] | None) -> click.Parameter:
@@ -102,15 +105,16 @@ def _parameter(context: click.Context, name: str, allowed: Sequence[str] | None)
     return known[name]
 
 
-def run(asked: Sequence[tuple[dict[str, str], Request]], operators: Sequence[Path], done: Callable[[], None]) -> Sweep:
+def run(combinations: Sequence[Combination], operators: Sequence[Path], done: Callable[[], None]) -> Sweep:
     """Simulate every request, as many side by side as there are cores; `done` is called after each."""
-    processes = min(len(asked), len(os.sched_getaffinity(0)))
+    processes = min(len(combinations), len(os.sched_getaffinity(0)))
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, fresh, _prepare, (tuple(operators),)) as pool:
-        futures = [pool.submit(_cell, values, request) for values, request in asked]
+        futures = [pool.submit(_cell, values, request) for values, request in combinations]
         for _ in as_completed(futures):
             done()
-    return Sweep(cells=tuple(_found(values, one) for (values, _), one in zip(asked, futures, strict=True)))
+    pairs = zip(combinations, futures, strict=True)
+    return Sweep(cells=tuple(_result(values, future) for (values, _), future in pairs))
 
 
 def _prepare(operators: Sequence[Path]) -> None:
@@ -121,7 +125,7 @@ def _prepare(operators: Sequence[Path]) -> None:
     load_operators(operators)
 
 
-def _cell(values: dict[str, str], request: Request) -> Cell:
+def _cell(values: dict[str, str], request: SimulationRequest) -> Cell:
     """Simulate in a process of its own, from which an error comes back as what is said of it."""
     try:
         return Cell(values=values, report=request.run()[1])
@@ -129,8 +133,8 @@ def _cell(values: dict[str, str], request: Request) -> Cell:
         return Cell(values=values, error=describe_failure(error)[0])
 
 
-def _found(values: dict[str, str], future: Future[Cell]) -> Cell:
-    """Return what was found; of a process that was killed that."""
+def _result(values: dict[str, str], future: Future[Cell]) -> Cell:
+    """Return the cell, or the error of a process that was killed."""
     error = future.exception()
     return future.result() if error is None else Cell(values=values, error=describe_failure(error)[0])
 

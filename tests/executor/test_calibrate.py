@@ -67,7 +67,7 @@ def test_without_a_plan_probes_stand_for_others(ranks, tmp_path):
     }
     assert {"mm", "convolution", "convolution_backward_weight", "relu", "sgd_momentum"} <= operators
     plan, _ = small(tmp_path, 2)
-    assert simulate(plan, str(output), data_parallel=False).seconds_per_step > 0
+    assert simulate(plan, str(output)).seconds_per_step > 0
 
 
 @pytest.mark.mpi

@@ -8,15 +8,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import planner
+from planner.errors import PlanError
 from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
-from simulator import simulate
+from simulator import simulate, simulate_system
 from simulator.baselines.registry import SYSTEMS
-from simulator.baselines.system import Asked, planned_deployment
 from simulator.report import Settings, simulation_of
+from simulator.systems import SystemRequest, plan_program
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
+from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL
 from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
@@ -85,7 +88,10 @@ def test_where_data_parallelism_is_not_possible_the_reason_is_given(capsys):
 
 def test_from_python_the_same_is_found(saved, tmp_path):
     assert run(saved, "--topo", "uniform-8", "--json", tmp_path / "r.json") == 0
-    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(simulate(saved, "uniform-8"))
+    data_parallel = planner.plan(load_plan(saved).graph, 4, ways=(4,), searcher="data-parallel")
+    found = simulate(saved, "uniform-8", data_parallel=data_parallel)
+    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(found)
+    assert simulate(saved, "uniform-8").data_parallel is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
     swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,uniform-2")
     assert run("mlp-2-16", "--workers", "4", *swept, "--json", file) == 1
     shown = capsys.readouterr()
-    assert shown.err == "error: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
+    assert shown.err == f"{ALSO_DATA_PARALLEL}\nerror: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
     assert shown.out.count("error: uniform-2") == 4
     assert shown.out.count("not possible") == 2
     found = json.loads(file.read_text())
@@ -168,7 +174,7 @@ def test_pictures_show_what_was_simulated(saved):
     pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     plots = pytest.importorskip("simulator.plots")
     simulation = simulation_of(
-        planned_deployment(load_plan(saved), load_topology("uniform-8"), 1), Settings(), record_messages=True
+        plan_program(load_plan(saved), load_topology("uniform-8"), 1), Settings(), record_messages=True
     )
     for draw in plots.PLOTS.values():
         axes = draw(simulation).axes[0]
@@ -193,8 +199,8 @@ def test_pictures_of_workers_without_buffers(system, lines):
     """A host that nothing is swapped to, and the devices that none of two layers is on, have no line."""
     pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     plots = pytest.importorskip("simulator.plots")
-    asked = Asked(build("mlp-2-16", batch=8), load_topology("p2.8xlarge"), 8)
-    simulation = simulation_of(SYSTEMS[system](asked), Settings(), record_messages=True)
+    request = SystemRequest(build("mlp-2-16", batch=8), load_topology("p2.8xlarge"), 8)
+    simulation = simulation_of(SYSTEMS[system].program(request), Settings(), record_messages=True)
     assert all(draw(simulation).axes[0].get_title() for draw in plots.PLOTS.values())
     assert len(plots.memory(simulation).axes[0].get_lines()) == lines
 
@@ -292,3 +298,49 @@ def test_what_makes_no_sense_of_systems(case, capsys):
 def test_a_saved_plan_has_one_batch(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--largest-batch") == 2
     assert "expected no --largest-batch" in capsys.readouterr().err
+
+
+OWN_SYSTEM = """
+from simulator import plan_program, register_system
+
+@register_system("whole-batch", is_plan=True)
+def whole_batch(request):
+    return plan_program(request.search(searcher="model-parallel"), request.machine, request.prefetch)
+
+@register_system("nothing")
+def nothing(request):
+    return None
+"""
+
+
+@pytest.fixture
+def own_system(tmp_path):
+    file = tmp_path / "own_system.py"
+    file.write_text(OWN_SYSTEM)
+    known = dict(SYSTEMS)
+    yield file
+    SYSTEMS.clear()
+    SYSTEMS.update(known)
+
+
+def test_a_system_of_a_users_file(own_system, tmp_path, capsys):
+    path, saved = tmp_path / "r.json", tmp_path / "p.json"
+    assert run(*MODEL, "--operators", own_system, "--system", "whole-batch", "--json", path, "-o", saved) == 0
+    (report,), plan = read_reports(path), load_plan(saved)
+    assert (report.settings["system"], report.searcher) == ("whole-batch", "model-parallel")
+    assert report.total_bytes == plan.total_bytes
+    assert run(*MODEL, "--operators", own_system, "--sweep", "system=whole-batch,tofu") == 0
+    assert run(*MODEL, "--operators", own_system, "--system", "nothing") == 2
+    assert "nothing: expected a SystemProgram from the system, found None" in capsys.readouterr().err
+
+
+def test_a_system_that_there_is_not(tmp_path, capsys):
+    for option in (("--system", "none"), ("--sweep", "system=tofu,none")):
+        assert run(*MODEL, *option) == 2
+        assert re.fullmatch(r"error: .*expected a system among ideal, .*, found 'none'\n", capsys.readouterr().err)
+    file = tmp_path / "clash.py"
+    file.write_text("from simulator import register_system\nregister_system('tofu')")
+    assert run(*MODEL, "--operators", file, "--system", "tofu") == 2
+    assert re.search(r"clash\.py:2: loading: .*tofu: name clash", capsys.readouterr().err)
+    with pytest.raises(PlanError, match="expected what searches plans for this system"):
+        simulate_system("tofu", build("mlp-2-16", batch=8), "uniform-8", 4)

@@ -8,9 +8,9 @@ from planner.models import build
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator import interpret, simulated
-from simulator.baselines.system import planned_deployment
 from simulator.memory import ALLOCATORS, Accounting, device_memories, usage
 from simulator.report import Settings, simulation_of
+from simulator.systems import plan_program
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 from topologies import load_topology
 
@@ -146,7 +146,7 @@ def test_a_caching_allocator_takes_segments():
 def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine, allocator):
     graph = build("wresnet-14-1", batch=16, image=32)
     plan = search(graph, SearchOptions(ways=(2, 2)))
-    found = simulation_of(planned_deployment(plan, load_topology(machine), 1), Settings(allocator=allocator))
+    found = simulation_of(plan_program(plan, load_topology(machine), 1), Settings(allocator=allocator))
     for memory, worker in zip(found.memories, found.program.workers, strict=True):
         device = found.machine.devices[worker.worker]
         assert sum(memory.by_kind.values()) == memory.peak_bytes

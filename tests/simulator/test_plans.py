@@ -13,8 +13,8 @@ from planner.program.workspace import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import simulated
-from simulator.baselines.system import planned_deployment
 from simulator.report import report
+from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main
 from topologies import full_text, load_topology
 
@@ -73,7 +73,7 @@ def test_a_hierarchy_is_never_faster_than_a_switch(machine):
 
 def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
-    deployment = planned_deployment(plan, machine, 1)
+    deployment = plan_program(plan, machine, 1)
     simulation = simulated(deployment.program, machine)
     found = report(deployment, "some.json", simulation, {"prefetch": 1})
     assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")

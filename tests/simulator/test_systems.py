@@ -15,14 +15,14 @@ from planner.plans.sharded import shard_data_parallel
 from planner.program.lower import lower
 from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
 from simulator import SYSTEMS, Switches, interpret, simulate_system
-from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone
+from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone, worker_program
 from simulator.baselines.largest_batch import MOST, largest_batch
 from simulator.baselines.layers import layers_of
 from simulator.baselines.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.baselines.spread import spread
 from simulator.baselines.swapping import AHEAD, SOON, Pool, room_bytes
-from simulator.baselines.system import Asked, NoRoomError, one_worker
 from simulator.lifetimes import peak_live_bytes, requests
+from simulator.systems import NoRoomError, SystemRequest
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, star
 from topologies import TopologyError, load_topology
@@ -51,8 +51,8 @@ def graph(request):
     return build(request.param, **MODELS[request.param])
 
 
-def asked(graph, machine, devices=4):
-    return Asked(graph, machine, devices)
+def built(system, graph, machine, devices=4):
+    return SYSTEMS[system].program(SystemRequest(graph, machine, devices, plan=planner.plan))
 
 
 def seconds(deployment):
@@ -73,7 +73,7 @@ def test_on_one_device_every_system_takes_what_a_device_takes(system, model, mac
     if system == "op-placement":
         machine = replace(machine, devices=tuple(replace(one, host_launch_s=0.0) for one in machine.devices))
     graph = build(model, **MODELS[model])
-    found = SYSTEMS[system](asked(graph, machine, 1))
+    found = built(system, graph, machine, 1)
     assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
     assert not found.program.bytes.any()
 
@@ -81,7 +81,7 @@ def test_on_one_device_every_system_takes_what_a_device_takes(system, model, mac
 @pytest.mark.parametrize(("system", "model"), CASES)
 def test_bytes_are_those_of_the_program(system, model, machine):
     graph = build(model, **MODELS[model])
-    found = SYSTEMS[system](asked(graph, machine))
+    found = built(system, graph, machine)
     timeline = interpret(found.program, found.machine)
     assert (timeline.bytes == found.program.bytes).all()
     assert timeline.seconds > 0
@@ -89,13 +89,13 @@ def test_bytes_are_those_of_the_program(system, model, machine):
 
 @pytest.mark.parametrize("system", ["ideal", "small-batch", "swapping"])
 def test_replicas_take_what_one_device_takes(system, graph, machine):
-    found = SYSTEMS[system](asked(graph, machine))
+    found = built(system, graph, machine)
     assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
     assert found.samples == 4 * batch_size(graph)
 
 
 def test_data_parallelism_without_communication_is_one_device(machine):
-    found = SYSTEMS["data-parallel"](asked(build("mlp-3-64", batch=64), machine))
+    found = built("data-parallel", build("mlp-3-64", batch=64), machine)
     silent = interpret(found.program, machine, Switches(communicate=False))
     assert silent.seconds == pytest.approx(alone(build("mlp-3-64", batch=16), machine), rel=1e-6)
 
@@ -107,7 +107,7 @@ def test_data_parallelism_without_communication_is_one_device(machine):
 def test_every_task_is_done_once_and_no_device_does_more_than_one_would(system, graph):
     """On devices without launches, which overlap what is before them."""
     machine = star(4)
-    found = SYSTEMS[system](asked(graph, machine))
+    found = built(system, graph, machine)
     done = Counter(node for w in found.program.workers for t in w.tasks if isinstance(t, Compute) for node in t.nodes)
     (worker,) = lower(planner.plan(graph, workers=1)).workers
     assert done == Counter(node for t in worker.tasks if isinstance(t, Compute) for node in t.nodes)
@@ -259,7 +259,7 @@ def least_recently_used(trace, sizes, lasting, room, issued):
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_swapped_bytes_are_those_of_another_pool(graph, share, ahead):
-    flow = flow_of(one_worker(graph), layers_of(graph))
+    flow = flow_of(worker_program(graph), layers_of(graph))
     least = max(sum(flow.nbytes[b] for b in {*r, *w}) for r, w in zip(flow.reads, flow.writes, strict=True))
     room = max(least, share * flow.worker.arena_bytes)
     pool = Pool(flow, room, ahead)
@@ -281,11 +281,13 @@ def test_every_system_is_accounted_for_by_a_caching_allocator(system, machine):
     """As much lives as in an arena, which holds what is asked for."""
     graph = build("mlp-3-64", batch=16)
     small = tight(graph, machine, 0.6) if system == "swapping" else machine
-    found = SYSTEMS[system](asked(graph, small))
+    found = built(system, graph, small)
     assert system != "swapping" or found.program.bytes.any()
     for worker in found.program.workers:
         assert peak_live_bytes(requests(worker)) <= worker.arena_bytes
-    static, caching = (simulate_system(system, graph, small, 4, allocator=one) for one in ("static", "caching"))
+    static, caching = (
+        simulate_system(system, graph, small, 4, plan=planner.plan, allocator=one) for one in ("static", "caching")
+    )
     for one, other in zip(static.devices, caching.devices, strict=True):
         assert other.peak_bytes - other.by_kind.get("unused", 0) == one.peak_bytes - one.by_kind.get("unused", 0)
         assert other.by_kind.get("unused", 0) >= 0
@@ -297,14 +299,14 @@ def smaller(machine, nbytes):
 
 def tight(graph, machine, share):
     """The machine with memory for a share of what blocks take."""
-    worker = one_worker(graph)
+    worker = worker_program(graph)
     taken = machine.memories[0].nbytes - room_bytes(worker, machine.devices[0], machine)
     return smaller(machine, int(taken + share * worker.arena_bytes))
 
 
 def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
     small = tight(graph, machine, 0.6)
-    found = {devices: SYSTEMS["swapping"](asked(graph, small, devices)) for devices in (1, 8)}
+    found = {devices: built("swapping", graph, small, devices) for devices in (1, 8)}
     moved = {devices: one.program.bytes[:devices, devices].sum() for devices, one in found.items()}
     assert min(moved.values()) > 0
     assert seconds(found[8]) > max(seconds(found[1]), moved[8] / 10e9)
@@ -317,7 +319,7 @@ def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
 def test_copies_flow_both_ways_beside_computation(machine):
     """What a step takes is less than computing and copying one after the other, or out and in one after the other."""
     graph = build("mlp-4-1024", batch=256)
-    found = SYSTEMS["swapping"](asked(graph, tight(graph, machine, 0.6), 1))
+    found = built("swapping", graph, tight(graph, machine, 0.6), 1)
     timeline = interpret(found.program, found.machine, Switches(record_messages=True))
     ways = [
         [(one.start_s, one.stop_s) for one in timeline.messages if one.nbytes and getattr(one, end) == 0]
@@ -340,7 +342,7 @@ def covered(spans):
 def test_what_a_task_uses_must_fit(machine):
     graph = build("mlp-3-64", batch=16)
     with pytest.raises(NoRoomError, match="expected room for"):
-        SYSTEMS["swapping"](asked(graph, tight(graph, machine, 0.01)))
+        built("swapping", graph, tight(graph, machine, 0.01))
 
 
 def test_a_machine_needs_a_host_to_swap_to():
@@ -419,7 +421,7 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machin
     small = smaller(machine, machine.devices[0].reserved_bytes + (400 << 10))
 
     def deploy(batch):
-        return SYSTEMS[system](asked(build("mlp-2-64", batch=batch), small))
+        return built(system, build("mlp-2-64", batch=batch), small)
 
     batch, found = largest_batch(deploy, start)
     assert not found.too_large
@@ -429,10 +431,10 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machin
 def test_no_batch_fits(machine):
     small = smaller(machine, machine.devices[0].reserved_bytes + 1000)
     with pytest.raises(NoRoomError, match="found none"):
-        largest_batch(lambda batch: SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=batch), small)))
+        largest_batch(lambda batch: built("small-batch", build("mlp-2-64", batch=batch), small))
 
 
 def test_a_batch_without_end_is_not_looked_for(machine):
-    fitting = SYSTEMS["small-batch"](asked(build("mlp-2-64", batch=8), machine))
+    fitting = built("small-batch", build("mlp-2-64", batch=8), machine)
     with pytest.raises(InputError, match=f"more than {MOST:,} samples fit in memory: give --batch"):
         largest_batch(lambda _: fitting)
