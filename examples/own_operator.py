@@ -5,9 +5,9 @@ Run with `plan examples/own_operator.py:model`, then `simulate` and `execute` wi
 """
 
 import tdl
+from executor.cases import Case, Draw
 from executor.extensions import cases, kernel
 from executor.kernels import KernelCall
-from executor.verification.cases import Case, Draw
 from planner.extensions import gradient
 from planner.graph import Graph, GraphBuilder, Optimizer, training_graph
 from planner.graph.rules import Backward, Gradients

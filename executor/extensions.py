@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from executor.cases import REGISTERED, Generate
 from executor.kernels import KERNELS, Kernel
-from executor.verification.cases import CASES, Generate
 from planner.extensions import register_in
 
 
@@ -16,4 +16,4 @@ def kernel(name: str) -> Callable[[Kernel], Kernel]:
 
 def cases(name: str) -> Callable[[Generate], Generate]:
     """Register the decorated function as the generator of an operator's random cases; TDLError if it has one."""
-    return register_in(CASES, "generator of cases", name)
+    return register_in(REGISTERED, "generator of cases", name)

@@ -17,9 +17,10 @@ from types import ModuleType
 import numpy as np
 
 import tdl
+from executor.cases import Case, Draw, Generate, draw_case
 from executor.kernels import KERNELS, Kernel
 from executor.kernels.call import OutputError
-from executor.verification.cases import CASES, Case, Draw, Generate, drawn
+from executor.verification.cases import generators
 from executor.verification.check import Application, Check
 from executor.verification.gradients import gradient_checks
 from executor.verification.kernel import kernel_checks, run_whole, shape_checks, whole_number_checks
@@ -29,7 +30,7 @@ from executor.verification.splits import split_checks
 from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 
-__all__ = ["KINDS", "Failure", "Options", "Verification", "check_operator", "run_whole"]
+__all__ = ["KINDS", "CheckOptions", "Failure", "Verification", "check_operator", "run_whole"]
 
 KINDS: Mapping[str, Callable[[Application, Draw], Iterator[Check]]] = {
     "shapes": shape_checks,
@@ -73,7 +74,7 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CheckOptions:
     """How much to check, with what: `cases` random cases of each of `kinds`, `pairs` pairs of split variables per case.
 
     `brief` ends at the first failure.
@@ -88,15 +89,15 @@ class Options:
     catalog: Mapping[str, tdl.Operator] = field(default_factory=lambda: tdl.catalog)
     kernels: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
     rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
-    generators: Mapping[str, Generate] = field(default_factory=lambda: CASES)
+    generators: Mapping[str, Generate] = field(default_factory=generators)
 
 
-def check_operator(name: str, options: Options | None = None) -> Verification:
+def check_operator(name: str, options: CheckOptions | None = None) -> Verification:
     """Verify one operator of the catalog; what fails is in the result, nothing is raised for it.
 
     Raises KeyError if the catalog has no such operator.
     """
-    options = options or Options()
+    options = options or CheckOptions()
     done: list[Done] = []
     for entry in _checked(options.catalog[name], options):
         done.append(entry)
@@ -109,7 +110,7 @@ def check_operator(name: str, options: Options | None = None) -> Verification:
     return Verification(name, len(done), dict(kinds), tuple(strategies), failures)
 
 
-def _checked(operator: tdl.Operator, options: Options) -> Iterator[Done]:
+def _checked(operator: tdl.Operator, options: CheckOptions) -> Iterator[Done]:
     """Yield every check of every case; where there can be none, that as one that failed."""
     name = operator.name
     tables = {"kernel": options.kernels, "cases": options.generators}
@@ -121,7 +122,7 @@ def _checked(operator: tdl.Operator, options: Options) -> Iterator[Done]:
     draw = Draw(np.random.default_rng([options.seed, *name.encode()]))
     for _ in range(options.cases):
         try:
-            case = drawn(options.generators[name], draw)
+            case = draw_case(options.generators[name], draw)
         except Exception as error:  # a user's generator may fail in any way
             yield _failed(name, "kernel", "cases", _told(error))
             return
@@ -132,7 +133,7 @@ def _failed(operator: str, kind: str, check: str, found: str, case: str = "any c
     return kind, check, Failure(operator, kind, check, case, found)
 
 
-def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: Options) -> Iterator[Done]:
+def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: CheckOptions) -> Iterator[Done]:
     """Yield every check of one case."""
     shown = _describe(case)
     try:

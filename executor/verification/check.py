@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import tdl
-from executor.verification.cases import Array
+from executor.cases import Array
 from executor.verification.parts import Subject
 from planner.graph.rules import Rule
 

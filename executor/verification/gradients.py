@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 import tdl
-from executor.verification.cases import Array, Case, Draw
+from executor.cases import Array, Case, Draw
 from executor.verification.check import Application, Check
 from planner.graph.build import ONES, GraphBuilder
 from planner.graph.ir import FLOATING, Init, Node, Value

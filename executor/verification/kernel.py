@@ -13,8 +13,8 @@ import numpy as np
 
 import tdl
 from executor.backend import asnumpy
+from executor.cases import Array, Case, Draw
 from executor.kernels import KernelCall, run
-from executor.verification.cases import Array, Case, Draw
 from executor.verification.check import ROUGH, Application, Check, compared
 from executor.verification.parts import Subject, call_kernel
 from planner.errors import GraphError

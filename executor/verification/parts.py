@@ -17,9 +17,9 @@ from typing import Any, cast
 import numpy as np
 
 from executor.backend import asnumpy
+from executor.cases import Array, Case, Draw
 from executor.kernels import Kernel, KernelCall, run
 from executor.kernels.call import OutputError
-from executor.verification.cases import Array, Case, Draw
 from planner.graph.ir import Value
 from planner.layout import Runs
 from tdl import REDUCERS, Affine, Description, Digits, Index

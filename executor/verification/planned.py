@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from executor.backend import asnumpy
+from executor.cases import Array, Draw
 from executor.kernels import KernelCall, run
 from executor.values import indices
-from executor.verification.cases import Array, Draw
 from executor.verification.check import Application, Check, compared
 from executor.verification.parts import Assembled, PartError, Subject, blank
 from planner.errors import PlanError

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from executor.verification.cases import Array, Draw
+from executor.cases import Array, Draw
 from executor.verification.check import EXACT, Application, Check, compared, difference
 from executor.verification.parts import PartError, Subject, deal, run_in_parts
 from tdl import REDUCERS, Affine, Halo, Output, Strategy

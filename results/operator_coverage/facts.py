@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import tdl
+from executor.cases import Draw
 from executor.kernels import KERNELS
-from executor.verification import Options, check_operator
+from executor.verification import CheckOptions, check_operator
 from executor.verification.cases import CASES
-from executor.verification.cases.base import Draw
 from planner.errors import GraphError
 from planner.graph import Graph
 from planner.graph.infer import INTEGER_OPERANDS, check_dtypes
@@ -48,7 +48,7 @@ def operator_facts() -> dict[str, dict[str, Any]]:
 def _operator(name: str) -> dict[str, Any]:
     if name not in tdl.catalog:
         return {"catalog": False, "kernel": False, "gradient": False, "verified": False}
-    verified = not check_operator(name, Options(cases=VERIFIED_CASES, brief=True)).failures
+    verified = not check_operator(name, CheckOptions(cases=VERIFIED_CASES, brief=True)).failures
     return {"catalog": True, "kernel": name in KERNELS, "gradient": name in RULES, "verified": verified}
 
 

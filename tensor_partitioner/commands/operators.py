@@ -15,9 +15,10 @@ from rich.table import Table
 
 import tdl
 from executor.backend import BACKENDS, BackendError, array_module
+from executor.cases import Draw, draw_case
 from executor.kernels import KERNELS
-from executor.verification import KINDS, Options, Verification, check_operator
-from executor.verification.cases import CASES, Draw, drawn
+from executor.verification import KINDS, CheckOptions, Verification, check_operator
+from executor.verification.cases import generators
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
@@ -47,9 +48,10 @@ def entry(name: str) -> Entry:
     """Describe one operator of the catalog at the ranks of its first verification case; TDLError if that is none."""
     operator = tdl.catalog[name]
     description = None
-    if name in CASES:
+    drawn = generators()
+    if name in drawn:
         try:
-            case = drawn(CASES[name], Draw(np.random.default_rng(0)))
+            case = draw_case(drawn[name], Draw(np.random.default_rng(0)))
         except tdl.TDLError as error:
             raise tdl.TDLError(f"{name}: {error}") from error
         description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
@@ -124,7 +126,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
         xp = array_module(settings["backend"])
     except BackendError as error:
         raise click.UsageError(str(error)) from error
-    options = Options(cases=settings["cases"], seed=settings["seed"], xp=xp)
+    options = CheckOptions(cases=settings["cases"], seed=settings["seed"], xp=xp)
     results = []
     with progress("Verifying operators", len(names)) as advance:
         for operator in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from executor.verification.cases.base import Case, Generate
+from executor.cases import Case, Generate
 from tests.coverage_tables.cases import drawn
 
 FEW = (2, 3)

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from executor.verification.cases import Draw
+from executor.cases import Draw
 from executor.verification.check import difference
 from results.operator_coverage.tables.operators import OPERATORS, operator
 from tests.coverage_tables.oracles_alone import ORACLES

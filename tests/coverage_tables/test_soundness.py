@@ -7,7 +7,7 @@ results are concatenated or combined, and what a part reads is within its halo.
 import numpy as np
 import pytest
 
-from executor.verification.cases import Draw
+from executor.cases import Draw
 from executor.verification.parts import PartError
 from executor.verification.splits import meaning_checks
 from results.operator_coverage.tables.operators import OPERATORS

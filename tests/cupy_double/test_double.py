@@ -9,7 +9,7 @@ from executor.backend import array_module, asnumpy
 from executor.kernels import KERNELS
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.staging import Mirrored
-from executor.verification import Options, check_operator
+from executor.verification import CheckOptions, check_operator
 from executor.worker import Worker
 from planner.program.tasks import Buffer, Fetch, Message, Piece, Wait, WorkerProgram
 from tests import cupy_double
@@ -74,8 +74,8 @@ def through_the_host(call):
 @pytest.mark.parametrize("kernel", [with_keyword_of_numpy, through_the_host])
 def test_a_kernel_for_numpy_alone_is_found(cupy, kernel):
     planted = {**KERNELS, "add": kernel}
-    assert not check_operator("add", Options(cases=1, pairs=1, kinds=("kernel",))).failures
-    found = check_operator("add", Options(cases=1, pairs=1, kinds=("kernel",), xp=cupy, kernels=planted))
+    assert not check_operator("add", CheckOptions(cases=1, pairs=1, kinds=("kernel",))).failures
+    found = check_operator("add", CheckOptions(cases=1, pairs=1, kinds=("kernel",), xp=cupy, kernels=planted))
     assert len(found.failures) == found.checks > 0
 
 

@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("torch")
 from executor.kernels import KERNELS, KernelCall
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
-from executor.verification import Options, check_operator
+from executor.verification import CheckOptions, check_operator
 
-OPTIONS = Options(cases=4, kinds=("kernel", "split", "planned"), kernels=KERNEL_SET.kernels)
+OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split", "planned"), kernels=KERNEL_SET.kernels)
 
 
 @pytest.mark.parametrize("name", TORCH_KERNELS)

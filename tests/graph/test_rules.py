@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.verification import Options, check_operator
+from executor.verification import CheckOptions, check_operator
 from executor.verification.cases import CASES as DRAWN
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Node, gradients
@@ -100,14 +100,14 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize("name", sorted(TABLES - GRADIENTLESS))
 def test_rules_of_tables(name):
-    result = check_operator(name, Options(cases=3, kinds=("gradient",)))
+    result = check_operator(name, CheckOptions(cases=3, kinds=("gradient",)))
     assert [str(failure) for failure in result.failures] == []
     assert result.checks >= 3
 
 
 @pytest.mark.parametrize("name", sorted(GRADIENTLESS))
 def test_no_gradient_flows_through_truth_values(name):
-    result = check_operator(name, Options(cases=3, kinds=("gradient", "kernel")))
+    result = check_operator(name, CheckOptions(cases=3, kinds=("gradient", "kernel")))
     assert result.failures == ()
     assert set(result.kinds) == {"kernel"}
 

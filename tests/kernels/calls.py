@@ -3,9 +3,9 @@
 import numpy as np
 
 import tdl
+from executor.cases import Case
 from executor.kernels import KERNELS
 from executor.verification import run_whole
-from executor.verification.cases import Case
 from executor.verification.parts import Subject
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tdl
+from executor.cases import Draw
 from executor.kernels import KERNELS, convolution
-from executor.verification import Options, check_operator
-from executor.verification.cases import CASES, Draw
+from executor.verification import CheckOptions, check_operator
+from executor.verification.cases import CASES
 from planner.graph.opaque_ops import OPERATORS
 from planner.program import workspace
 from tdl.catalog import loss, pointwise
@@ -26,7 +27,7 @@ def test_kernels_and_cases_cover_exactly_the_catalog():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operator_equals_its_description_whole_and_along_every_strategy(name):
-    result = check_operator(name, Options(cases=2 if name in TABLES else 6))
+    result = check_operator(name, CheckOptions(cases=2 if name in TABLES else 6))
     assert [str(failure) for failure in result.failures] == []
     assert result.checks >= 16
 
@@ -43,7 +44,7 @@ FIXED_RANK = {
 def test_no_strategy_is_left_out(name):
     case = CASES[name](Draw(np.random.default_rng(0)))
     description = tdl.catalog[name].describe([array.ndim for array in case.operands], case.attributes)
-    assert set(check_operator(name, Options(cases=8, kinds=("split",))).strategies) >= set(description.strategies)
+    assert set(check_operator(name, CheckOptions(cases=8, kinds=("split",))).strategies) >= set(description.strategies)
 
 
 PATHS = {
@@ -59,12 +60,12 @@ PATHS = {
 def test_every_way_of_convolving_is_right(monkeypatch, path, name):
     for constant, value in PATHS[path].items():
         monkeypatch.setattr(convolution if constant == "HOST_WORKSPACE_BYTES" else workspace, constant, value)
-    result = check_operator(name, Options(cases=8, seed=1, pairs=2))
+    result = check_operator(name, CheckOptions(cases=8, seed=1, pairs=2))
     assert [str(failure) for failure in result.failures] == []
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_operator_on_a_gpu(name):
-    result = check_operator(name, Options(cases=4, pairs=2, xp=importlib.import_module("cupy")))
+    result = check_operator(name, CheckOptions(cases=4, pairs=2, xp=importlib.import_module("cupy")))
     assert [str(failure) for failure in result.failures] == []

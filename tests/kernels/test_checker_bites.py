@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tdl
+from executor.cases import Case
 from executor.kernels import KERNELS
-from executor.verification import Options, check_operator
-from executor.verification.cases import Case
+from executor.verification import CheckOptions, check_operator
 
 
 def failed_checks(name, kernel=None, operator=None, generate=None):
@@ -19,7 +19,7 @@ def failed_checks(name, kernel=None, operator=None, generate=None):
         changes["catalog"] = {**tdl.catalog, name: operator}
     if generate is not None:
         changes["generators"] = {name: generate}
-    result = check_operator(name, replace(Options(cases=10), **changes))
+    result = check_operator(name, replace(CheckOptions(cases=10), **changes))
     return {failure.check for failure in result.failures}
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tdl
-from executor.verification.cases import CASES, Draw
+from executor.cases import Draw
+from executor.verification.cases import CASES
 from tdl import analysis
 from tests.graph.reshaping import reshape_attributes
 

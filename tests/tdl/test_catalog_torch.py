@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tdl
+from executor.cases import Draw
 from executor.verification.cases import CASES as DRAWN
-from executor.verification.cases import Draw
 from tests.tdl.cases import CASES
 
 torch = pytest.importorskip("torch")

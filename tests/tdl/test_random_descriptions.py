@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 import tdl
-from executor.verification.cases import Case
+from executor.cases import Case
 from executor.verification.parts import Subject
 from executor.verification.splits import uncovered
 from tdl import REDUCERS, Max, Min, Prod, Sum, maximum, pad, where

@@ -18,8 +18,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from executor.cases import Case, Draw, Generate
 from executor.kernels import Kernel
-from executor.verification.cases import Case, Draw, Generate
 from executor.verification.check import Application, Check
 from executor.verification.parts import Subject
 from tdl import Description, Operator

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import tdl
+from executor.cases import Draw
 from executor.kernels import KERNELS
-from executor.verification import Options, check_operator
-from executor.verification.cases import CASES, Draw
+from executor.verification import CheckOptions, check_operator
+from executor.verification.cases import CASES
 from planner.graph.ir import Node
 from planner.graph.rules import RULES
 from tdl.expr import Coordinate, Element, walk
@@ -38,7 +39,7 @@ class Mutant:
         """Whether verification finds a failure."""
         right = {"catalog": tdl.catalog, "kernels": KERNELS, "rules": RULES}[self.table]
         wrong = {**right, self.operator: self.entry}
-        options = Options(cases=cases, kinds=self.kinds, brief=True, **{self.table: wrong})
+        options = CheckOptions(cases=cases, kinds=self.kinds, brief=True, **{self.table: wrong})
         return bool(check_operator(self.operator, options).failures)
 
     def __str__(self) -> str:
@@ -168,10 +169,10 @@ def _reads_origins(name: str) -> bool:
         KERNELS[name](replace(call, origins=Watched(Watched(own) for own in call.origins)))
 
     watched = {**KERNELS, name: kernel}
-    check_operator(name, Options(cases=1, kinds=("kernel",), kernels=watched))
+    check_operator(name, CheckOptions(cases=1, kinds=("kernel",), kernels=watched))
     if not any(isinstance(found, int) for found in Watched.read):
         return False
-    check_operator(name, Options(cases=4, kinds=("split",), kernels=watched))
+    check_operator(name, CheckOptions(cases=4, kinds=("split",), kernels=watched))
     return any(isinstance(found, int) and found for found in Watched.read)
 
 
@@ -235,7 +236,7 @@ def applied(name: str) -> Applied | None:
         found.append(Applied(backward.node, tuple(gradients), tuple(backward.builder.nodes[before:])))
         return gradients
 
-    check_operator(name, Options(cases=6, kinds=("gradient",), rules={**RULES, name: recorder}))
+    check_operator(name, CheckOptions(cases=6, kinds=("gradient",), rules={**RULES, name: recorder}))
     return next(iter(found), None)
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tdl
+from executor.cases import Case
 from executor.kernels import KERNELS
-from executor.verification import KINDS, Options, check_operator
-from executor.verification.cases import CASES, Case
+from executor.verification import KINDS, CheckOptions, check_operator
+from executor.verification.cases import CASES
 from executor.verification.check import difference
 from planner.graph.rules import RULES
 
@@ -17,19 +18,19 @@ def failed(name, **changes):
     """Names of the checks that fail with something changed in the tables."""
     tables = {"catalog": tdl.catalog, "kernels": KERNELS, "rules": RULES, "generators": CASES}
     tables = {table: {**right, name: changes[table]} if table in changes else right for table, right in tables.items()}
-    return {failure.check for failure in check_operator(name, Options(cases=8, **tables)).failures}
+    return {failure.check for failure in check_operator(name, CheckOptions(cases=8, **tables)).failures}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_kinds_asked_for_are_checked(kind):
-    found = check_operator("convolution", Options(cases=2, kinds=(kind,)))
+    found = check_operator("convolution", CheckOptions(cases=2, kinds=(kind,)))
     assert set(found.kinds) == {kind}
     assert found.checks == found.kinds[kind] > 0
     assert not found.failures
 
 
 def test_brief_ends_at_the_first_failure():
-    options = Options(kernels={**KERNELS, "mm": KERNELS["relu"]})
+    options = CheckOptions(kernels={**KERNELS, "mm": KERNELS["relu"]})
     assert len(check_operator("mm", replace(options, brief=True)).failures) == 1
     assert len(check_operator("mm", options).failures) > 1
 
@@ -65,7 +66,7 @@ def test_a_rule_that_does_not_apply_is_one_finding(wrong):
     def same_shapes(draw):
         return Case((draw.array(3, 2), draw.array(3, 2)))
 
-    options = Options(cases=1, rules={**RULES, "mul": rule}, generators={**CASES, "mul": same_shapes})
+    options = CheckOptions(cases=1, rules={**RULES, "mul": rule}, generators={**CASES, "mul": same_shapes})
     (failure,) = check_operator("mul", options).failures
     assert failure.check == "gradient rule"
     assert message in failure.found
@@ -84,10 +85,12 @@ def test_a_compound_rule_must_be_the_total_derivative():
 
 
 def test_an_output_that_nothing_reads_and_a_constant_gradient_are_tried():
-    checks = {failure.check for failure in check_operator("unbind", Options(rules={"unbind": wrong_rule})).failures}
+    checks = {
+        failure.check for failure in check_operator("unbind", CheckOptions(rules={"unbind": wrong_rule})).failures
+    }
     assert {"gradient of operand 0", "gradient of operand 0 with one output in use"} <= checks
     wrong = {"cross_entropy": wrong_rule}
-    checks = {failure.check for failure in check_operator("cross_entropy", Options(rules=wrong)).failures}
+    checks = {failure.check for failure in check_operator("cross_entropy", CheckOptions(rules=wrong)).failures}
     assert checks == {"gradient of operand 0", "gradient of operand 0 from a constant"}
 
 
@@ -144,13 +147,13 @@ CASES_THAT_ARE_NONE = {
 @pytest.mark.parametrize("wrong", CASES_THAT_ARE_NONE)
 def test_a_generator_without_cases_is_one_finding(wrong):
     generate, message = CASES_THAT_ARE_NONE[wrong]
-    (failure,) = check_operator("relu", Options(generators={**CASES, "relu": generate})).failures
+    (failure,) = check_operator("relu", CheckOptions(generators={**CASES, "relu": generate})).failures
     assert failure.check == "cases"
     assert message in failure.found
 
 
 def test_what_is_not_registered_is_named():
-    found = check_operator("relu", Options(kernels={}, generators={})).failures
+    found = check_operator("relu", CheckOptions(kernels={}, generators={})).failures
     assert [(failure.check, failure.found) for failure in found] == [
         ("kernel", "none registered; use executor.extensions.kernel"),
         ("cases", "none registered; use executor.extensions.cases"),
@@ -172,14 +175,14 @@ KERNELS_THAT_DO_NOT_WRITE = {
 @pytest.mark.parametrize("wrong", KERNELS_THAT_DO_NOT_WRITE)
 def test_a_kernel_that_does_not_write_its_output(wrong, name):
     kernel, message = KERNELS_THAT_DO_NOT_WRITE[wrong]
-    failure = check_operator(name, Options(brief=True, kernels={**KERNELS, name: kernel})).failures[0]
+    failure = check_operator(name, CheckOptions(brief=True, kernels={**KERNELS, name: kernel})).failures[0]
     assert failure.check == "kernel"
     assert message in failure.found
 
 
 def test_a_kernel_may_compute_no_number():
     """What was never written is told apart from what was computed as NaN."""
-    options = Options(generators={**CASES, "tanh": lambda draw: Case((np.full(draw.sizes(2), np.nan),))})
+    options = CheckOptions(generators={**CASES, "tanh": lambda draw: Case((np.full(draw.sizes(2), np.nan),))})
     assert not check_operator("tanh", replace(options, kinds=("kernel", "split"))).failures
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tdl
+from executor.cases import Draw
 from executor.kernels import KERNELS
-from executor.verification.cases import CASES, Draw
+from executor.verification.cases import CASES
 from executor.verification.planned import planned_checks
 from executor.verification.splits import meaning_checks, split_check
 from tests.verify.drawn import LEAST, split_on_enough

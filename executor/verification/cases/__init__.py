@@ -6,11 +6,13 @@ from functools import partial
 
 import numpy as np
 
+import tdl
+from executor.cases import REGISTERED, Case, Draw, Generate
 from executor.verification.cases import pointwise, reduction, shape, windows
-from executor.verification.cases.base import Array, Case, Draw, Generate, binary, drawn, positive_shape, same_shape
+from executor.verification.cases.base import binary, positive_shape, same_shape
 from planner.graph.ir import FLOATING, Value
 
-__all__ = ["CASES", "Array", "Case", "Draw", "Generate", "drawn"]
+__all__ = ["CASES", "generators"]
 
 
 def _adam(draw: Draw) -> Case:
@@ -106,3 +108,10 @@ CASES: dict[str, Generate] = {
     "batch_cholesky": _batch_cholesky,
 }
 """How to draw a case, by the operator's name; an operator without an entry cannot be verified."""
+
+
+def generators() -> dict[str, Generate]:
+    """Return how to draw a case of every operator, users' own included; TDLError where they name one of the catalog."""
+    if clashes := CASES.keys() & REGISTERED.keys():
+        raise tdl.TDLError(f"{min(clashes)}: name clash: the operator has a generator of cases already")
+    return CASES | REGISTERED

@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from executor.verification.cases.base import Array, Case, Draw, Generate, spread
+from executor.cases import Array, Case, Draw, Generate
+from executor.verification.cases.base import spread
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 

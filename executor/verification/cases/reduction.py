@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from executor.verification.cases.base import Case, Draw, Generate
+from executor.cases import Case, Draw, Generate
 from planner.graph.ir import Value
 from tdl.catalog.loss import LOSSES
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from executor.verification.cases.base import Case, Draw, Generate, groups
+from executor.cases import Case, Draw, Generate
+from executor.verification.cases.base import groups
 from planner.graph.ir import Value
 
 RESHAPES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from executor.verification.cases.base import Case, Draw, Generate
+from executor.cases import Case, Draw, Generate
 from planner.graph.ir import Value
 
 
