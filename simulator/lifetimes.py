@@ -1,202 +1,46 @@
-"""What a worker's program asks an allocator for: bytes, from which task to which, under various rules.
-
-In the program, a common order tells when a buffer is last used. Tofu (Section 6) tells what a framework does without
-that, and how it fetches without a kernel of its own; these rules are for comparison:
-
-- `Reuse.ORDER`: a buffer is free after its last user in the common order.
-- `Reuse.OPERATORS`: ... before the first task that depends on all its users; a task that ends a transfer depends on the
-  one that sends the worker's own part, so that operators depend on each other as in the graph before it was split.
-- `Reuse.DATA`: ... that depends on them by data of this worker alone.
-
-What no later task depends on is free at the end only.
-
-- `Fetching.STAGED`: the program as it is: messages are packed into one buffer and received into one.
-- `Fetching.FUSED`: workers read each other's memory and assemble pieces in place, so that there is no staging.
-- `Fetching.SPLIT`: every message, and every piece of the worker's own, is a buffer before pieces are put together.
-"""
+"""What a worker's program asks an allocator for: bytes, from which task to which."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from functools import reduce
-from operator import and_
 
-import numpy as np
-
-from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import Storage
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
-
-STAGING = "staging"
-
-
-class Reuse(Enum):
-    """When the bytes of a buffer may be used again."""
-
-    ORDER = "order"
-    OPERATORS = "operators"
-    DATA = "data"
-
-
-class Fetching(Enum):
-    """Through which buffers data comes from other workers."""
-
-    STAGED = "staged"
-    FUSED = "fused"
-    SPLIT = "split"
-
-
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    """What a worker sends and receives in a transfer, each with its position, and the position at which it ended.
-
-    Of a plan's transfers a worker has both; programs of other systems send and receive in transfers of their own.
-    """
-
-    sent: tuple[int, Send] | None
-    received: tuple[int, Fetch | Reduce] | None
-    ended: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request in the common order, and the positions of its users."""
-
-    storage: Storage
-    users: frozenset[int]
+from planner.program.tasks import Buffer, Compute, Fetch, Reduce, Send, Wait, WorkerProgram
 
 
 def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
-    """Return, for every buffer whose bytes another one takes over in place, that other one."""
-    found: dict[int, int] = {}
+    """Find, by the number of each buffer that another one overwrites in place, the number of that other one."""
+    heirs: dict[int, int] = {}
     latest: dict[int, int] = {}
     for number in sorted(range(len(worker.buffers)), key=lambda n: (worker.buffers[n].first, n)):
         buffer = worker.buffers[number]
         if buffer.nbytes:
             old = latest.get(buffer.offset)
             if old is not None and worker.buffers[old].last >= buffer.first:
-                found[old] = number
+                heirs[old] = number
             latest[buffer.offset] = number
-    return found
+    return heirs
 
 
 def holders(worker: WorkerProgram) -> list[int]:
-    """Return, per buffer, the first buffer that used its bytes: itself, or what it overwrites in place."""
-    found = list(range(len(worker.buffers)))
+    """Find, per buffer, the first buffer that used its bytes: itself, or what it overwrites in place."""
+    holder = list(range(len(worker.buffers)))
     for old, new in overwritten(worker).items():
-        found[new] = found[old]
-    return found
+        holder[new] = holder[old]
+    return holder
 
 
-def requests(
-    worker: WorkerProgram, reuse: Reuse = Reuse.ORDER, fetching: Fetching = Fetching.STAGED
-) -> tuple[Storage, ...]:
-    """Return what a worker asks for; buffers of which one overwrites the other in place are one request."""
-    held, transfers = holders(worker), tuple(_transfers(worker))
-    asked = list(_asked(worker, held, transfers, staged=fetching is Fetching.STAGED))
-    if fetching is Fetching.SPLIT:
-        asked += [one for transfer in transfers for one in _pieces(worker, transfer)]
-    if reuse is not Reuse.ORDER:
-        after = _descendants(worker, held, transfers, reuse)
-        end = len(worker.tasks) - 1
-        return tuple(_until_reusable(one, after, end) for one in asked)
-    return tuple(one.storage for one in asked)
-
-
-def peak_live_bytes(asked: Sequence[Storage]) -> int:
-    """Return the most bytes that are held at one position."""
-    change = np.zeros(max((one.last for one in asked), default=0) + 2, dtype=np.int64)
-    for one in asked:
-        change[one.first] += one.nbytes
-        change[one.last + 1] -= one.nbytes
-    return int(change.cumsum().max())
-
-
-def _transfers(worker: WorkerProgram) -> Iterator[_Transfer]:
-    sent: dict[int, tuple[int, Send]] = {}
-    received: dict[int, tuple[int, Fetch | Reduce]] = {}
-    for position, task in enumerate(worker.tasks):
-        match task:
-            case Send():
-                sent[task.transfer] = position, task
-            case Fetch() | Reduce():
-                received[task.transfer] = position, task
-            case Wait():
-                yield _Transfer(sent.get(task.transfer), received.get(task.transfer), position)
-
-
-def _asked(
-    worker: WorkerProgram, held: Sequence[int], transfers: Sequence[_Transfer], *, staged: bool
-) -> Iterator[_Asked]:
-    """Yield one request per place that the program's buffers have."""
-    users = defaultdict(set)
-    for position, (reads, writes) in enumerate(uses(worker)):
-        for number in (*reads, *writes):
-            users[held[number]].add(position)
-    for transfer in transfers:
-        if transfer.sent is not None and (staging := transfer.sent[1].staging) is not None:
-            users[held[staging]].add(transfer.ended)
-    groups = defaultdict(list)
-    for number, buffer in enumerate(worker.buffers):
-        if buffer.nbytes and (staged or buffer.kind != STAGING):
-            groups[held[number]].append(buffer)
-    for number, group in groups.items():
-        storage = Storage(max(b.nbytes for b in group), min(b.first for b in group), max(b.last for b in group))
-        yield _Asked(storage, frozenset(users[number]))
-
-
-def _pieces(worker: WorkerProgram, transfer: _Transfer) -> Iterator[_Asked]:
-    """Yield the buffers of a transfer whose messages and own pieces have one each."""
-    parts: list[tuple[int, int]] = []
-    if transfer.sent is not None:
-        at, send = transfer.sent
-        parts += [(message.nbytes, at) for message in send.messages]
-    if transfer.received is not None:
-        at, receive = transfer.received
-        item_bytes = ITEM_BYTES[worker.buffers[receive.buffer].dtype]
-        own = [sum(piece.elements for piece in copy.pieces) * item_bytes for copy in receive.local]
-        parts += [(message.nbytes, at) for message in receive.messages]
-        parts += [(nbytes, transfer.ended) for nbytes in own]
-    for nbytes, first in parts:
-        yield _Asked(Storage(nbytes, first, transfer.ended), frozenset({first, transfer.ended}))
-
-
-def _until_reusable(one: _Asked, after: Sequence[int], end: int) -> Storage:
-    """Keep a request until before the first task that comes after all its users."""
-    common = reduce(and_, (after[position] for position in one.users)) if one.users else 0
-    free = (common & -common).bit_length() - 1 if common else end + 1
-    return Storage(one.storage.nbytes, one.storage.first, max(one.storage.last, free - 1))
-
-
-def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence[_Transfer], reuse: Reuse) -> list[int]:
-    """Return, per task, the tasks that depend on it, as bits by position.
-
-    What reads depends on what wrote before it, and what writes on what read or wrote before it.
-    """
-    following: list[set[int]] = [set() for _ in worker.tasks]
-    for transfer in transfers:
-        if transfer.received is not None:
-            following[transfer.received[0]].add(transfer.ended)
-        if transfer.sent is not None and reuse is Reuse.OPERATORS:
-            following[transfer.sent[0]].add(transfer.ended)
-    written: dict[int, int] = {}
-    read: defaultdict[int, set[int]] = defaultdict(set)
-    for position, (reads, writes) in enumerate(uses(worker)):
-        for number in (held[n] for n in reads):
-            following[written.get(number, position)].add(position)
-            read[number].add(position)
-        for number in (held[n] for n in writes):
-            for earlier in {written.get(number, position), *read.pop(number, ())}:
-                following[earlier].add(position)
-            written[number] = position
-    after = [0] * len(worker.tasks)
-    for position in reversed(range(len(worker.tasks))):
-        for later in following[position] - {position}:
-            after[position] |= after[later] | 1 << later
-    return after
+def requests(worker: WorkerProgram) -> tuple[Storage, ...]:
+    """List what a worker asks for; buffers of which one overwrites the other in place are one request."""
+    groups: defaultdict[int, list[Buffer]] = defaultdict(list)
+    for holder, buffer in zip(holders(worker), worker.buffers, strict=True):
+        if buffer.nbytes:
+            groups[holder].append(buffer)
+    return tuple(
+        Storage(max(b.nbytes for b in group), min(b.first for b in group), max(b.last for b in group))
+        for group in groups.values()
+    )
 
 
 def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

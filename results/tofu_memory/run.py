@@ -20,9 +20,9 @@ from planner.search import SearchOptions, search
 from results import bars, svg
 from results.experiment import Pages, filled, publish, table
 from results.tofu_memory.gathering import GatheringPlan
+from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
 from simulator import simulated
 from simulator.caching import peak_reserved_bytes
-from simulator.lifetimes import Fetching, Reuse, peak_live_bytes, requests
 from topologies import load_topology
 
 HERE = Path(__file__).parent

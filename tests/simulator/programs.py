@@ -136,3 +136,12 @@ def program(*tasks: list, buffers: dict[int, list[Buffer]] | None = None, arena:
         WorkerProgram(u, tuple(own), tuple(given.get(u, [buffer("b", 40, 0, 0)])), arena) for u, own in enumerate(tasks)
     )
     return Program((k,), workers, {}, {}, sent)
+
+
+def peak_live_bytes(storages):
+    """The most bytes that are held at one position."""
+    change = np.zeros(max((one.last for one in storages), default=0) + 2, dtype=np.int64)
+    for one in storages:
+        change[one.first] += one.nbytes
+        change[one.last + 1] -= one.nbytes
+    return int(change.cumsum().max())

@@ -21,10 +21,10 @@ from simulator.baselines.layers import layers_of
 from simulator.baselines.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.baselines.spread import spread
 from simulator.baselines.swapping import AHEAD, SOON, Pool, room_bytes
-from simulator.lifetimes import peak_live_bytes, requests
+from simulator.lifetimes import requests
 from simulator.systems import NoRoomError, SystemRequest
 from tests.cross.loopback import Loopback
-from tests.simulator.programs import buffer, star
+from tests.simulator.programs import buffer, peak_live_bytes, star
 from topologies import TopologyError, load_topology
 from topologies.host import with_host_memory
 
