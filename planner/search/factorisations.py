@@ -24,6 +24,7 @@ from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
 from planner.search.run import plan_with_bound, search, space_of
 from planner.search.searchers import ALTERNATIVES, SEARCHERS, UNIFORM
+from tensor_partitioner.display.progress import tracked
 
 MOST_WORKERS_FACTORED = 16
 """Up to so many workers every factorisation is tried; beyond, only the prime factors and none: there are too many."""
@@ -76,7 +77,7 @@ def _best_plan_over_factorisations(
     """
     plans, tried, failed = [], [], []
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
-    for number, ways in enumerate(factorisations(workers)):
+    for number, ways in enumerate(tracked("searching", factorisations(workers))):
         again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
         try:
             own = replace(options, ways=divided(ways, options.shares))

@@ -37,13 +37,8 @@ def described(flag: str, meaning: str, **details: Any) -> dict[str, Option]:
 
 def options_of(record: type) -> dict[str, Option]:
     """Return the options among a record's fields, by name, with the fields' defaults."""
-    return {
-        declared.name: replace(
-            declared.metadata["option"], default=None if declared.default == () else declared.default
-        )
-        for declared in fields(record)
-        if "option" in declared.metadata
-    }
+    declared = (field for field in fields(record) if "option" in field.metadata)
+    return {field.name: replace(field.metadata["option"], default=field.default) for field in declared}
 
 
 def whole_numbers(least: int, example: str) -> Callable[[Any], Any]:

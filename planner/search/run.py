@@ -25,6 +25,7 @@ from planner.search.options import SearchOptions, placements_of, rivals_of, ties
 from planner.search.partial_sums import carriage_of, may_be_partial
 from planner.search.searchers import ALTERNATIVES, DEAR, FREE, SEARCHERS, UNIFORM
 from planner.search.space import Found, Space
+from tensor_partitioner.display.progress import tracked
 
 FAR = 1.5
 """An alternative that moves so many times as much as the search where it has one step, is not tried in several: over
@@ -102,7 +103,7 @@ def _found_in_space(space: Space, options: SearchOptions) -> Found:
 def _found_by_rivals(asked: Found, rivals: Mapping[str, SearchOptions], coarsenings: Coarsenings) -> dict[str, Found]:
     """Return what the rivals find, each in its own space, those that are worth trying."""
     found, own, is_small, of_one_step = {}, asked.space, asked.space.is_small, Tables()
-    for name, options in rivals.items():
+    for name, options in tracked("alternatives", [*rivals.items()]):
         if name in DEAR and not is_small:
             continue
         space = replace(space_of(own.coarse.graph, options, coarsenings), objective=own.objective, tables=own.tables)

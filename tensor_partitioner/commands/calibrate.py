@@ -27,9 +27,10 @@ from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from tensor_partitioner.commands.console import operators_option, progress, stdout
+from tensor_partitioner.commands.console import operators_option, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster
 from tensor_partitioner.display import percent, printable
+from tensor_partitioner.display.progress import progress
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_SECONDS = 60.0
@@ -71,7 +72,7 @@ class Calibration:
         found: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
-            with progress("calibrating", len(plans) if self.ranks.rank == 0 else 0) as advance:
+            with progress("calibrating", len(plans)) as advance:
                 for plan in plans:
                     part = part_of(plan, self.ranks.rank, self.options["prefetch"])
                     mine = timed(part, self.ranks, transport, threads, limit_s)

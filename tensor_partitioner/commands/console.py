@@ -1,4 +1,4 @@
-"""The manners of every command: one line for an error, progress only on a terminal, tables that a pipe does not cut."""
+"""The manners of every command: a line for an error, a line for progress, tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
 from tensor_partitioner import __version__
-from tensor_partitioner.display import WIDTH, console
+from tensor_partitioner.commands.status import StatusLine
+from tensor_partitioner.display import console
+from tensor_partitioner.display.progress import OBSERVER
 from topologies.errors import TopologyWarning
 
 COLLECTED_EVERY = 1_000_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
+
+
+UNCUT = 100_000
+"""Characters of a line in a pipe: no table is as wide."""
 
 
 def collect_seldom() -> None:
@@ -66,6 +70,7 @@ class Main:
     def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
         """Run the command with `args` (default: the process's) and the context's object, and exit."""
         status: object = 0
+        observed = OBSERVER.set(StatusLine())
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_: _warn(message)
@@ -77,11 +82,13 @@ class Main:
                 traceback.print_exc()
             message, status = describe_failure(error)
             print(f"error: {message}", file=sys.stderr, flush=True)
+        finally:
+            OBSERVER.reset(observed)
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def command_errors(command: click.Command) -> Main:
-    """Make a click command an entry point with `--version`; above `@click.command()`, so that usage errors count too."""
+    """Make a click command an entry point, with `--version`."""
     with_version(command)
     return Main(command)
 
@@ -92,25 +99,11 @@ def with_version(command: click.Command) -> None:
 
 
 def stdout() -> Console:
-    """Return the console that tables are printed on: wide enough for figures never to be cut, plain in a pipe.
+    """Return the console that tables are printed on: as wide as the terminal; in a pipe plain, and never cut.
 
     Names are shown as they are, square brackets and colons included.
     """
-    if sys.stdout.isatty():
-        return console(width=max(WIDTH, Console().width))
-    return console(width=WIDTH, color_system=None)
-
-
-@contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show progress on stderr where that is a terminal, else nothing; yields a function that counts one more."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda: bar.advance(task)
+    return console() if sys.stdout.isatty() else console(width=UNCUT, color_system=None)
 
 
 def _warn(message: Warning | str) -> None:

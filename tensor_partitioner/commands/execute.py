@@ -35,8 +35,9 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import collect_seldom, operators_option, progress, stdout
+from tensor_partitioner.commands.console import collect_seldom, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, load_pytorch
+from tensor_partitioner.display.progress import progress
 
 T = TypeVar("T")
 
@@ -208,7 +209,7 @@ class Execution:
         """Show a bar on the first rank's terminal, unless lines are logged."""
         if request.log_every is not None:
             return nullcontext(lambda: None)
-        return progress(path.name, request.steps - request.first_step if self.ranks.rank == 0 else 0)
+        return progress(path.name, request.steps - request.first_step)
 
     def _settings(self, xp: ModuleType, threads: int, course: Course, transport: str) -> dict[str, Setting]:
         on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if xp is np else {}

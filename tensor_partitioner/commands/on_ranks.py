@@ -15,6 +15,8 @@ from executor.process.environment import by_torchrun
 from executor.process.launch import agreed, job_main, require_alike
 from planner.errors import InputError
 from tensor_partitioner.commands.console import with_version
+from tensor_partitioner.commands.status import StatusLine
+from tensor_partitioner.display.progress import OBSERVER
 
 
 def job_cluster() -> Cluster:
@@ -48,6 +50,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
         if context is None:
             return 0
         context.obj = ranks
+        OBSERVER.set(StatusLine() if ranks.rank == 0 else None)
         with context:
             return int(command.invoke(context))
 

@@ -22,7 +22,9 @@ from executor.verification.cases import generators
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
-from tensor_partitioner.commands.console import command_errors, operators_option, progress, stdout
+from tensor_partitioner.commands.console import command_errors, operators_option, stdout
+from tensor_partitioner.display import table
+from tensor_partitioner.display.progress import progress
 
 SHOWN_FAILURES = 3
 """How many failures of an operator the table's reader sees; --json has them all."""
@@ -86,23 +88,20 @@ def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
     load_operators(operator_files)
     entries = [entry(name) for name in tdl.catalog]
     if as_json:
-        click.echo(json.dumps([asdict(found) for found in entries], indent=1))
+        click.echo(json.dumps([asdict(operator) for operator in entries], indent=1))
         return
-    table = Table(title=f"{len(entries)} operators")
-    table.add_column("operator", no_wrap=True)
-    for heading in ("operands", "variables", "strategies", "element-wise", "kernel", "gradient"):
-        table.add_column(heading)
-    for found in entries:
-        table.add_row(
-            found.name,
-            " ".join(found.operands),
-            " ".join(found.variables),
-            " ".join(name if reducer is None else f"{name}:{reducer}" for name, reducer in found.strategies.items()),
-            _yes(found.is_elementwise),
-            _yes(found.has_kernel),
-            _yes(found.has_gradient),
+    rows = (
+        (
+            operator.name,
+            " ".join(operator.operands),
+            " ".join(operator.variables),
+            " ".join(name if reducer is None else f"{name}:{reducer}" for name, reducer in operator.strategies.items()),
+            *map(_yes, (operator.is_elementwise, operator.has_kernel, operator.has_gradient)),
         )
-    stdout().print(table)
+        for operator in entries
+    )
+    columns = ("operator", "operands", "variables", "strategies", "element-wise", "kernel", "gradient")
+    stdout().print(table(f"{len(entries)} operators", columns, rows, text=columns))
 
 
 @cli.command()
@@ -128,7 +127,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
         raise click.UsageError(str(error)) from error
     options = CheckOptions(cases=settings["cases"], seed=settings["seed"], xp=xp)
     results = []
-    with progress("Verifying operators", len(names)) as advance:
+    with progress("verifying operators", len(names)) as advance:
         for operator in names:
             results.append(check_operator(operator, options))
             advance()
@@ -155,27 +154,26 @@ def _known(name: str) -> str:
 
 def _operators_table(results: list[Verification]) -> Table:
     """One line per operator: how many checks of every kind, and how many failed."""
-    table = Table(title=f"{sum(result.checks for result in results)} checks")
-    table.add_column("operator", no_wrap=True)
-    for heading in (*KINDS, "result"):
-        table.add_column(heading)
-    for result in results:
-        counts = (str(result.kinds.get(kind, "-")) for kind in KINDS)
-        table.add_row(result.operator, *counts, _verdict(len(result.failures)))
-    return table
+    rows = (
+        (
+            result.operator,
+            *(str(result.kinds.get(kind, "-")) for kind in KINDS),
+            _verdict(len(result.failures)),
+        )
+        for result in results
+    )
+    return table(f"{sum(result.checks for result in results)} checks", ("operator", *KINDS, "result"), rows)
 
 
 def _kinds_table(result: Verification) -> Table:
     """One line per kind of check of one operator."""
-    table = Table(title=f"{result.operator}: {result.checks} checks")
-    for heading in ("check", "checks", "of", "result"):
-        table.add_column(heading)
+    rows = []
     for kind in KINDS:
         failed = sum(failure.kind == kind for failure in result.failures)
         count = result.kinds.get(kind, 0)
         strategies = " ".join(result.strategies) if kind == "split" else ""
-        table.add_row(kind, str(count), strategies, _verdict(failed) if count or failed else "-")
-    return table
+        rows.append((kind, str(count), strategies, _verdict(failed) if count or failed else "-"))
+    return table(f"{result.operator}: {result.checks} checks", ("check", "checks", "of", "result"), rows, text=("of",))
 
 
 def _verdict(failed: int) -> str:

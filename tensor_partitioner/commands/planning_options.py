@@ -50,7 +50,7 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
         name,
         type=kind if option.least is None else click.IntRange(option.least),
         metavar=option.metavar,
-        default=option.default,
+        default=None if option.default == () else option.default,
         help=option.help,
         callback=read,
     )

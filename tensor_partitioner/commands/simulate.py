@@ -21,7 +21,7 @@ from simulator.memory import ALLOCATORS
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, progress, stdout
+from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHING,
@@ -33,6 +33,7 @@ from tensor_partitioner.commands.planning_options import (
 )
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
+from tensor_partitioner.display.progress import progress
 from topologies import available, load_topology
 
 SIMULATING = (

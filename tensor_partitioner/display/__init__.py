@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tensor_partitioner.display.fitted import FittedTable
+
 WIDTH = 160
 TEXT_WIDTH = 52  # beside a name, it fits a terminal of 80 columns
 HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.2\">{code}</pre>"
@@ -48,8 +50,11 @@ class Shown:
 
 
 def console(**options: Any) -> Console:
-    """Return a console on which names are shown as they are, square brackets and colons included."""
-    return Console(highlight=False, markup=False, emoji=False, **options)
+    """Return a console on which names are shown as they are, square brackets and colons included.
+
+    A notebook shows what `_repr_html_` says, and nothing besides.
+    """
+    return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
 
 
 def as_text(*shown: Table) -> str:
@@ -71,42 +76,55 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Build a plain table: the first column to the left, the others to the right."""
-    result = Table(*map(printable, columns), title=title and printable(title), title_justify="left", title_style="bold")
-    for column in result.columns[1:]:
-        column.justify = "right"
+def _filled(
+    result: FittedTable, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]
+) -> FittedTable:
+    for heading in columns:
+        result.add_column(printable(heading), justify="left" if heading in left else "right", overflow="fold")
     for row in rows:
         result.add_row(*map(printable, row))
     return result
 
 
+def table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], *, keys: int = 1, text: Sequence[str] = ()
+) -> Table:
+    """Build a plain table: the first column, and those of `text`, to the left, the others to the right.
+
+    The first `keys` columns name a row: where the table is too wide, they stand again in each of its parts.
+    """
+    return _filled(FittedTable(title and printable(title), keys), columns, rows, left=(columns[0], *text))
+
+
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Build a table of names and values."""
-    result = Table(title=printable(title), title_justify="left", title_style="bold", show_header=False)
-    result.add_column(no_wrap=True)
-    result.add_column(max_width=TEXT_WIDTH)
-    for row in rows:
-        result.add_row(*map(printable, row))
+    result = FittedTable(printable(title), 1, show_header=False)
+    _filled(result, ("", ""), rows, left=("",))
+    result.columns[1].max_width = TEXT_WIDTH
     return result
 
 
 def quantity(value: float, unit: str) -> str:
     """Write a value with a decimal prefix and three digits, as in `35.9 GB`."""
     for factor, prefix in _UNITS:
-        if abs(value) >= factor:
+        if _rounded(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration in the unit that suits it; `-` where there is none."""
+    """Write a duration, or a difference of two, in the unit that suits it; `-` where there is none."""
     if value is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= factor:
+        if _rounded(value) >= factor:
             return f"{value / factor:.4g} {unit}"
     return f"{value * 1e9:.3g} ns"
+
+
+def _rounded(value: float) -> float:
+    """Return the size of a value to the three digits that are written, which may reach the next unit."""
+    return abs(float(f"{value:.3g}"))
 
 
 def exact_bytes(value: int) -> str:

@@ -83,6 +83,28 @@ def test_control_characters_are_escaped_and_letters_are_not():
     assert text.count(r"\x1b") == 6
 
 
+@pytest.mark.parametrize(
+    ("value", "figure", "duration"),
+    [
+        (999_900, "1 MB", "9.999e+05 s"),
+        (999.4, "999 B", "999.4 s"),
+        (-5.26e6, "-5.26 MB", "-5.26e+06 s"),
+        (0.99999, "1 B", "1 s"),
+        (-0.00526, "-0.00526 B", "-5.26 ms"),
+        (4.2e-7, "4.2e-07 B", "420 ns"),
+    ],
+)
+def test_figures_have_the_unit_that_suits_them(value, figure, duration):
+    assert (display.quantity(value, "B"), display.seconds(value)) == (figure, duration)
+
+
+def test_a_notebook_shows_an_object_once(monkeypatch):
+    """A console that believes to be in a notebook shows there what is to become text."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "bytes per iteration" in str(PLAN)
+    assert PLAN._repr_html_().count("bytes per iteration") == 1
+
+
 def test_planning_from_python():
     with pytest.raises(planner.PlanError, match="found neither"):
         planner.plan(GRAPH)

@@ -1,6 +1,8 @@
 """How commands end."""
 
+import re
 import sys
+import threading
 
 import click
 import pytest
@@ -10,7 +12,10 @@ from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
-from tensor_partitioner.commands.console import command_errors, progress, stdout
+from tensor_partitioner.commands import status
+from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.status import StatusLine
+from tensor_partitioner.display.progress import Task, remaining_s, tracked
 from topologies import TopologyError
 
 
@@ -59,13 +64,13 @@ def test_usage_errors(capsys):
     def main(number):
         click.echo(number)
 
-    for arguments, status in ((["--number", "x"], 2), ([], 2), (["--colour"], 2), (["--number", "3"], 0)):
+    for arguments, expected in ((["--number", "x"], 2), ([], 2), (["--colour"], 2), (["--number", "3"], 0)):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        assert ended.value.code == status
+        assert ended.value.code == expected
         shown = capsys.readouterr()
-        assert shown.err.count("\n") == (1 if status else 0)
-        assert shown.out == ("" if status else "3\n")
+        assert shown.err.count("\n") == (1 if expected else 0)
+        assert shown.out == ("" if expected else "3\n")
 
 
 def test_status_of_an_early_exit():
@@ -80,14 +85,55 @@ def test_status_of_an_early_exit():
     assert ended.value.code == 1
 
 
-def test_progress_is_quiet_in_a_pipe(capsys, monkeypatch):
-    with progress("working", 2) as advance:
-        advance()
-        advance()
+def work(monkeypatch, *, on_terminal):
+    """Two parts of work, during each of which the line is shown several times."""
+    monkeypatch.setattr(status, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
+    shown = threading.Event()
+    line = StatusLine.line
+
+    def heard(self, now):
+        shown.set()
+        return line(self, now)
+
+    monkeypatch.setattr(StatusLine, "line", heard)
+
+    @command_errors
+    @click.command("works")
+    def main():
+        for _ in tracked("working", (1, 2)):
+            shown.clear()
+            shown.wait(10)
+
+    with pytest.raises(SystemExit):
+        main([])
+
+
+def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(capsys, monkeypatch):
+    work(monkeypatch, on_terminal=True)
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{status.ERASE}working: 0 of 2, 0 s")
+    assert shown.endswith(status.ERASE)
+    assert "\n" not in shown
+    work(monkeypatch, on_terminal=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "working: 0 of 2, 0 s"
+    assert any(re.fullmatch(r"working: 1 of 2, \d+ s, about \d+ s left", line) for line in lines)
+
+
+def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
+    monkeypatch.setattr(status, "PIPE_S", (1000.0, 1000.0))
+    with pytest.raises(SystemExit):
+        command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2)))))([])
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress("working", 2) as advance:
-        advance()
+
+
+def test_work_within_work_counts_towards_the_estimate():
+    searching, rivals = Task("searching", 4, 1, started=0.0), Task("alternatives", 2, 1, started=7.0)
+    line = StatusLine([searching, rivals])
+    assert line.line(9.0) == "searching: 1 of 4, alternatives: 1 of 2, 9 s, about 15 s left"
+    assert line.line(90.0).endswith(", 1 min 30 s, about 2 min 30 s left")
+    assert remaining_s([Task("searching", 4, started=0.0)], 5.0) is None
 
 
 def test_names_are_shown_as_they_are(capsys):

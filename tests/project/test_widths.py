@@ -1,0 +1,57 @@
+"""Every command on terminals of 60, 80 and 120 columns: no line is too long, and no figure is broken."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from tensor_partitioner.commands import compare, operators, plan, simulate, topo
+
+MAINS = {module.__name__.rpartition(".")[2]: module.main for module in (compare, operators, plan, simulate, topo)}
+MODEL = "mlp-2-16 --batch 8 --workers 4"
+PREPARED = (
+    f"plan {MODEL} -o plan.json",
+    f"plan {MODEL} --placements S -o other.json",
+    "simulate plan.json --topo p2.8xlarge --tasks --json report.json",
+)
+LINES = (
+    "plan plan.json --explain",
+    "plan --diff plan.json other.json",
+    "plan plan.json --export jax",
+    "simulate plan.json --topo p2.8xlarge",
+    f"simulate {MODEL} --sweep batch=8,16 --sweep topo=p2.8xlarge,uniform-8",
+    "compare report.json report.json --pairs",
+    "topo show p2.16xlarge",
+    "topo show p4d-nodes-2",
+    "topo show p2.8xlarge gpu0 gpu7",
+    "operators list",
+    "operators check mm",
+)
+FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w.,])")
+STYLE = re.compile(r"\x1b\[[\d;]*m")
+
+
+def shown_by(line, capsys):
+    name, *arguments = shlex.split(line)
+    with pytest.raises(SystemExit) as ended:
+        MAINS[name](arguments)
+    shown = capsys.readouterr()
+    assert not ended.value.code, shown.err
+    return STYLE.sub("", shown.out)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_no_row_is_broken(line, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for command in PREPARED:
+        shown_by(command, capsys)
+    figures = set(FIGURE.findall(shown_by(line, capsys)))
+    assert figures
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown = shown_by(line, capsys)
+        assert max(map(len, shown.splitlines())) <= width
+        assert sorted(figures - set(FIGURE.findall(shown))) == []
