@@ -90,7 +90,7 @@ def _spent_s(worker: WorkerProgram, machine: Machine, timeline: Timeline, positi
     found, number = dict.fromkeys(KINDS, 0.0), worker.worker
     starts, stops = timeline.starts_s[number], timeline.stops_s[number]
     blocked = {one.task: one for one in timeline.blocked[number]}
-    launch_s = machine.devices[number].launch_latency_s
+    launch_s = machine.devices[number].spec.launch_latency_s
     for at in positions:
         duration_s = stops[at] - starts[at]
         if isinstance(worker.tasks[at], Compute):

@@ -55,8 +55,8 @@ class Costs:
         if not launches:
             return Activity(NO_WORK, 0.0)
         device = self._machine.devices[program.worker]
-        if device.measured is not None:
-            seconds = self._estimated(device.measured).compute_s(spelling.spelled_compute(program, task))
+        if device.spec.measured is not None:
+            seconds = self._estimated(device.spec.measured).compute_s(spelling.spelled_compute(program, task))
             if seconds is not None:
                 return self._on_processor(device, seconds)
         dtype = _dtype(program, task)
@@ -74,23 +74,23 @@ class Costs:
         A device that streams messages launches what sends them, and reads them where they lie.
         """
         device = self._machine.devices[program.worker]
-        if device.measured is not None:
+        if device.spec.measured is not None:
             return self._part_of_transfer(device, "send", spelling.sent(program, task))
         nbytes = self._total(task.messages)
-        streams = device.streams_messages
+        streams = device.spec.streams_messages
         return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
 
     def post(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price the start of receiving, which takes only a processor's time."""
         device = self._machine.devices[program.worker]
-        return None if device.measured is None else self._part_of_transfer(device, "post", spelling.posted(task))
+        return None if device.spec.measured is None else self._part_of_transfer(device, "post", spelling.posted(task))
 
     def woken(self, worker: int, waited_s: float) -> Activity | None:
         """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
         device = self._machine.devices[worker]
-        if device.measured is None:
+        if device.spec.measured is None:
             return None
-        return self._on_processor(device, device.measured.wake_s + waited_s * device.measured.waiting_share)
+        return self._on_processor(device, device.spec.measured.wake_s + waited_s * device.spec.measured.waiting_share)
 
     def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
@@ -98,13 +98,13 @@ class Costs:
         Where messages are streamed, local pieces are left, unless they were combined with the first message.
         """
         device = self._machine.devices[program.worker]
-        if device.measured is not None:
+        if device.spec.measured is not None:
             kind = "reduce" if isinstance(task, Reduce) else "fetch"
             return self._part_of_transfer(device, kind, spelling.received(program, task))
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
-        if self._machine.devices[program.worker].streams_messages:
+        if self._machine.devices[program.worker].spec.streams_messages:
             copied = 0 if received and isinstance(task, Reduce) else local
             return self._copy(program.worker, received + local, READ_AND_WRITE * copied)
         if isinstance(task, Fetch):
@@ -116,12 +116,12 @@ class Costs:
         key = (source, target, combined)
         if key not in self._routes:
             route, device = self._machine.route(source, target), self._machine.devices[target]
-            if device.measured is not None and device.memory == self._machine.devices[source].memory:
+            if device.spec.measured is not None and device.memory == self._machine.devices[source].memory:
                 return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
             uses = dict(route.uses)
-            if device.streams_messages:
+            if device.spec.streams_messages:
                 touched = COMBINE if combined else READ_AND_WRITE
-                uses[self._machine.memories[device.memory].resource] += touched / device.efficiency[COPY]
+                uses[self._machine.memories[device.memory].resource] += touched / device.spec.efficiency.elementwise
             number = self._sharing.number(ActivityClass(tuple(uses.items())))
             self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
         return self._routes[key]
@@ -132,13 +132,13 @@ class Costs:
         return self._estimates[id(measured)]
 
     def _part_of_transfer(self, device: Device, kind: str, moved: Moved) -> Activity | None:
-        if device.measured is None or not (moved.messages or moved.pieces):
+        if device.spec.measured is None or not (moved.messages or moved.pieces):
             return None
-        return self._on_processor(device, self._estimated(device.measured).transfer_s(kind, moved))
+        return self._on_processor(device, self._estimated(device.spec.measured).transfer_s(kind, moved))
 
     def _on_processor(self, device: Device, seconds: float) -> Activity:
         """Return what takes so many seconds of the device's cores."""
-        uses = () if device.processor is None else ((device.processor, device.cores),)
+        uses = () if device.processor is None else ((device.processor, device.spec.cores),)
         return Activity(self._sharing.number(ActivityClass(uses, 1.0)), seconds)
 
     def _copy(self, worker: int, moved_bytes: int, touched_bytes: int) -> Activity | None:
@@ -159,18 +159,18 @@ class Costs:
     def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
         """Price so many calls of each kernel."""
         launches = sum(calls.values())
-        waits = launches * device.launch_latency_s, launches * device.host_launch_s
+        waits = launches * device.spec.launch_latency_s, launches * device.spec.host_launch_s
         alone_s = sum(count * device.kernel_s(kernel) for kernel, count in calls.items())
         if not alone_s:
             return Activity(NO_WORK, 0.0, *waits)
-        bandwidth = device.memory_bandwidth_bytes_per_s
+        bandwidth = device.spec.memory_bandwidth_bytes_per_s
         work = alone_s * bandwidth
         streamed = sum(count * kernel.nbytes / device.streaming_efficiency(kernel) for kernel, count in calls.items())
         uses = []
         if streamed:
             uses.append((self._machine.memories[device.memory].resource, streamed / work))
         if device.processor is not None:
-            uses.append((device.processor, device.cores / bandwidth))
+            uses.append((device.processor, device.spec.cores / bandwidth))
         return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, *waits)
 
 

@@ -108,9 +108,9 @@ def _device_memory(
     fullest = found.nbytes[found.peak] if len(found.at_s) else np.zeros(len(found.kinds), dtype=np.int64)
     live = int(fullest.sum())
     devices = [machine.devices[worker] for worker in workers]
-    reserve = sum(math.ceil(device.reserved_bytes) for device in devices)
+    reserve = sum(math.ceil(device.spec.reserved_bytes) for device in devices)
     workspace = sum(
-        worker_workspace_bytes(program.workers[worker], device.workspace_bytes)
+        worker_workspace_bytes(program.workers[worker], device.spec.workspace_bytes)
         for worker, device in zip(workers, devices, strict=True)
     )
     room = (memory.nbytes - reserve - workspace) / len(workers)

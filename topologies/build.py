@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
 from topologies import library
 from topologies.errors import TopologyError
 from topologies.expand import FullFile, check_unique
@@ -14,10 +12,11 @@ from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
 from topologies.schema import (
     DeviceEntry,
-    DeviceType,
+    DeviceSpec,
     LinkEntry,
     LinkType,
     MemoryEntry,
+    Peak,
     ProcessorEntry,
     SwitchEntry,
 )
@@ -166,7 +165,7 @@ class _Builder:
             )
         return entry.memory
 
-    def _type_place(self, kind: DeviceType) -> str:
+    def _type_place(self, kind: DeviceSpec) -> str:
         return f"$.device_types[{list(self.types).index(kind.name)}]"
 
     def _device(self, where: str, entry: DeviceEntry, memory: int, processors: Mapping[str, int]) -> Device:
@@ -182,45 +181,21 @@ class _Builder:
         engines = (
             None if kind.copy_engines is None else self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
         )
-        return Device(
-            name=entry.name,
-            type=entry.type,
-            peak_flop_per_s=self._peak(kind),
-            memory_bandwidth_bytes_per_s=kind.memory_bandwidth_bytes_per_s,
-            efficiency=msgspec.structs.asdict(kind.efficiency),
-            launch_latency_s=kind.launch_latency_s,
-            memory=memory,
-            processor=processor,
-            cores=kind.cores,
-            message_core_s_per_byte=kind.message_core_s_per_byte,
-            reserved_bytes=self._reserved(kind),
-            copy_engines=engines,
-            streams_messages=kind.streams_messages,
-            workspace_bytes=kind.workspace_bytes,
-            host_launch_s=kind.host_launch_s,
-            products=kind.products,
-            knee_bytes=kind.knee_bytes,
-            measured=kind.measured,
-        )
+        self._check_spec(kind)
+        return Device(entry.name, kind, memory, processor, engines)
 
-    def _reserved(self, kind: DeviceType) -> float:
+    def _check_spec(self, kind: DeviceSpec) -> None:
         size = math.inf if kind.memory_bytes is None else kind.memory_bytes
         if kind.reserved_bytes >= size:
             raise TopologyError(
                 f"{self._type_place(kind)}.reserved_bytes: expected less than memory_bytes ({size:g}),"
                 f" found {kind.reserved_bytes:g}"
             )
-        return kind.reserved_bytes
+        if not kind.peak_flop_per_s.by_dtype():
+            dtypes = ", ".join(Peak.__struct_fields__)
+            raise TopologyError(f"{self._type_place(kind)}.peak_flop_per_s: expected one of {dtypes}, found none")
 
-    def _peak(self, kind: DeviceType) -> dict[str, float]:
-        given = msgspec.structs.asdict(kind.peak_flop_per_s)
-        found = {dtype: peak for dtype, peak in given.items() if peak is not None}
-        if not found:
-            place = f"{self._type_place(kind)}.peak_flop_per_s"
-            raise TopologyError(f"{place}: expected one of {', '.join(given)}, found none")
-        return found
-
-    def _check_cores(self, where: str, kind: DeviceType, processor: int) -> None:
+    def _check_cores(self, where: str, kind: DeviceSpec, processor: int) -> None:
         there = self.resources[processor]
         if kind.cores > there.capacity:
             raise TopologyError(

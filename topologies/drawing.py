@@ -37,7 +37,7 @@ class _Drawing:
         self.switches = frozenset(machine.switches)
         self.children: dict[str, list[tuple[str, int | None]]] = {}
         self.beside: dict[str, list[int]] = {}
-        self.types = {device.name: device.type for device in machine.devices}
+        self.types = {device.name: device.spec.name for device in machine.devices}
         self.drawn: set[str] = set()
         self.used: set[int] = set()
 

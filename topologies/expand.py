@@ -19,7 +19,7 @@ from topologies.errors import TopologyError
 from topologies.schema import (
     FORMAT,
     DeviceEntry,
-    DeviceType,
+    DeviceSpec,
     LinkEntry,
     LinkType,
     MemoryEntry,
@@ -33,7 +33,7 @@ MOST = 1 << 17
 
 _STAR = re.compile(r"\*(\d+|K\b)")
 _REFERENCES = ("name", "ends", "processor", "memory", "staged_in")
-Kind = TypeVar("Kind", DeviceType, LinkType)
+Kind = TypeVar("Kind", DeviceSpec, LinkType)
 Entry = TypeVar("Entry", DeviceEntry, SwitchEntry, ProcessorEntry, MemoryEntry, LinkEntry)
 Placed = tuple[str, Entry]  # where in the file an entry comes from, and the entry
 
@@ -44,7 +44,7 @@ class FullFile:
 
     name: str
     description: str
-    device_types: dict[str, DeviceType]
+    device_types: dict[str, DeviceSpec]
     link_types: dict[str, LinkType]
     devices: tuple[Placed[DeviceEntry], ...]
     processors: tuple[Placed[ProcessorEntry], ...]

@@ -8,12 +8,22 @@ from itertools import product
 from topologies.errors import TopologyError
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
+from topologies.schema import DeviceSpec, Efficiency, Peak
 
 HOST = "host memory"
 TO_HOST, FROM_HOST = f"{HOST}, in", f"{HOST}, out"
 UNLIMITED = 1e18
 """Bytes per second of what is not limited: the host's memory, and its links to the processors; those to the devices
 are what the machine's file says."""
+
+HOST_SPEC = DeviceSpec(
+    name="host",
+    peak_flop_per_s=Peak(float32=1.0),
+    memory_bandwidth_bytes_per_s=UNLIMITED,
+    efficiency=Efficiency(**dict.fromkeys(CATEGORIES, 1.0)),
+    launch_latency_s=0.0,
+    cores=0.0,
+)
 
 
 def with_host_memory(machine: Machine, devices: int) -> Machine:
@@ -30,7 +40,7 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
         )
     kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
     resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
-    hosts = tuple(_host_device(name, len(kept)) for name in (TO_HOST, FROM_HOST))
+    hosts = tuple(Device(name, HOST_SPEC, len(kept)) for name in (TO_HOST, FROM_HOST))
     memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices, devices + 1)))
     links = [*machine.links]
     for end, name in product((TO_HOST, FROM_HOST), processors):
@@ -49,19 +59,3 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
 
 def _below(numbers: tuple[int, ...], limit: int) -> tuple[int, ...]:
     return tuple(number for number in numbers if number < limit)
-
-
-def _host_device(name: str, memory: int) -> Device:
-    """Return what computes nothing, and copies at once."""
-    return Device(
-        name=name,
-        type="host",
-        peak_flop_per_s={"float32": 1.0},
-        memory_bandwidth_bytes_per_s=UNLIMITED,
-        efficiency=dict.fromkeys(CATEGORIES, 1.0),
-        launch_latency_s=0.0,
-        memory=memory,
-        processor=None,
-        cores=0.0,
-        message_core_s_per_byte=0.0,
-    )

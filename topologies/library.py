@@ -14,7 +14,7 @@ from pathlib import Path
 
 from topologies.errors import TopologyError
 from topologies.reading import read_record
-from topologies.schema import DeviceType, LinkType, LinkTypesFile
+from topologies.schema import DeviceSpec, LinkType, LinkTypesFile
 
 FOLDER = Path(__file__).parent
 MACHINES = FOLDER / "machines"
@@ -62,11 +62,11 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> Found:
 
 
 @cache
-def device_type(name: str) -> DeviceType:
+def device_type(name: str) -> DeviceSpec:
     """Return one of the package's types of devices; raises `TopologyError` for another name."""
     if name not in device_names():
         raise TopologyError(f"expected a type of device ({', '.join(device_names())}), found {name!r}")
-    return read_record(DEVICES / f"{name}.yaml", DeviceType)
+    return read_record(DEVICES / f"{name}.yaml", DeviceSpec)
 
 
 @cache

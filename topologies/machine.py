@@ -6,12 +6,15 @@ Worker w of a plan runs on the w-th device. Built and checked by `topologies.loa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
 
 from tensor_partitioner.display import Shown
 from topologies.errors import TopologyError
 from topologies.kernels import Kernel, Rates, product_s
-from topologies.schema import WORKSPACE_BYTES, Measured, Products
+from topologies.schema import DeviceSpec
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
@@ -44,67 +47,62 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device: what it attains alone (its roofline), and the shared resources it draws on.
+    """One device: what it can do on its own (`spec`), and what of the machine it draws on.
 
-    `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own.
-    `reserved_bytes` of its memory are taken before anything runs; a kernel takes up to `workspace_bytes` while it runs.
-    Its `copy_engines` are a resource too, None where it sends any number of messages at once; where it
-    `streams_messages`, packing and unpacking go on while they flow. Tasks that were `measured` take that
-    time of its `processor`.
+    `memory` is an index into the machine's memories; `processor` a resource, None where it is the device's own;
+    `copy_engines` a resource, None where it sends any number of messages at once.
     """
 
     name: str
-    type: str
-    peak_flop_per_s: Mapping[str, float]
-    memory_bandwidth_bytes_per_s: float
-    efficiency: Mapping[str, float]
-    launch_latency_s: float
+    spec: DeviceSpec
     memory: int
-    processor: int | None
-    cores: float
-    message_core_s_per_byte: float
-    reserved_bytes: float = 0.0
+    processor: int | None = None
     copy_engines: int | None = None
-    streams_messages: bool = False
-    host_launch_s: float = 0.0
-    products: Products | None = None
-    knee_bytes: float = 0.0
-    workspace_bytes: float = WORKSPACE_BYTES
-    measured: Measured | None = None
+
+    def changed(self, **figures: Any) -> Device:
+        """Replace figures of the device's spec."""
+        return replace(self, spec=msgspec.structs.replace(self.spec, **figures))
 
     def peak(self, dtype: str) -> float:
         """Floating-point operations per second of this dtype at best; what is none counts as the slowest listed."""
-        if dtype in self.peak_flop_per_s:
-            return self.peak_flop_per_s[dtype]
+        rate: float | None = getattr(self.spec.peak_flop_per_s, dtype, None)
+        if rate is not None:
+            return rate
+        rates = self.spec.peak_flop_per_s.by_dtype()
         if dtype.startswith("int") or dtype == "bool":
-            return min(self.peak_flop_per_s.values())
-        listed = ", ".join(sorted(self.peak_flop_per_s))
-        raise TopologyError(f"device type {self.type}: expected peak_flop_per_s of {dtype}, found only {listed}")
+            return min(rates.values())
+        listed = ", ".join(sorted(rates))
+        raise TopologyError(f"device type {self.spec.name}: expected peak_flop_per_s of {dtype}, found only {listed}")
+
+    def efficiency(self, category: str) -> float:
+        """The share of the roofline that kernels of a category attain."""
+        share: float = getattr(self.spec.efficiency, category)
+        return share
 
     def kernel_s(self, kernel: Kernel, processor: float = 1.0, memory: float = 1.0) -> float:
-        """Return the seconds of a kernel alone, on a processor and a memory so many times as slow as the device's own.
+        """Seconds of a kernel alone, on a processor and a memory so many times as slow as the device's own.
 
         A product of known shape computes and then streams its operands (`topologies.kernels`). Others take the slower
         of the two, at their category's efficiency.
         """
-        streaming = max(processor, memory) / self.memory_bandwidth_bytes_per_s
-        if kernel.product is not None and self.products is not None:
-            bytes_per_s = self.efficiency["elementwise"] / streaming
+        streaming = max(processor, memory) / self.spec.memory_bandwidth_bytes_per_s
+        if kernel.product is not None and self.spec.products is not None:
+            bytes_per_s = self.spec.efficiency.elementwise / streaming
             rates = Rates(
-                category_flop_per_s=self.peak(kernel.dtype) * self.efficiency[kernel.category] / processor,
-                matmul_flop_per_s=self.peak(kernel.dtype) * self.efficiency["matmul"] / processor,
+                category_flop_per_s=self.peak(kernel.dtype) * self.efficiency(kernel.category) / processor,
+                matmul_flop_per_s=self.peak(kernel.dtype) * self.spec.efficiency.matmul / processor,
                 bytes_per_s=bytes_per_s,
                 item_bytes=ITEM_BYTES.get(kernel.dtype, 4),
             )
-            return product_s(self.products, kernel.product, rates) + kernel.nbytes / bytes_per_s
+            return product_s(self.spec.products, kernel.product, rates) + kernel.nbytes / bytes_per_s
         computing_s = kernel.operations * processor / self.peak(kernel.dtype) if kernel.operations else 0.0
-        touched = kernel.nbytes + self.knee_bytes if kernel.nbytes else 0.0
-        return max(computing_s, touched * streaming) / self.efficiency[kernel.category]
+        touched = kernel.nbytes + self.spec.knee_bytes if kernel.nbytes else 0.0
+        return max(computing_s, touched * streaming) / self.efficiency(kernel.category)
 
     def streaming_efficiency(self, kernel: Kernel) -> float:
-        """Return the share of its memory's bandwidth that a kernel attains while it streams."""
-        shaped = kernel.product is not None and self.products is not None
-        return self.efficiency["elementwise" if shaped else kernel.category]
+        """The share of its memory's bandwidth that a kernel attains while it streams."""
+        shaped = kernel.product is not None and self.spec.products is not None
+        return self.efficiency("elementwise" if shaped else kernel.category)
 
 
 @dataclass(frozen=True, slots=True)

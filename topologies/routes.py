@@ -129,8 +129,8 @@ class Routes(Mapping[tuple[int, int], Route]):
                 use(self._staging[node], 2.0)
         for device in ends:
             use(self._memories[device.memory].resource, 1.0)
-            if device.processor is not None and device.message_core_s_per_byte:
-                use(device.processor, device.message_core_s_per_byte)
+            if device.processor is not None and device.spec.message_core_s_per_byte:
+                use(device.processor, device.spec.message_core_s_per_byte)
         narrowest = min(link.bandwidth_bytes_per_s for link, _ in path)
         if ends[0].copy_engines is not None:  # one message alone, at its full speed, occupies one
             use(ends[0].copy_engines, 1.0 / narrowest)

@@ -72,6 +72,10 @@ class Peak(_Record, frozen=True, kw_only=True):
     float32: Positive | None = None
     float64: Positive | None = None
 
+    def by_dtype(self) -> dict[str, float]:
+        """The rates that are given, by the element type."""
+        return {name: rate for name, rate in msgspec.structs.asdict(self).items() if rate is not None}
+
 
 class TransferCost(_Record, frozen=True, kw_only=True):
     """Seconds of a core that one rank's part of a transfer takes, a sum over what is moved.
@@ -121,7 +125,7 @@ class NVLinks(_Record, frozen=True, kw_only=True):
     count: Count
 
 
-class DeviceType(_Record, frozen=True, kw_only=True):
+class DeviceSpec(_Record, frozen=True, kw_only=True):
     """What one device of this type can do on its own.
 
     `products` makes products and convolutions depend on their shape, `knee_bytes` other kernels on their size: they
@@ -235,7 +239,7 @@ class TopologyFile(_Record, frozen=True, kw_only=True):
     format: Literal["topology/1", "topology/2"]
     name: Name
     description: str
-    device_types: tuple[DeviceType, ...] = ()
+    device_types: tuple[DeviceSpec, ...] = ()
     link_types: tuple[LinkType, ...] = ()
     nodes: tuple[NodeEntry, ...] = ()
     devices: tuple[DeviceEntry, ...] = ()

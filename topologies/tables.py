@@ -112,8 +112,8 @@ def _title(what: str, count: int) -> str:
 
 def _device(machine: Machine, device: Device) -> list[str]:
     memory = machine.memories[device.memory]
-    peak = quantity(max(device.peak_flop_per_s.values()), "flop/s")
-    return [device.name, device.type, memory.name, quantity(memory.nbytes, "B"), peak]
+    peak = quantity(max(device.spec.peak_flop_per_s.by_dtype().values()), "flop/s")
+    return [device.name, device.spec.name, memory.name, quantity(memory.nbytes, "B"), peak]
 
 
 def _facts(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from topologies.reading import blocks_of
 from topologies.schema import (
     FORMAT,
     DeviceEntry,
-    DeviceType,
+    DeviceSpec,
     Efficiency,
     LinkEntry,
     LinkType,
@@ -81,12 +81,12 @@ def topology_text(found: Findings, description: str, date: str) -> str:
     return blocks_of(file)
 
 
-def _rank_type(found: Findings, date: str) -> DeviceType:
+def _rank_type(found: Findings, date: str) -> DeviceSpec:
     hardware = found.hardware
     products = hardware.products_flop_per_s
     peak = products["float32"]
     shares = {name: _share(found, name, peak) for name in Efficiency.__struct_fields__}
-    return DeviceType(
+    return DeviceSpec(
         name="rank",
         peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16 bits are computed in 32
         memory_bandwidth_bytes_per_s=hardware.memory_bytes_per_s,

@@ -96,8 +96,8 @@ def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
 
 def needed_bytes(worker: WorkerProgram, device: Device) -> int:
     """Return what a worker takes of its device's memory: arena, workspace, and what is reserved."""
-    workspace = worker_workspace_bytes(worker, device.workspace_bytes)
-    return worker.arena_bytes + workspace + math.ceil(device.reserved_bytes)
+    workspace = worker_workspace_bytes(worker, device.spec.workspace_bytes)
+    return worker.arena_bytes + workspace + math.ceil(device.spec.reserved_bytes)
 
 
 def call_workspace_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_bytes: float) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 from topologies import Device, Kernel, Machine, Product, Window, parse_topology
 from topologies.library import DEVICES
-from topologies.schema import DeviceType
+from topologies.schema import DeviceSpec
 
 Description = dict[str, Any]
 """What a file in topologies/devices holds."""
@@ -28,7 +28,7 @@ float32 = partial(Kernel, dtype="float32")
 def described(name: str) -> Description:
     """Read a device of the library."""
     data = yaml.safe_load((DEVICES / f"{name}.yaml").read_text())
-    found: Description = msgspec.to_builtins(msgspec.convert(data, DeviceType, strict=False))
+    found: Description = msgspec.to_builtins(msgspec.convert(data, DeviceSpec, strict=False))
     return found
 
 

@@ -30,6 +30,7 @@ def fitted(start: Description, grid: Grid, loss: Callable[[Description], float])
 
 def error(description: Description, measured: Sequence[Measured]) -> float:
     """Return the mean of |log(predicted / measured)|; a launch belongs to every kernel."""
-    one = device(description)
-    predicted = (max(one.kernel_s(kernel) + one.launch_latency_s, one.host_launch_s) for kernel, _ in measured)
+    gpu = device(description)
+    launch_s, host_s = gpu.spec.launch_latency_s, gpu.spec.host_launch_s
+    predicted = (max(gpu.kernel_s(kernel) + launch_s, host_s) for kernel, _ in measured)
     return mean(abs(log(found / seconds)) for found, (_, seconds) in zip(predicted, measured, strict=True))

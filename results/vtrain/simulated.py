@@ -8,7 +8,8 @@ import planner
 from planner.program.lower import lower
 from planner.program.tasks import Program
 from simulator.interpreter import interpret
-from topologies import Machine, load_topology
+from topologies import CATEGORIES, Machine, load_topology
+from topologies.schema import Efficiency
 
 MACHINE = "p4d.24xlarge"
 MODEL = {"dtype": "mixed", "optimizer": "adam", "recompute": "segments", "heads": 16, "sequence": 1024}
@@ -53,10 +54,9 @@ def machine(fit: Fit) -> Machine:
     found = load_topology(MACHINE)
 
     devices = tuple(
-        replace(
-            device,
-            host_launch_s=fit.host_launch_s or device.host_launch_s,
-            efficiency={name: fit.speed * share for name, share in device.efficiency.items()},
+        device.changed(
+            host_launch_s=fit.host_launch_s or device.spec.host_launch_s,
+            efficiency=Efficiency(**{name: fit.speed * device.efficiency(name) for name in CATEGORIES}),
         )
         for device in found.devices
     )

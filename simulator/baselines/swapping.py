@@ -287,5 +287,5 @@ def _with_share_of_links(machine: Machine, devices: int) -> Machine:
 
 def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:
     """Return what of a device's memory blocks may take: all but what is reserved and its kernels' workspace."""
-    workspace = worker_workspace_bytes(worker, device.workspace_bytes)
-    return machine.memories[device.memory].nbytes - math.ceil(device.reserved_bytes) - workspace
+    workspace = worker_workspace_bytes(worker, device.spec.workspace_bytes)
+    return machine.memories[device.memory].nbytes - math.ceil(device.spec.reserved_bytes) - workspace

@@ -35,7 +35,7 @@ def test_a_calibrated_machine_simulates_what_it_saw(ranks, tmp_path, workers):
     assert done.returncode == 0, done.stderr
     machine = load_topology(output)
     assert len(machine.devices) == workers
-    known = machine.devices[0].measured.tasks
+    known = machine.devices[0].spec.measured.tasks
     for worker in lower(plan).workers:
         for task in worker.tasks:
             match task:
@@ -61,7 +61,7 @@ def test_without_a_plan_probes_stand_for_others(ranks, tmp_path):
     assert done.returncode == 0, done.stderr
     operators = {
         call.op
-        for text in load_topology(output).devices[0].measured.tasks
+        for text in load_topology(output).devices[0].spec.measured.tasks
         if " -> " in text
         for _, call in read_task(text)
     }

@@ -114,7 +114,7 @@ def recounted_ticks(plan, objective):
             for product in share.products or [None] * calls:
                 kernel = Kernel(work.signature.category, dtype, share.operations / calls, touched / calls, product)
                 alone = device.kernel_s(kernel, worker.processor, worker.memory)
-                seconds += max(alone + device.launch_latency_s, device.host_launch_s)
+                seconds += max(alone + device.spec.launch_latency_s, device.spec.host_launch_s)
             slowest = max(slowest, seconds)
         total += round(slowest / objective.tick_s)
     return int(total)

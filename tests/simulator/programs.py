@@ -59,7 +59,7 @@ def changed(machine: Machine, *, streams: bool = False, half_bandwidth_bytes: fl
     """A machine whose devices stream messages, and whose messages cost their routes so many bytes more."""
     return replace(
         machine,
-        devices=tuple(replace(device, streams_messages=streams) for device in machine.devices),
+        devices=tuple(device.changed(streams_messages=streams) for device in machine.devices),
         routes={
             ends: replace(route, half_bandwidth_bytes=half_bandwidth_bytes) for ends, route in machine.routes.items()
         },

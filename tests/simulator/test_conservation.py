@@ -11,6 +11,7 @@ from simulator import Switches, interpret, simulated
 from simulator.memory import Accounting
 from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, star, wait
 from tests.simulator.test_interpreter import programs
+from topologies.schema import Peak
 
 MACHINE = {"link": 7, "memory": 50, "latency_s": 0.01, "launch_s": 0.02}
 
@@ -50,11 +51,10 @@ def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one, 
 @given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
 def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machine):
     devices = tuple(
-        replace(
-            device,
-            peak_flop_per_s={name: 2 * peak for name, peak in device.peak_flop_per_s.items()},
-            memory_bandwidth_bytes_per_s=2 * device.memory_bandwidth_bytes_per_s,
-            launch_latency_s=device.launch_latency_s / 2,
+        device.changed(
+            peak_flop_per_s=Peak(**{name: 2 * peak for name, peak in device.spec.peak_flop_per_s.by_dtype().items()}),
+            memory_bandwidth_bytes_per_s=2 * device.spec.memory_bandwidth_bytes_per_s,
+            launch_latency_s=device.spec.launch_latency_s / 2,
         )
         for device in machine.devices
     )

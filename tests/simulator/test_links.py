@@ -127,7 +127,7 @@ def test_an_all_reduce_of_one_size_by_hand():
     machine, workers, nbytes = all_reduce.machine(), 4, 64 * MIB
     route, device = machine.route(0, 1), machine.devices[0]
     bandwidth = machine.bandwidth_bytes_per_s(0, 1)
-    copied_s = 2 * nbytes / workers / device.memory_bandwidth_bytes_per_s / device.efficiency["elementwise"]
+    copied_s = 2 * nbytes / workers / device.spec.memory_bandwidth_bytes_per_s / device.spec.efficiency.elementwise
     messages_s = (workers - 1) * (nbytes / workers + route.half_bandwidth_bytes) / bandwidth
-    expected = 4 * device.launch_latency_s + 2 * (route.latency_s + messages_s) + copied_s
+    expected = 4 * device.spec.launch_latency_s + 2 * (route.latency_s + messages_s) + copied_s
     assert all_reduce.seconds(machine, workers, [nbytes]) == pytest.approx([expected], rel=1e-9)

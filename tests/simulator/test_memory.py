@@ -80,7 +80,7 @@ def test_workers_share_a_memory():
 
 
 def reserving(machine, **figures):
-    return replace(machine, devices=tuple(replace(device, **figures) for device in machine.devices))
+    return replace(machine, devices=tuple(device.changed(**figures) for device in machine.devices))
 
 
 def test_what_fills_a_memory_by_kind():
@@ -151,8 +151,8 @@ def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine,
         device = found.machine.devices[worker.worker]
         assert sum(memory.by_kind.values()) == memory.peak_bytes
         assert set(memory.by_kind) >= {"inputs", "weights", "optimizer state", "activations", "gradients", "workspace"}
-        assert memory.by_kind.get("reserve", 0) == device.reserved_bytes
-        assert memory.by_kind["workspace"] == worker_workspace_bytes(worker, device.workspace_bytes)
+        assert memory.by_kind.get("reserve", 0) == device.spec.reserved_bytes
+        assert memory.by_kind["workspace"] == worker_workspace_bytes(worker, device.spec.workspace_bytes)
         static = needed_bytes(worker, device)
         assert memory.peak_bytes == static if allocator == "static" else memory.peak_bytes > static
         weights = sum(b.nbytes for b in worker.buffers if b.name in graph.updates and b.name in weights_of(graph))

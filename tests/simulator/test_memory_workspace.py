@@ -114,7 +114,7 @@ def test_a_call_that_is_combined_needs_room_for_its_result():
 def test_a_worker_needs_its_arena_its_workspace_and_what_is_reserved():
     worker, _ = one_call("convolution", CASES["columns per image"])
     worker = replace(worker, arena_bytes=1000)
-    device = replace(star().devices[0], reserved_bytes=50.0, workspace_bytes=0.0)
+    device = star().devices[0].changed(reserved_bytes=50.0, workspace_bytes=0.0)
     assert needed_bytes(worker, device) == 1000 + 8 * 9 * 19 * 19 * 4 + 50
 
 
@@ -124,7 +124,7 @@ def test_what_must_fit_on_a_machine_is_what_the_simulator_counts():
     counted = max(memory.peak_bytes for memory in simulated(lower(free), machine).memories)
     assert planner.plan(graph, ways=(2, 2), memory=counted, machine=machine).search.memory.arena_bytes <= counted
     arena = max(arena_sizes(free))
-    assert arena < machine.devices[0].reserved_bytes < counted - arena
+    assert arena < machine.devices[0].spec.reserved_bytes < counted - arena
     assert planner.plan(graph, ways=(2, 2), memory=arena).total_bytes == free.total_bytes
     with pytest.raises(PlanError, match=r"expected a plan that fits in .* found none"):
         planner.plan(graph, ways=(2, 2), memory=arena, machine=machine)

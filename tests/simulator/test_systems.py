@@ -71,7 +71,7 @@ def alone(graph, machine):
 def test_on_one_device_every_system_takes_what_a_device_takes(system, model, machine):
     """Swapping has room for everything; op-placement orders kernels anew, on which the lead of a host depends."""
     if system == "op-placement":
-        machine = replace(machine, devices=tuple(replace(one, host_launch_s=0.0) for one in machine.devices))
+        machine = replace(machine, devices=tuple(one.changed(host_launch_s=0.0) for one in machine.devices))
     graph = build(model, **MODELS[model])
     found = built(system, graph, machine, 1)
     assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
@@ -418,7 +418,7 @@ def test_a_stage_that_there_is_not():
     [("small-batch", 1), ("small-batch", 1024), ("zero-2", 1), ("op-placement", 64), ("planned", 8)],
 )
 def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machine):
-    small = smaller(machine, machine.devices[0].reserved_bytes + (400 << 10))
+    small = smaller(machine, machine.devices[0].spec.reserved_bytes + (400 << 10))
 
     def deploy(batch):
         return built(system, build("mlp-2-64", batch=batch), small)
@@ -429,7 +429,7 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machin
 
 
 def test_no_batch_fits(machine):
-    small = smaller(machine, machine.devices[0].reserved_bytes + 1000)
+    small = smaller(machine, machine.devices[0].spec.reserved_bytes + 1000)
     with pytest.raises(NoRoomError, match="found none"):
         largest_batch(lambda batch: built("small-batch", build("mlp-2-64", batch=batch), small))
 

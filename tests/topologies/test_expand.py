@@ -73,10 +73,10 @@ def test_what_devices_reserve_and_drive():
         " memory_bytes: 1.0e9%s}]\ndevices: [{name: a, type: d}]"
     )
     (plain,) = machine(kind % "").devices
-    assert (plain.reserved_bytes, plain.copy_engines) == (0, None)
+    assert (plain.spec.reserved_bytes, plain.copy_engines) == (0, None)
     found = machine(kind % ", reserved_bytes: 3.0e8, copy_engines: 2, streams_messages: true")
     (device,) = found.devices
-    assert (plain.streams_messages, device.streams_messages, device.reserved_bytes) == (False, True, 3e8)
+    assert (plain.spec.streams_messages, device.spec.streams_messages, device.spec.reserved_bytes) == (False, True, 3e8)
     engines = found.resources[device.copy_engines]
     assert (engines.kind, engines.capacity) == ("engines", 2)
     with pytest.raises(TopologyError, match=r"device_types\[0\]\.reserved_bytes: expected less than memory_bytes"):

@@ -35,7 +35,7 @@ def physical_links(machine):
 def test_nccl(imported):
     found = imported(NCCL)
     machine = found.machine
-    assert [device.type for device in machine.devices] == [V100] * 4  # by their PCI identity
+    assert [device.spec.name for device in machine.devices] == [V100] * 4  # by their PCI identity
     assert links(machine) == {
         ("pcie0", "cpu0"): ("pcie3x16-uplink", 1),
         ("gpu1", "pcie0"): ("pcie3x8", 1),
@@ -103,7 +103,7 @@ def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
 
 def test_hwloc(imported):
     machine = imported(HWLOC).machine
-    assert [device.type for device in machine.devices] == ["p100-sxm2-16gb"] * 3
+    assert [device.spec.name for device in machine.devices] == ["p100-sxm2-16gb"] * 3
     found = {(*link.ends, link.type) for link in machine.links}
     assert found == {
         ("pcie0", "cpu0", "pcie3x16-uplink"),
@@ -237,7 +237,7 @@ def test_real_matrices(name, gpus):
 @needs_real
 def test_real_hwloc_files():
     power8 = import_machine(REAL / "other" / "hwloc_power8gpudistances.xml").machine
-    assert [device.type for device in power8.devices] == ["p100-sxm2-16gb"] * 4
+    assert [device.spec.name for device in power8.devices] == ["p100-sxm2-16gb"] * 4
     assert {link.bandwidth_bytes_per_s for link in power8.links if link.type.startswith("nvlink")} == {40e9}
     assert power8.route(0, 1).nodes == ("gpu0", "gpu1")
     normal = import_machine(REAL / "other" / "hwloc_32em64t-2n8c2t-pci-normalio.xml", V100).machine

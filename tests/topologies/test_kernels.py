@@ -117,7 +117,7 @@ def test_time_of_convolutions_never_falls_when_an_extent_grows(name, sizes, whic
 @settings(max_examples=60, deadline=None)
 def test_at_whole_tiles_and_waves_efficiency_never_falls_with_size(name, sizes, factor, deeper):
     one, (rows, columns, k) = DEVICES[name], sizes
-    whole = 128 * one.products.units
+    whole = 128 * one.spec.products.units
     small = kernel(whole * rows, 128 * columns, k)
     large = kernel(whole * rows * factor, 128 * columns * factor, k + deeper)
     assert flop_per_s(one, small) <= flop_per_s(one, large) * (1 + 1e-12)
@@ -129,27 +129,27 @@ def test_small_products_are_slower_per_operation(name):
     assert rates == sorted(rates)
     assert rates[0] < rates[-1] / 20
     one = DEVICES[name]
-    assert rates[-1] <= one.efficiency["matmul"] * one.peak("float32")
+    assert rates[-1] <= one.spec.efficiency.matmul * one.peak("float32")
 
 
 @given(st.floats(1, 1e12), st.floats(1, 1e6))
 def test_kernels_bound_by_memory_have_a_knee(nbytes, knee):
-    one = replace(DEVICES["gk210"], knee_bytes=knee)
-    streaming = one.memory_bandwidth_bytes_per_s * one.efficiency["other"]
+    one = DEVICES["gk210"].changed(knee_bytes=knee)
+    streaming = one.spec.memory_bandwidth_bytes_per_s * one.spec.efficiency.other
     assert one.kernel_s(Kernel("other", "float32", 0.0, nbytes)) == pytest.approx((nbytes + knee) / streaming)
     assert one.kernel_s(Kernel("other", "float32", 0.0, 0.0)) == 0
 
 
 def test_a_shared_processor_and_memory_slow_a_product_down():
     one, product = DEVICES["gk210"], kernel(512, 512, 512)
-    streaming = product.nbytes / (one.memory_bandwidth_bytes_per_s * 0.75)
+    streaming = product.nbytes / (one.spec.memory_bandwidth_bytes_per_s * 0.75)
     computing = one.kernel_s(product) - streaming
     assert one.kernel_s(product, memory=3.0) == pytest.approx(computing + 3 * streaming)
     assert one.kernel_s(product, processor=2.0) == pytest.approx(2 * computing + 2 * streaming)
 
 
 def test_without_parameters_of_products_shape_does_not_matter():
-    plain = replace(DEVICES["gk210"], products=None)
+    plain = DEVICES["gk210"].changed(products=None)
     for shape in ((64, 64, 64), (4096, 64, 1)):
         done = kernel(*shape)
         assert plain.kernel_s(done) == plain.kernel_s(replace(done, product=None))

@@ -11,7 +11,8 @@ NAMES = [re.sub(r"-K$", "-2", name) for name in available()]
 
 
 def gpus(name, count):
-    return [device.type for device in load_topology(name).devices] == [load_topology(name).devices[0].type] * count
+    devices = load_topology(name).devices
+    return [device.spec.name for device in devices] == [devices[0].spec.name] * count
 
 
 @pytest.mark.parametrize("name", NAMES)

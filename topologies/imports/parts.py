@@ -8,7 +8,7 @@ from itertools import combinations
 
 from topologies import library
 from topologies.errors import TopologyError
-from topologies.schema import DeviceEntry, DeviceType, LinkEntry, LinkType, NVLinks, SwitchEntry
+from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, NVLinks, SwitchEntry
 
 MOST = 4096  # parts of one kind
 GENERATIONS = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
@@ -90,13 +90,13 @@ class Parts:
             self.link(a, b, kind)
 
 
-def _device(name: str) -> DeviceType:
+def _device(name: str) -> DeviceSpec:
     try:
         return library.device_type(name)
     except TopologyError as error:
         raise TopologyError(f"--device: {error}") from error
 
 
-def _known(pci_id: str | None) -> DeviceType | None:
+def _known(pci_id: str | None) -> DeviceSpec | None:
     kinds = (library.device_type(name) for name in library.device_names())
     return next((kind for kind in kinds if pci_id in kind.pci_ids), None)

@@ -73,7 +73,7 @@ class Worker:
     @property
     def speed_key(self) -> tuple[str, float, float]:
         """What workers that are equally fast share."""
-        return self.device.type, self.processor, self.memory
+        return self.device.spec.name, self.processor, self.memory
 
     @property
     def copy_s_per_byte(self) -> float:
@@ -84,14 +84,14 @@ class Worker:
     @property
     def copy_start_s(self) -> float:
         """Seconds that a copy takes however little it copies."""
-        knee_s = self.device.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
-        return max(self.device.launch_latency_s + knee_s, self.device.host_launch_s)
+        knee_s = self.device.spec.knee_bytes / READ_AND_WRITE * self.copy_s_per_byte
+        return max(self.device.spec.launch_latency_s + knee_s, self.device.spec.host_launch_s)
 
     def kernel_seconds(self, kernel: Kernel, calls: float, share: float) -> float:
         """Return the time of so many calls of a share of a kernel, the host's if that is longer."""
         device = self.device
         alone_s = share * device.kernel_s(kernel, self.processor, self.memory)
-        return calls * max(alone_s + device.launch_latency_s, device.host_launch_s)
+        return calls * max(alone_s + device.spec.launch_latency_s, device.spec.host_launch_s)
 
 
 def workers_of_machine(machine: Machine, ways: tuple[int, ...]) -> tuple[Worker, ...]:
@@ -100,8 +100,8 @@ def workers_of_machine(machine: Machine, ways: tuple[int, ...]) -> tuple[Worker,
     cores: Counter[int | None] = Counter()
     bandwidth: Counter[int] = Counter()
     for device in devices:
-        cores[device.processor] += device.cores  # type: ignore[assignment]
-        bandwidth[device.memory] += device.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
+        cores[device.processor] += device.spec.cores  # type: ignore[assignment]
+        bandwidth[device.memory] += device.spec.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
 
     def worker_on_device(device: Device, share: int) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity

@@ -141,7 +141,7 @@ def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph,
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
     found, workers = levels(machine, ways), workers_of_machine(machine, ways)
-    copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.streams_messages)
+    copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.spec.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
     copy_start_s = max(worker.copy_start_s for worker in workers)
