@@ -205,6 +205,36 @@ def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
     return broadcast and bool(identical) and sum(a.operand in identical for a in found) == len(identical)
 
 
+def moves_elements(traced: Traced) -> bool:
+    """True if every result element is an element of an operand, which position alone selects."""
+    return all(_is_moved(placed.value) for placed in traced.outputs)
+
+
+def _is_moved(expression: Expr) -> bool:
+    match expression:
+        case Element():
+            return True
+        case Call("where", (condition, first, second)):
+            by_position = not any(isinstance(node, Element | OpaqueElement) for node in walk(condition))
+            return by_position and _is_moved(first) and _is_moved(second)
+    return False
+
+
+def adds_operands(traced: Traced) -> bool:
+    """True if the only result is the sum of all operands, element by element."""
+    own = tuple(map(Affine.variable, traced.output_variables))
+    (placed, *others) = traced.outputs
+    nodes = list(walk(placed.value))
+    terms = [node for node in nodes if isinstance(node, Element)]
+    return (
+        not others
+        and placed.coordinates == own
+        and all(isinstance(node, Element) or (isinstance(node, Call) and node.function == "add") for node in nodes)
+        and all(term.index == own for term in terms)
+        and len({term.operand for term in terms}) == len(terms)
+    )
+
+
 def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
     """Variables that occur in a window (an affine index that is not plain) or as a value.
 

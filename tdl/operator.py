@@ -31,7 +31,8 @@ class Description:
 
     `strategies` maps a variable to how the operator is split along it; `refusals` maps every other variable to why it
     cannot be. `contiguous` are the variables along which a kernel runs once per contiguous run of iterations. `dtype`
-    is what the attribute of that name says that all outputs have.
+    is what the attribute of that name says that all outputs have. An operator that `moves_elements` computes nothing;
+    one that `adds_operands` is their sum, element by element.
     """
 
     operator: str
@@ -47,6 +48,8 @@ class Description:
     extent_rules: ExtentRules = field(repr=False)
     work: Work = field(repr=False)
     dtype: str | None = None
+    moves_elements: bool = False
+    adds_operands: bool = False
 
     def __str__(self) -> str:
         values = [str(output.value) for output in self.outputs]
@@ -144,6 +147,8 @@ def describe_traced(
         extent_rules(traced, tuple((operand.name, operand.rank) for operand in operands)),
         work(traced),
         dtype,
+        analysis.moves_elements(traced),
+        analysis.adds_operands(traced),
     )
 
 
@@ -153,6 +158,7 @@ class Operator:
 
     `operands` are the names of its tensors (one name for all where `variadic`); `attributes` maps its keyword-only
     parameters to their defaults (`REQUIRED` where there is none); the attribute `extents` is always allowed.
+    `random_keys` and `only_in_training` are as `op` takes them.
     """
 
     name: str
@@ -161,6 +167,8 @@ class Operator:
     operands: tuple[str, ...]
     variadic: bool
     attributes: Mapping[str, Any]
+    random_keys: tuple[str, ...] = ()
+    only_in_training: bool = False
     descriptions: dict[Hashable, Description] = field(default_factory=dict, repr=False)
 
     @property
@@ -229,21 +237,39 @@ CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 @overload
 def op(function: Callable[..., Any]) -> Operator: ...
 @overload
-def op(*, category: str = ...) -> Callable[[Callable[..., Any]], Operator]: ...
 def op(
-    function: Callable[..., Any] | None = None, *, category: str = "other"
+    *, category: str = ..., random_keys: tuple[str, ...] = ..., only_in_training: bool = ...
+) -> Callable[[Callable[..., Any]], Operator]: ...
+def op(
+    function: Callable[..., Any] | None = None,
+    *,
+    category: str = "other",
+    random_keys: tuple[str, ...] = (),
+    only_in_training: bool = False,
 ) -> Operator | Callable[[Callable[..., Any]], Operator]:
     """Make an operator of a description: positional parameters are tensors, keyword-only ones attributes.
 
     A trailing underscore of the function's name is dropped. `category`, one of CATEGORIES, is the class by which
-    machines state how efficient they are.
+    machines state how efficient they are. `random_keys` are the attributes that change which random numbers are drawn
+    and nothing else; one of them called `row` is set to the number, within the whole batch, of the first row that a
+    node computes. An operator that works `only_in_training` returns its first operand in evaluation.
+
+    >>> @op(category="elementwise", random_keys=("seed",))
+    ... def noise(x, step, *, seed=0):
+    ...     return lambda i, j: x[i, j] + language.random_bits(seed, step[()], i, j)
+    >>> print(noise.describe((2, 0), {"seed": 1}))
+    noise(x, step): lambda i, j: (x[i, j] + random_bits(1, step[()], i, j))
     """
-    if function is None:
-        return lambda described: _operator(described, category)
-    return _operator(function, category)
+
+    def described(function: Callable[..., Any]) -> Operator:
+        return _operator(function, category, random_keys, only_in_training)
+
+    return described if function is None else described(function)
 
 
-def _operator(function: Callable[..., Any], category: str) -> Operator:
+def _operator(
+    function: Callable[..., Any], category: str, random_keys: tuple[str, ...], only_in_training: bool
+) -> Operator:
     parameters = signature(function).parameters.values()
     tensors = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
     variadic = any(p.kind is Parameter.VAR_POSITIONAL for p in tensors)
@@ -255,7 +281,10 @@ def _operator(function: Callable[..., Any], category: str) -> Operator:
     attributes = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
     if "extents" in attributes:
         raise TDLError(f"{name}: attribute 'extents' is every operator's own; choose another name")
-    return Operator(name, category, function, tuple(p.name for p in tensors), variadic, attributes)
+    if unknown := set(random_keys) - attributes.keys():
+        raise TDLError(f"{name}: random_keys: expected attributes of the operator, found {', '.join(sorted(unknown))}")
+    operands = tuple(p.name for p in tensors)
+    return Operator(name, category, function, operands, variadic, attributes, random_keys, only_in_training)
 
 
 def freeze(value: Any) -> Hashable:

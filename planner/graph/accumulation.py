@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 import tdl
-from planner.graph.ir import Graph, Node
+from planner.graph.infer import describe
+from planner.graph.ir import Graph, Node, Tensor
 from tdl.operator import freeze
-
-SUM = "add_n"
 
 
 def accumulation_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Return, per sum that can accumulate locally, the nodes that produce its operands, in operand order.
+    """Nodes that produce the operands of each sum that can accumulate locally, in operand order, by the sum's name.
 
     It can where it has two or more operands, each the only output of a node and used nowhere else, and these nodes are
     alike: the same operator with outermost reducer Sum, attributes, operand shapes and dtype.
@@ -26,22 +25,23 @@ def accumulation_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
     uses.update(graph.updates.values())
     uses.update(graph.metrics.values())
     producers = {name: node for node in graph.nodes for name in node.outputs}
-    found = {}
+    groups = {}
     for node in graph.nodes:
-        if node.op != SUM or len(node.inputs) < 2 or any(uses[name] != 1 for name in node.inputs):
-            continue
-        operands = [producers.get(name) for name in node.inputs]
-        if alike := [operand for operand in operands if operand is not None and _sums(graph, operand)]:
-            same = {_likeness(graph, operand) for operand in alike}
-            if len(alike) == len(operands) and len(same) == 1:
-                found[node.name] = tuple(operand.name for operand in alike)
-    return found
+        terms = [producers[name] for name in node.inputs if name in producers and uses[name] == 1]
+        if 2 <= len(terms) == len(node.inputs) and accumulates(node, graph.tensors) and _alike(graph, terms):
+            groups[node.name] = tuple(term.name for term in terms)
+    return groups
 
 
-def _sums(graph: Graph, node: Node) -> bool:
-    ranks = tuple(len(graph.tensors[name].shape) for name in node.inputs)
-    outputs = tdl.catalog[node.op].describe(ranks, node.attrs).outputs
-    return len(outputs) == 1 and outputs[0].reducer == "Sum"
+def accumulates(node: Node, tensors: Mapping[str, Tensor]) -> bool:
+    """True if a node adds up any number of tensors, as `add_n` does."""
+    return tdl.catalog[node.op].variadic and describe(node, tensors).adds_operands
+
+
+def _alike(graph: Graph, nodes: list[Node]) -> bool:
+    same = len({_likeness(graph, node) for node in nodes}) == 1
+    outputs = describe(nodes[0], graph.tensors).outputs
+    return same and len(outputs) == 1 and outputs[0].reducer == "Sum"
 
 
 def _likeness(graph: Graph, node: Node) -> object:

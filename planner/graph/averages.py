@@ -9,14 +9,9 @@ from dataclasses import replace
 
 from planner.graph.build import Average, GraphBuilder
 from planner.graph.dropout import without_dropout
+from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node, Value
 from planner.graph.micro_batches import copies_of
-
-AVERAGE = "lerp"
-"""The operator that moves an average towards a value."""
-
-ADAPTED = ("cast", "scale")
-"""Operators that may lie between what is computed and what an average moves towards."""
 
 
 def update_averages(builder: GraphBuilder) -> dict[str, str]:
@@ -37,7 +32,7 @@ def _updated(builder: GraphBuilder, average: Average) -> str:
             value = _emitted(builder, f"{average.state}.cast{mark}", "cast", (value,), dtype=builder.weight_dtype)
         if average.factor != 1:
             value = _emitted(builder, f"{average.state}.scaled{mark}", "scale", (value,), factor=average.factor)
-        now = _emitted(builder, f"{average.state}.next{mark}", AVERAGE, (now, value), weight=average.momentum)
+        now = _emitted(builder, f"{average.state}.next{mark}", "lerp", (now, value), weight=average.momentum)
     return now
 
 
@@ -46,20 +41,28 @@ def _emitted(builder: GraphBuilder, name: str, op: str, inputs: tuple[str, ...],
 
 
 def inference_graph(graph: Graph) -> Graph:
-    """Return the graph that drops nothing, and reads a running average wherever a tensor has one.
+    """The graph that drops nothing, and reads a running average wherever a tensor has one.
 
     Its updates mean nothing.
     """
     graph = without_dropout(graph)
     producers = {output: node for node in graph.nodes for output in node.outputs}
-    states = {state: state for state in graph.updates}
+    states = {name: name for name in graph.updates if graph.tensors[name].role == "state"}
     averages: dict[str, str] = {}
     for node in graph.nodes:
-        if node.op == AVERAGE and node.inputs[0] in states:
-            now, value = node.inputs
-            states[node.outputs[0]] = states[now]
-            while value in producers and producers[value].op in ADAPTED:
+        if node.inputs and node.inputs[0] in states and _is_linear(graph, node, operands=2):
+            state, value = node.inputs
+            states[node.outputs[0]] = states[state]
+            while value in producers and _is_linear(graph, producers[value], operands=1):
                 (value,) = producers[value].inputs
-            averages[value] = states[now]
+            averages[value] = states[state]
     nodes = (replace(node, inputs=tuple(averages.get(name, name) for name in node.inputs)) for node in graph.nodes)
     return replace(graph, nodes=tuple(nodes))
+
+
+def _is_linear(graph: Graph, node: Node, operands: int) -> bool:
+    """True if a node is a linear function of so many operands, element by element, as an average or a scaling is."""
+    if len(node.inputs) != operands:
+        return False
+    description = describe(node, graph.tensors)
+    return description.is_elementwise and description.linear(frozenset(range(operands)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import tdl
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
@@ -19,8 +20,6 @@ ITERATION = "iteration"
 FIRST = Init("integers", below=1 << 30)
 """Where it begins: there is room for as many iterations again in 32 bits."""
 
-DROPOUT = "dropout"
-
 
 def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> str:
     """Add a node that zeroes elements of x with probability p and divides the others by 1 - p; return its output.
@@ -29,7 +28,7 @@ def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> st
     """
     if not p:
         return x
-    return builder.apply(DROPOUT, x, iteration(builder), name=name, p=p, seed=seed)
+    return builder.apply("dropout", x, iteration(builder), name=name, p=p, seed=seed)
 
 
 def iteration(builder: GraphBuilder) -> str:
@@ -48,14 +47,14 @@ def count_iterations(builder: GraphBuilder) -> dict[str, str]:
 
 
 def without_dropout(graph: Graph) -> Graph:
-    """Return the graph in which nothing is dropped, as in evaluation."""
+    """The graph in which nothing is dropped, as in evaluation."""
     nodes = (
-        replace(node, op="clone", inputs=node.inputs[:1], attrs={}) if node.op == DROPOUT else node
+        replace(node, op="clone", inputs=node.inputs[:1], attrs={}) if tdl.catalog[node.op].only_in_training else node
         for node in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes))
 
 
 def of_rows(node: Node, start: int) -> Mapping[str, Value]:
-    """Return the attributes of a node that works on a batch's rows from `start` on, of which it drops the same."""
-    return {**node.attrs, "row": start} if node.op == DROPOUT and start else node.attrs
+    """Attributes of a node that works on a batch's rows from `start` on, for which it draws the same numbers."""
+    return {**node.attrs, "row": start} if start and "row" in tdl.catalog[node.op].random_keys else node.attrs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from planner.graph.infer import MOVES
+from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 
 CONTENTS = {
@@ -62,7 +62,8 @@ def is_recomputed(graph: Graph, node: Node) -> bool:
 def nodes_taking_inputs(graph: Graph) -> frozenset[str]:
     """Return the nodes that only take elements of inputs: of the data, or of what the backward pass starts from."""
     inputs = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
-    return frozenset(node.name for node in graph.nodes if node.op in MOVES and inputs.issuperset(node.inputs))
+    takers = (node for node in graph.nodes if node.inputs and inputs.issuperset(node.inputs))
+    return frozenset(node.name for node in takers if describe(node, graph.tensors).moves_elements)
 
 
 def weight_dtype(graph: Graph) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.ir import FLOATING, ITEM_BYTES, Value
+from planner.graph.ir import FLOATING, ITEM_BYTES, Node, Tensor, Value
 
 Shape = tuple[int, ...]
 Kind = tuple[Shape, str]
@@ -21,13 +21,13 @@ INTEGER_OPERANDS = {
 }
 """From names of operands that hold whole numbers or truth values to the dtypes they may have."""
 
-MOVES = frozenset(
-    {"reshape", "permute", "select", "slice", "cat", "stack", "unbind", "expand", "flip", "diagonal", "clone"}
-)
-"""Operators that only move elements."""
-
 LEAST = {"stride": 1, "kernel": 1, "dilation": 1, "padding": 0}
 """Least value of window attributes. A description is defined for others too, but nobody means them."""
+
+
+def describe(node: Node, tensors: Mapping[str, Tensor]) -> tdl.Description:
+    """Description of a node's operator for its operands and attributes."""
+    return tdl.catalog[node.op].describe([len(tensors[name].shape) for name in node.inputs], node.attrs)
 
 
 def infer(op: str, operands: Sequence[Kind], attrs: Mapping[str, Value]) -> tuple[Kind, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count, takewhile
 
+from planner.graph.accumulation import accumulates
 from planner.graph.build import MOST_NODES, GraphBuilder, too_many_nodes
 from planner.graph.dropout import of_rows
 from planner.graph.ir import Init, Node, Tensor
@@ -131,7 +132,7 @@ class _Sums:
     def _groups(self, tensor: str) -> list[tuple[str, ...]]:
         producer = self._producers.get(tensor)
         readers = sum(tensor in node.inputs for node in self._builder.nodes)
-        if producer is None or producer.op != "add_n" or readers or tensor not in self._own:
+        if producer is None or readers or not accumulates(producer, self._builder.tensors) or tensor not in self._own:
             return [(tensor,)]
         self._builder.nodes.remove(producer)
         del self._builder.tensors[tensor]

@@ -30,14 +30,10 @@ class Signature:
         return tdl.catalog[self.op].category
 
 
-RANDOM = ("dropout", "bernoulli", "rand", "randn")
-DRAWN_BY = ("seed", "row")
-"""Attributes of random operators by which nodes differ in what they draw, and in nothing else."""
-
-
 def told_apart(op: str, attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the attributes by which nodes of an operator differ in more than in the numbers that they draw."""
-    return {name: value for name, value in attributes.items() if op not in RANDOM or name not in DRAWN_BY}
+    """Attributes by which nodes of an operator differ in more than in the random numbers that they draw."""
+    random_keys = tdl.catalog[op].random_keys
+    return {name: value for name, value in attributes.items() if name not in random_keys}
 
 
 def signatures(graph: Graph) -> dict[str, Signature]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from planner.errors import PlanError
+from planner.graph.accumulation import accumulates
 from planner.graph.ir import Node, Tensor
 from planner.layout import PARTIAL, REPLICATE, Layout, Shard, Signature, Strategy, signatures
 from planner.plans.plan import Plan
@@ -76,7 +77,7 @@ class _Sharding:
 
     def _is_between(self, node: Node) -> bool:
         elementwise = self._signatures[node.name].description.is_elementwise
-        return elementwise and node.forward is None and node.op != "add_n"
+        return elementwise and node.forward is None and not accumulates(node, self._graph.tensors)
 
     def _split(self, node: Node, dim: int) -> None:
         index = self._signatures[node.name].description.outputs[0].index[dim]
@@ -92,7 +93,12 @@ class _Sharding:
             self.layouts[name] = (PARTIAL,)
 
     def _casts(self, weight: str) -> list[Node]:
-        return [node for node in self._graph.nodes if node.op == "cast" and node.inputs == (weight,)]
+        """Nodes that copy a weight in another dtype."""
+        return [node for node in self._graph.nodes if node.inputs == (weight,) and self._is_cast(node)]
+
+    def _is_cast(self, node: Node) -> bool:
+        source, result = (self._graph.tensors[name] for name in (*node.inputs, *node.outputs[:1]))
+        return source.dtype != result.dtype and self._signatures[node.name].description.is_elementwise
 
 
 def _dimension(tensor: Tensor, workers: int) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.constants import Array
-from planner.graph.infer import MOVES
+from planner.graph.infer import describe
 from planner.graph.ir import Init, Node
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Axes, Cuts, Value, parts
@@ -159,16 +159,21 @@ class Translation:
                 return False
         return True
 
-    def _sources_of(self, tensor: str, through: Container[str] = MOVES) -> Iterator[str]:
+    def _sources_of(self, tensor: str, through: Container[str] | None = None) -> Iterator[str]:
         """Yield the tensors of which a tensor has elements, by operators that move them."""
         waiting = [tensor]
         while waiting:
             name = waiting.pop()
             node = self._makers.get(name)
-            if node is None or node.op not in through:
+            if node is None or not self._moves(node, through):
                 yield name
             else:
                 waiting += node.inputs
+
+    def _moves(self, node: Node, through: Container[str] | None) -> bool:
+        if through is not None:
+            return node.op in through
+        return bool(node.inputs) and describe(node, self.builder.tensors).moves_elements
 
     def finish_inputs(self) -> None:
         """Let the data be below the limits that were met, or what all who read them ignore."""

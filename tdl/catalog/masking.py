@@ -46,7 +46,7 @@ def triu(x: Operand, *, diagonal: int = 0) -> Body:
     return lambda *i: select(i[-1] - i[-2] >= diagonal, x[i], 0)
 
 
-@op(category="elementwise")
+@op(category="elementwise", random_keys=("seed", "row"), only_in_training=True)
 def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0, row: int = 0) -> Body:
     """Drop with probability p; `row` is the number of the first row in the batch that x is of."""
     kept = math.ceil(p * DRAWS)
@@ -58,18 +58,18 @@ def dropout(x: Operand, step: Operand, *, p: float, seed: int = 0, row: int = 0)
     return element
 
 
-@op
+@op(random_keys=("seed",))
 def bernoulli(step: Operand, *, p: float, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     dropped = math.ceil((1 - p) * DRAWS)
     return tensor(lambda *i: select(random_bits(seed, step[()], *i) >= dropped, 1.0, 0.0), rank=rank)
 
 
-@op
+@op(random_keys=("seed",))
 def rand(step: Operand, *, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     return tensor(lambda *i: random_bits(seed, step[()], *i) / DRAWS, rank=rank)
 
 
-@op
+@op(random_keys=("seed",))
 def randn(step: Operand, *, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
     def normal(*i: Expr) -> Expr:
         radius = sqrt(-2 * log((random_bits(seed, step[()], *i, 0) + 1) / DRAWS))
