@@ -206,7 +206,7 @@ def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
 
 
 def moves_elements(traced: Traced) -> bool:
-    """True if every result element is an element of an operand, which position alone selects."""
+    """True if every result element is an operand's, selected by position alone; in padding it is zero."""
     return all(_is_moved(placed.value) for placed in traced.outputs)
 
 

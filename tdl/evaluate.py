@@ -164,7 +164,7 @@ class Evaluator:
     def _called(self, node: OpaqueElement, stacked: Sequence[Array], batch: tuple[int, ...]) -> Array:
         """Return the results of an opaque function for all values of its operands' variables."""
         if node.function is None:
-            raise TDLError(f"{node.name} has no reference function; give one: Opaque(function)")
+            raise TDLError(f"{node.name} has no reference function; give one: OpaqueFunction(function)")
         if 0 in batch:
             return np.zeros(batch + (1,) * len(node.index))
         try:

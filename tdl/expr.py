@@ -58,7 +58,7 @@ class Expr:
     def __bool__(self) -> NoReturn:
         raise TDLError(
             f"'{self}' cannot decide Python's control flow (comparison of intervals or of tensor values); select "
-            "values with tdl.where, tdl.maximum or tdl.minimum, or compute the result in an Opaque function"
+            "values with tdl.where, tdl.maximum or tdl.minimum, or compute the result in an OpaqueFunction"
         )
 
     def __float__(self) -> NoReturn:

@@ -200,7 +200,7 @@ def _like(result: OpaqueElement, *, reduced: bool) -> Iterator[Use]:
     if not isinstance(model, Element) or len(sliced) != len(result.index):
         raise TDLError(
             f"{result} has {len(result.index)} indices but its operand {model} has {len(sliced)} sliced dimensions; "
-            "say which operand the result is like, or Opaque(like=None) and the attribute 'extents'"
+            "say which operand the result is like, or OpaqueFunction(like=None) and the attribute 'extents'"
         )
     for dimension, own in zip(sliced, result.index, strict=True):
         yield Use(model.operand, dimension, own, reduced, model.tensor)

@@ -14,8 +14,8 @@ from tdl.functions import FUNCTIONS
 from tdl.index import Affine, Digits, Index, Whole
 
 __all__ = [
-    "Max", "Min", "Opaque", "Operand", "Prod", "Sum", "absolute", "acos", "acosh", "asin", "asinh", "at", "atan",
-    "atan2", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "cos", "cosh",
+    "Max", "Min", "OpaqueFunction", "Operand", "Prod", "Sum", "absolute", "acos", "acosh", "asin", "asinh", "at",
+    "atan", "atan2", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "cos", "cosh",
     "erf", "exp", "expm1", "floor", "fmod", "isinf", "isnan", "lgamma", "log", "log1p", "log2", "log10",
     "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "sigmoid", "sign", "sin",
     "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
@@ -137,7 +137,7 @@ def Prod(body: Body, *, rank: int | None = None, names: Sequence[str] | None = N
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class OpaqueFunction:
     """A function the analysis does not look into; it is computed whole for each value of its operands' variables.
 
     `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like`
@@ -147,7 +147,7 @@ class Opaque:
 
     function: Callable[..., Any] | None = None
     like: int | None = 0
-    name: str = "Opaque"
+    name: str = "opaque"
     kind: str = "float"
 
     def __call__(self, *operands: Expr) -> OpaqueResult:
@@ -159,7 +159,7 @@ class Opaque:
 class OpaqueResult:
     """The whole result of an opaque function; index it to get an element."""
 
-    opaque: Opaque
+    opaque: OpaqueFunction
     operands: tuple[Expr, ...]
 
     def __getitem__(self, items: object) -> OpaqueElement:
@@ -249,7 +249,7 @@ def _index(part: object, place: str) -> Index:
         return Affine((), expression.value)
     raise TDLError(
         f"{place}: index '{expression}' is not affine in index variables ({_why_not_affine(expression)}); "
-        f"{_remedy(expression)}compute the result in an Opaque function"
+        f"{_remedy(expression)}compute the result in an OpaqueFunction"
     )
 
 

@@ -147,7 +147,7 @@ def describe_traced(
         extent_rules(traced, tuple((operand.name, operand.rank) for operand in operands)),
         work(traced),
         dtype,
-        analysis.moves_elements(traced),
+        dtype is None and analysis.moves_elements(traced),
         analysis.adds_operands(traced),
     )
 

@@ -71,7 +71,7 @@ class _Scope:
 
     def check(self, expression: Expr, bound: tuple[str, ...], *, opaque: bool = False) -> None:
         if isinstance(expression, Element) and not opaque and any(isinstance(i, Whole) for i in expression.index):
-            raise TDLError(f"slice {expression} is no single element; only an Opaque function takes slices")
+            raise TDLError(f"slice {expression} is no single element; only an OpaqueFunction takes slices")
         for index in indices(expression):
             for name in index.variables:
                 if name not in bound:

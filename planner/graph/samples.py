@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import tdl
 from planner.graph.ir import Node, Tensor
 
 CONSTANT = ("zeros", "ones")
 
 
 def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node]) -> set[str]:
-    """Return the inputs that are not constant, and all that nodes, in an order in which they can run, make of them."""
-    found = {name for name, tensor in tensors.items() if _holds_samples(tensor)}
+    """Inputs that are not constant, and all that nodes, in an order in which they can run, compute from them.
+
+    What a node draws for the gradient of a sample's element depends on the sample, whatever gradient arrives.
+    """
+    names = {name for name, tensor in tensors.items() if _holds_samples(tensor)}
+    drawing: set[str] = set()
     for node in nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return found
+        if not names.isdisjoint(node.inputs) or node.forward in drawing:
+            names.update(node.outputs)
+            if "row" in tdl.catalog[node.op].random_keys:
+                drawing.add(node.name)
+    return names
 
 
 def _holds_samples(tensor: Tensor) -> bool:

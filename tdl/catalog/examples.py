@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdl.language import Body, Opaque, Operand, Sum
+from tdl.language import Body, OpaqueFunction, Operand, Sum
 from tdl.operator import op
 
 
@@ -20,5 +20,5 @@ def conv1d(data: Operand, filters: Operand) -> Body:
 
 @op
 def batch_cholesky(batch_mat: Operand) -> Body:
-    cholesky = Opaque(np.linalg.cholesky, name="cholesky")
+    cholesky = OpaqueFunction(np.linalg.cholesky, name="cholesky")
     return lambda b, i, j: cholesky(batch_mat[b, :, :])[i, j]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tdl.evaluate import Array
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Min, Opaque, Operand, Placed, Sum, at, tensor, where
+from tdl.language import Body, Lambda, Min, OpaqueFunction, Operand, Placed, Sum, at, tensor, where
 from tdl.operator import op
 
 NOWHERE = 2**31 - 1
@@ -94,5 +94,5 @@ def _ordered(x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int
         return np.argsort(-row if descending else row, kind="stable")[:k]
 
     like, row = 0 if k is None else None, x[*i[:dim], :, *i[dim + 1 :]]
-    values = Opaque(lambda row: row[order(row)], like=like, name="sort", kind="same")
-    return values(row)[i[dim]], Opaque(order, like=like, name="order", kind="int")(row)[i[dim]]
+    values = OpaqueFunction(lambda row: row[order(row)], like=like, name="sort", kind="same")
+    return values(row)[i[dim]], OpaqueFunction(order, like=like, name="order", kind="int")(row)[i[dim]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdl
-from tdl import Opaque, Sum, TDLError, at, pad, tensor
+from tdl import OpaqueFunction, Sum, TDLError, at, pad, tensor
 
 HALF = {"stride": (2, 2), "padding": (1, 1)}
 
@@ -129,13 +129,13 @@ def test_rank_zero_and_lambdas_of_any_rank():
 
 
 def test_opaque_results_have_a_given_operands_shape_or_given_extents():
-    top = Opaque(lambda row: np.sort(row)[:2], like=None, name="top")
+    top = OpaqueFunction(lambda row: np.sort(row)[:2], like=None, name="top")
     found = describe(lambda x: lambda b, k: top(x[b, :])[k], 2)
     (best,) = found.evaluate([np.array([[3.0, 1.0, 2.0]])], {"extents": {"k": 2}})
     assert best.tolist() == [[1, 2]]
     with pytest.raises(TDLError, match="unknown extents of k"):
         found.extents([(2, 3)])
-    solve = Opaque(np.linalg.solve, like=1)
+    solve = OpaqueFunction(np.linalg.solve, like=1)
     found = describe(lambda a, y: lambda b, i: solve(a[b, :, :], y[b, :])[i], 3, 2)
     a, y = np.stack([np.eye(3), 2 * np.eye(3)]), np.ones((2, 3))
     np.testing.assert_allclose(found.evaluate([a, y])[0], [[1, 1, 1], [0.5, 0.5, 0.5]])

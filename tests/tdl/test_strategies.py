@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tdl
-from tdl import Max, Min, Opaque, Prod, Sum, exp, sqrt, where
+from tdl import Max, Min, OpaqueFunction, Prod, Sum, exp, sqrt, where
 from tests.tdl.cases import CASES
 
 HOW = {"stride": (2, 2), "padding": (1, 1)}
@@ -133,7 +133,7 @@ def test_outputs_must_agree_on_a_reduction():
 
 
 def test_opaque_functions_split_along_what_selects_their_operands_only():
-    svd = Opaque(name="svd")
+    svd = OpaqueFunction(name="svd")
     found = describe(lambda x, y: lambda b, i, j: svd(x[b, :, :], y[b, :])[i, j], 3, 2)
     assert set(found.strategies) == {"b"}
     assert found.refusals["i"] == "it indexes the result of svd, which is computed whole"

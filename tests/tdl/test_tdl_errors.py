@@ -7,10 +7,10 @@ import pytest
 
 import tdl
 import topologies
-from tdl import Max, Opaque, Sum, TDLError, at, pad, tensor
+from tdl import Max, OpaqueFunction, Sum, TDLError, at, pad, tensor
 from tdl.operator import CATEGORIES
 
-OPAQUE = "Opaque function"
+OPAQUE = "OpaqueFunction"
 
 # a description, its operands' ranks, and what the message says
 WRONG = (
@@ -61,10 +61,10 @@ WRONG = (
     (lambda x: lambda i: np.arctan(x[i]), (1,), ["numpy.arctan of 'x[i]'", "tdl.exp"]),
     (lambda x: lambda i: np.add(x[i], 1, out=np.ones(1)), (1,), ["numpy.add of 'x[i]'"]),
     (lambda x: lambda i: np.ones(2) * x[i], (1,), ["expected a scalar expression, found ndarray"]),
-    (lambda x: lambda i: Opaque()(x[:])[i * i], (1,), ["Opaque result dimension 0", "product of two indices"]),
-    (lambda x: lambda i: Opaque()(x[:]), (1,), ["expected a scalar expression, found OpaqueResult"]),
-    (lambda x: lambda i, j: Opaque(name="f")(x[:])[i, j], (1,), ["f(x[:])[i, j] has 2 indices", "1 sliced dimensions"]),
-    (lambda x: lambda i: Opaque(like=2)(x[:])[i], (1,), ["shape of its operand 2"]),
+    (lambda x: lambda i: OpaqueFunction()(x[:])[i * i], (1,), ["opaque result dimension 0", "product of two"]),
+    (lambda x: lambda i: OpaqueFunction()(x[:]), (1,), ["expected a scalar expression, found OpaqueResult"]),
+    (lambda x: lambda i, j: OpaqueFunction(name="f")(x[:])[i, j], (1,), ["f(x[:])[i, j] has 2 indices", "1 sliced"]),
+    (lambda x: lambda i: OpaqueFunction(like=2)(x[:])[i], (1,), ["shape of its operand 2"]),
     (lambda x: lambda i: x[i].missing, (1,), ["cannot describe ranks (1,)", "AttributeError", "missing"]),
     (lambda x: lambda i: Summ(lambda k: x[k]), (1,), ["cannot describe ranks (1,)", "NameError: name 'Summ'"]),  # noqa: F821
 )  # fmt: skip
@@ -176,7 +176,7 @@ def test_shapes_must_fit_the_described_ranks():
 
 
 def test_opaque_without_a_function_has_no_reference_evaluation():
-    found = tdl.op(lambda x: lambda i: Opaque(name="f")(x[:])[i]).describe((1,))
+    found = tdl.op(lambda x: lambda i: OpaqueFunction(name="f")(x[:])[i]).describe((1,))
     with pytest.raises(TDLError, match="f has no reference function"):
         found.evaluate([np.ones(3)])
 

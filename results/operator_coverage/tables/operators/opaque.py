@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Opaque, Operand, tensor
+from tdl.language import Body, Lambda, OpaqueFunction, Operand, tensor
 from tdl.operator import op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _last(x: Operand, whole: Opaque, index: tuple[Expr, ...]) -> Expr:
+def _last(x: Operand, whole: OpaqueFunction, index: tuple[Expr, ...]) -> Expr:
     """Element of a function of the last dimension."""
     return whole(x[*index[:-1], :])[index[-1]]
 
@@ -43,7 +43,7 @@ def irfft_last(x: Operand, *, length: int) -> Lambda:
 
 
 def _transform(x: Operand, function: Callable[[Array], Array], length: int) -> Lambda:
-    whole = Opaque(function, like=None, name="fft")
+    whole = OpaqueFunction(function, like=None, name="fft")
     return tensor(lambda *i, f=length: _last(x, whole, (*i, f)), rank=x.rank - 1)
 
 
@@ -54,14 +54,14 @@ def _interleave(values: Array) -> Array:
 @op
 def potrf(a: Operand) -> Body:
     """Lower Cholesky factor of every matrix."""
-    cholesky = Opaque(np.linalg.cholesky, name="cholesky")
+    cholesky = OpaqueFunction(np.linalg.cholesky, name="cholesky")
     return lambda *i: cholesky(a[*i[:-2], :, :])[i[-2:]]
 
 
 @op
 def potri(a: Operand) -> Body:
     """Inverse of every matrix whose lower Cholesky factor is given."""
-    inverse = Opaque(lambda factor: np.linalg.inv(np.tril(factor) @ np.tril(factor).T), name="potri")
+    inverse = OpaqueFunction(lambda factor: np.linalg.inv(np.tril(factor) @ np.tril(factor).T), name="potri")
     return lambda *i: inverse(a[*i[:-2], :, :])[i[-2:]]
 
 
@@ -73,11 +73,11 @@ def trsm(a: Operand, b: Operand, *, alpha: float = 1.0, transpose: bool = False)
         lower = np.tril(factor)
         return np.linalg.solve(lower.T if transpose else lower, alpha * column)
 
-    solve = Opaque(solution, like=1, name="solve")
+    solve = OpaqueFunction(solution, like=1, name="solve")
     return tensor(lambda *i: solve(a[*i[:-2], :, :], b[*i[:-2], :, i[-1]])[i[-2]], rank=b.rank)
 
 
 @op
 def determinant(a: Operand) -> Lambda:
-    det = Opaque(np.linalg.det, like=None, name="det")
+    det = OpaqueFunction(np.linalg.det, like=None, name="det")
     return tensor(lambda *i: det(a[*i, :, :])[()], rank=a.rank - 2)

@@ -10,7 +10,7 @@ from tdl.catalog.elementwise import pointwise
 from tdl.expr import Expr
 from tdl.language import (
     Body,
-    Opaque,
+    OpaqueFunction,
     Operand,
     absolute,
     exp,
@@ -96,7 +96,7 @@ def gamma(x: Expr) -> Expr:
 
 @op
 def lgamma_backward(grad: Operand, x: Operand) -> Body:
-    psi = Opaque(digamma, like=None, name="digamma")
+    psi = OpaqueFunction(digamma, like=None, name="digamma")
     return lambda *i: grad[i] * psi(x[i])[()]
 
 
@@ -125,7 +125,7 @@ def hypotenuse_scalar_backward(grad: Expr, x: Expr, *, scalar: float) -> Expr:
 @op
 def gamma_backward(grad: Operand, x: Operand) -> Body:
     """Gamma times digamma, for positive x."""
-    psi = Opaque(digamma, like=None, name="digamma")
+    psi = OpaqueFunction(digamma, like=None, name="digamma")
     return lambda *i: grad[i] * exp(log_gamma(x[i])) * psi(x[i])[()]
 
 

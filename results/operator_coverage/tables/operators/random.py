@@ -14,7 +14,7 @@ import numpy as np
 
 from tdl.expr import Expr, lift
 from tdl.functions import RANDOM_BITS
-from tdl.language import Lambda, Opaque, Operand, cos, log, random_bits, sqrt, tensor, where
+from tdl.language import Lambda, OpaqueFunction, Operand, cos, log, random_bits, sqrt, tensor, where
 from tdl.operator import op
 
 
@@ -65,12 +65,12 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
 """Distributions drawn by rejection, from as many random numbers as it takes: one element, given its parameters."""
 
 
-def _rejection(distribution: str, seed: int, parameters: int) -> Opaque:
+def _rejection(distribution: str, seed: int, parameters: int) -> OpaqueFunction:
     def draw(*values: Any) -> Any:
         key = [seed, *(int(value) for value in values[parameters:])]
         return DISTRIBUTIONS[distribution](np.random.default_rng(key), *values[:parameters])
 
-    return Opaque(draw, like=None, name=distribution)
+    return OpaqueFunction(draw, like=None, name=distribution)
 
 
 @op
@@ -95,5 +95,5 @@ def sample_choice(weights: Operand, *, draws: int, seed: int = 0) -> Lambda:
         generator = np.random.default_rng([seed, *(int(part) for part in key)])
         return int(generator.choice(len(row), p=row / row.sum()))
 
-    chosen = Opaque(choose, like=None, name="choice")
+    chosen = OpaqueFunction(choose, like=None, name="choice")
     return tensor(lambda *i, s=draws: chosen(weights[*i, :], *i, s)[()], rank=weights.rank - 1)
