@@ -11,6 +11,7 @@ import tdl
 from executor.cases import REGISTERED
 from executor.extensions import cases, kernel
 from executor.kernels import KERNELS
+from executor.verification.cases import generators
 from planner import extensions
 from planner.errors import GraphError
 from planner.extensions import gradient, load_file
