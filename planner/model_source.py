@@ -18,6 +18,7 @@ from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
 from planner.models.zoo import build, built_as_asked
+from tensor_partitioner.display.progress import progress
 
 _FUNCTION = r"(.+\.py):(\w+)"
 
@@ -47,12 +48,14 @@ def model(source: str, **options: object) -> Graph:
     if not source_files(source):
         return replace(build(source, **options), name=source)
     if match is not None:
-        return replace(_from_function(Path(match[1]), match[2], options, opaque_unknown), name=source)
+        with progress(f"importing {source}", 1):
+            return replace(_from_function(Path(match[1]), match[2], options, opaque_unknown), name=source)
     if options:
         raise GraphError(f"{source}: a saved graph has no model options, found {_dashed(options)}")
     if source.endswith(".py"):
         raise GraphError(f"{source}: expected {source}:FUNCTION, found no function's name")
-    return replace(load_graph(Path(source)), name=source)
+    with progress(f"reading {source}", 1):
+        return replace(load_graph(Path(source)), name=source)
 
 
 def _dashed(options: Iterable[str]) -> str:

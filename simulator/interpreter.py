@@ -27,6 +27,7 @@ from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, W
 from simulator.costs import NO_WORK, Activity, Costs
 from simulator.sharing import Sharing
 from simulator.transfers import Sent, Transfer, transfers
+from tensor_partitioner.display.progress import progress
 from topologies import Machine
 
 UNPRICED = -2
@@ -152,9 +153,10 @@ class _Interpreter:
         )
 
     def run(self) -> Timeline:
-        for worker in self._workers:
-            self._environment.process(self._work(worker))
-        self._environment.run()
+        with progress("simulating tasks", sum(len(worker.tasks) for worker in self._workers)) as advance:
+            for worker in self._workers:
+                self._environment.process(self._work(worker, advance))
+            self._environment.run()
         self._check_finished()
         self._timeline.in_flight_s = self._in_flight.seconds.tolist()
         self._timeline.seconds = max((stops[-1] for stops in self._timeline.stops_s if stops), default=0.0)
@@ -162,7 +164,7 @@ class _Interpreter:
 
     # --- a worker's tasks
 
-    def _work(self, worker: WorkerProgram) -> Steps:
+    def _work(self, worker: WorkerProgram, advance: Callable[[], None]) -> Steps:
         number, environment = worker.worker, self._environment
         starts, stops = self._timeline.starts_s[number], self._timeline.stops_s[number]
         for task in worker.tasks:
@@ -173,6 +175,7 @@ class _Interpreter:
             else:
                 yield from self._take_part(worker, task)
             stops.append(environment.now)
+            advance()
 
     def _take_part(self, worker: WorkerProgram, task: Send | Fetch | Reduce | Wait) -> Steps:
         number = worker.worker

@@ -20,6 +20,7 @@ from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, percent, quantity, table
+from tensor_partitioner.display.progress import tracked
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2
@@ -51,7 +52,8 @@ def explain(plan: Plan | str | Path) -> Explanation:
     Raises a PlanError for what is no plan.
     """
     plan = plan_of(plan)
-    costly = tuple((one, rejected(plan, one.unit)) for one in costliest(plan, COSTLIEST))
+    operators = tracked("explaining", costliest(plan, COSTLIEST))
+    costly = tuple((operator, rejected(plan, operator.unit)) for operator in operators)
     nodes = Counter(node.op for node in plan.graph.nodes)
     kinds = kinds_by_step(plan)
     return Explanation(plan.total_bytes, dict(nodes), kinds, costly, stored(plan), arena_sizes(plan))

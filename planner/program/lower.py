@@ -36,6 +36,7 @@ from planner.program.tasks import (
     Wait,
     WorkerProgram,
 )
+from tensor_partitioner.display.progress import tracked
 from topologies.kernels import Product
 
 Mail = tuple[tuple[Message, ...], tuple[Message, ...]]
@@ -96,7 +97,7 @@ class Lowering:
 
     def program(self) -> Program:
         """Write all workers' tasks."""
-        workers = tuple(map(self.worker, range(self._plan.workers)))
+        workers = tuple(map(self.worker, tracked("lowering", range(self._plan.workers))))
         return Program(self._plan.ways, workers, self.tensors, self.regions, self.bytes)
 
     def worker(self, worker: int) -> WorkerProgram:

@@ -13,6 +13,7 @@ from planner.search.solver.minimise import minimise
 from planner.search.solver.model import model_of_graph
 from planner.search.solver.relaxation import is_shared_fetch
 from planner.search.space import Outcome, Space, State
+from tensor_partitioner.display.progress import progress
 
 ITEM_BYTES = 8
 TABLES_PART = 8
@@ -32,7 +33,8 @@ def joint(space: Space, limits: Limits) -> Outcome:
     if not pair_tables_fit_in_memory(space, limits):
         return recursion
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
-    found = best_plan_among_candidates(space, candidates, limits, recursion.choice)
+    with progress("searching all steps at once", 1):
+        found = best_plan_among_candidates(space, candidates, limits, recursion.choice)
     best = min(found, recursion, key=lambda one: one.cost)
     return Outcome(best.choice, best.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
 

@@ -14,6 +14,7 @@ from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution, minimise
 from planner.search.solver.model import DenseModel
 from planner.search.space import Outcome, Space, State
+from tensor_partitioner.display.progress import tracked
 
 
 def recursive(space: Space, limits: Limits) -> Outcome:
@@ -25,7 +26,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     choice: list[State] = [()] * count
     width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
     bound = None if space.ways else total
-    for step in range(len(space.ways)):
+    for step in tracked("steps", range(len(space.ways))):
         domains, found = _step_candidates_and_best(space, choice, step, limits)
         choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
         order, total = found.order, found.value

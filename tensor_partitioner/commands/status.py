@@ -60,7 +60,8 @@ class StatusLine:
         tasks = [*self.tasks]
         if not tasks:
             return ""
-        parts = (f"{task.description}: {task.done} of {task.total}" for task in tasks)
+        counts = (f": {task.done} of {task.total}" if task.total > 1 else "" for task in tasks)
+        parts = (f"{task.description}{count}" for task, count in zip(tasks, counts, strict=True))
         left = remaining_s(tasks, now)
         estimate = "" if left is None else f", about {_duration(left)} left"
         return printable(f"{', '.join(parts)}, {_duration(now - tasks[0].started)}{estimate}")
