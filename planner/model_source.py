@@ -38,6 +38,11 @@ def model(source: str, **options: object) -> Graph:
     (batch=128), or parameters of the function; a graph.json takes none. With opaque_unknown=True operators of PyTorch
     that the graph has none for run whole, by calling PyTorch. Raises GraphError naming the file or model and
     what is wrong, OSError where a file cannot be read.
+
+    >>> import planner
+    >>> graph = planner.model("mlp-2-16", batch=8)
+    >>> sorted(graph.metrics)
+    ['labels', 'logits', 'loss']
     """
     if not isinstance(source, str):
         raise GraphError(f"expected a model's name, a graph.json or file.py:function, found {source!r}")

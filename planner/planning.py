@@ -70,6 +70,10 @@ def plan(
     must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
     Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
+
+    >>> import planner
+    >>> planner.plan(planner.model("mlp-2-16", batch=8), workers=4).total_bytes
+    2200
     """
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")

@@ -53,6 +53,12 @@ def simulate(  # noqa: PLR0913 -- what a user may choose, by name
     from: the "static" arena, or a "caching" allocator. `data_parallel`, a plan for as many workers, is simulated, too,
     and stands beside the plan in the report. Raises a TopologyError where the machine has too few devices or no figure
     for a dtype, a PlanError for what is no plan or makes no sense.
+
+    >>> import planner, simulator
+    >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
+    >>> report = simulator.simulate(plan, "p2.8xlarge")
+    >>> report.total_bytes == plan.total_bytes, report.overfull
+    (True, ())
     """
     plan, machine = plan_of(plan), machine_of(machine)
     settings, program = Settings(prefetch, overlap, allocator), plan_program(plan, machine, prefetch)

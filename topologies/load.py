@@ -20,6 +20,10 @@ def load_topology(name_or_path: str | Path) -> Machine:
 
     Raises `TopologyError` in one line: where, what was expected, what was found. Figures that can hardly be meant
     (10.5 for 10.5e9 bytes/s) are warned of, by `TopologyWarning`.
+
+    >>> machine = load_topology("p2.8xlarge")
+    >>> len(machine.devices)
+    8
     """
     machine, _ = _load(name_or_path)
     return machine

@@ -78,6 +78,12 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     """Compare two plans, or plan.json files; `names` are what to call them.
 
     Raises a PlanError for what is no plan, and where their graphs differ.
+
+    >>> import planner
+    >>> graph = planner.model("mlp-2-16", batch=8)
+    >>> plans = [planner.plan(graph, workers=4, placements=placements) for placements in ("S", "S,R")]
+    >>> print(planner.diff(*plans))  # doctest: +ELLIPSIS
+    two plans of one graph...
     """
     one, other = plans = plan_of(one), plan_of(other)
     if one.graph != other.graph:

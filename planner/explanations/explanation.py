@@ -50,6 +50,10 @@ def explain(plan: Plan | str | Path) -> Explanation:
     """Return where the bytes of a plan (or plan.json) go, what was rejected, where tensors lie, and the arenas.
 
     Raises a PlanError for what is no plan.
+
+    >>> import planner
+    >>> print(planner.explain(planner.plan(planner.model("mlp-2-16"), workers=2)))  # doctest: +ELLIPSIS
+    bytes by kind of operator...
     """
     plan = plan_of(plan)
     operators = tracked("explaining", costliest(plan, COSTLIEST))

@@ -45,6 +45,11 @@ class GraphBuilder:
     are not trained. `averages` will be kept of what nodes compute. A node with one output gives that tensor the node's
     own name; one with several appends ".0", ".1", ... unless names are given. Every method raises GraphError for a name
     already taken and for operands that do not fit the operator.
+
+    >>> builder = GraphBuilder()
+    >>> output = builder.apply("relu", builder.input("x", (8, 4)), name="y")
+    >>> builder.finish({}, {}).tensors[output].shape
+    (8, 4)
     """
 
     def __init__(self, dtype: str = "float32") -> None:

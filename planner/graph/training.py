@@ -65,6 +65,14 @@ def training_graph(
     `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen, by
     one optimizer or each by its own.
     `also` names further tensors whose gradients are wanted. Raises GraphError.
+
+    >>> import planner
+    >>> from planner.models.layers import classify, linear
+    >>> builder = planner.GraphBuilder()
+    >>> logits = linear(builder, builder.input("x", (8, 4)), 10, "fc")
+    >>> graph = planner.training_graph(builder, classify(builder, logits), planner.Optimizer("sgd"))
+    >>> [node.op for node in graph.nodes]
+    ['mm', 'amax', 'sum_exp', 'cross_entropy', 'cross_entropy_backward', 'mm', 'sgd']
     """
     loss = metrics.get("loss")
     if loss is None:

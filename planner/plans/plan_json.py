@@ -25,7 +25,14 @@ NO_LONGER_STORED = ("gap", "space")
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where."""
+    """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where.
+
+    >>> import planner, tempfile
+    >>> plan, folder = planner.plan(planner.model("mlp-2-16"), workers=2), tempfile.mkdtemp()
+    >>> plan.save(f"{folder}/plan.json")
+    >>> planner.load(f"{folder}/plan.json").total_bytes == plan.total_bytes
+    True
+    """
     if not isinstance(path, str | Path):
         raise PlanError(f"expected the path of a plan.json, found {path!r}")
     return plan_from_file(path, Path(path).read_bytes())

@@ -47,6 +47,12 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
     """Return the program of one training iteration of a plan, or of a plan.json, for every worker.
 
     Arguments and errors are `Lowering`'s; and a PlanError for what is no plan.
+
+    >>> import planner
+    >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
+    >>> program = planner.lower(plan)
+    >>> len(program.workers), int(program.bytes.sum()) == plan.total_bytes
+    (4, True)
     """
     return Lowering(plan_of(plan), prefetch, nodes).program()
 
