@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from planner.errors import InputError
+
 BACKENDS = ("auto", "numpy", "cupy")
 
 
-class BackendError(ValueError):
+class BackendError(InputError):
     """The backend asked for is unknown or cannot be used here; the message names the remedy."""
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from executor.cluster import HostArray, alone
+from executor.cluster import HostArray, single_rank
 from executor.data import DataSet
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from planner.graph.ir import Graph
 from planner.layout import PARTIAL
 from planner.plans.plan import single_worker
@@ -104,7 +104,7 @@ def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, Host
 
 def _gradients(trainer: Trainer) -> list[str]:
     """Return the stored gradients that updates read; of one stored as partial sums no worker holds a value."""
-    layouts, stored = trainer.part.plan.layouts, trainer.part.training.tensors
+    layouts, stored = trainer.programs.plan.layouts, trainer.programs.training.tensors
     return [name for name in _read_by_updates(trainer.graph) if name in stored and PARTIAL not in layouts[name]]
 
 
@@ -116,8 +116,8 @@ def _read_by_updates(graph: Graph) -> Iterator[str]:
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
     """Return what one worker finds on all data, in this process, and what rounding changes in it."""
-    part = part_of(single_worker(trainer.part.plan), 0, prefetch=0)
-    single = Trainer(part, alone(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
+    part = rank_programs(single_worker(trainer.programs.plan), 0, prefetch=0)
+    single = Trainer(part, single_rank(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
     if trainer.weights is not None:
         single.begin_with(trainer.weights)
     return with_rounding(single, data, steps)
@@ -131,7 +131,7 @@ def with_rounding(single: Trainer, data: DataSet, steps: int) -> dict[str, tuple
 
 def _trained_alone(single: Trainer, data: DataSet, steps: int, nudge: bool) -> dict[str, HostArray]:
     """Train from the start; return the first step's gradients, the updated tensors, and the last loss."""
-    generator = np.random.default_rng(single.part.plan.seed)
+    generator = np.random.default_rng(single.programs.plan.seed)
     kept: dict[str, HostArray] = {}
     single.reset()
     for step in range(steps):

@@ -47,11 +47,11 @@ class Cluster(ABC):
         """Return what a transport of this name needs."""
 
     @abstractmethod
-    def chosen(self, asked: str, xp: ArrayModule) -> str:
+    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses; a TransportError where the one asked for cannot be."""
 
     @abstractmethod
-    def started(self, count: int) -> str:
+    def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ def raw_bytes(array: HostArray) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-class Alone(Cluster):
+class SingleRank(Cluster):
     """This process as a job of its own."""
 
     __slots__ = ()
@@ -121,13 +121,13 @@ class Alone(Cluster):
         """Return the only one: nobody else is there."""
         return Medium(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
 
-    def chosen(self, asked: str, _xp: ArrayModule) -> str:
+    def choose_transport(self, asked: str, _xp: ArrayModule) -> str:
         """Return what is asked for, unless it needs others."""
         if asked not in ("auto", "p2p"):
             raise TransportError(f"transport {asked!r}: expected several ranks, found one process")
         return "p2p"
 
-    def started(self, count: int) -> str:
+    def launch_advice(self, count: int) -> str:
         """Say how a job of several ranks is started."""
         return f"mpirun -n {count}"
 
@@ -156,6 +156,6 @@ class Alone(Cluster):
         os._exit(status)
 
 
-def alone(cores: int) -> Cluster:
+def single_rank(cores: int) -> Cluster:
     """Describe this process as a job of its own."""
-    return Alone(None, 0, 1, 0, 1, cores)
+    return SingleRank(None, 0, 1, 0, 1, cores)

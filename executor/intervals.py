@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import click
+from planner.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,10 @@ class Interval:
         return done % (self.steps or steps_per_epoch) == 0
 
 
-def read_interval(_context: click.Context, _option: click.Parameter, text: str | None) -> Interval | None:
-    """Read the number of steps between, or the word `step` or `epoch`; None where none is given."""
-    if text is None:
-        return None
+def read_interval(text: str) -> Interval:
+    """Read a number of steps, or the word `step` or `epoch`; raises InputError for anything else."""
     if text in ("step", "epoch"):
         return Interval(1 if text == "step" else None)
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise click.BadParameter(f"expected a number of steps from 1, step or epoch, found {text!r}")
+        raise InputError(f"expected a number of steps from 1, step or epoch, found {text!r}")
     return Interval(int(text))

@@ -1,4 +1,4 @@
-"""A job: one plan trained for some steps on all ranks, with what is asked for beside; rank 0 gets the findings."""
+"""A job: one plan trained for some steps on all ranks, with what is asked for beside; rank 0 gets the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from executor.data import DataSet
 from executor.intervals import Interval
 from executor.kernels import KERNEL_SET
 from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
-from executor.training import Part, Score, Trainer, right_answers, whole_input
+from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
 from executor.weights.saving import save_weights
 from planner.graph.facts import classification
@@ -36,7 +36,7 @@ KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JobRequest:
     """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
 
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
@@ -46,6 +46,7 @@ class Request:
     steps: int
     xp: Any
     transport: str
+    data: DataSet
     schedule: Schedule = CONSTANT
     evaluate: bool = False
     evaluate_every: Interval | None = None
@@ -68,14 +69,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class TracedTask:
     """A task as a trace shows it: its name, and whether it computes or transfers."""
 
     name: str
     computes: bool
 
     @classmethod
-    def of(cls, task: Task) -> Drawn:
+    def of(cls, task: Task) -> TracedTask:
         """Describe a task."""
         if isinstance(task, Compute):
             return cls(compute_name(task), True)
@@ -83,10 +84,10 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFindings:
-    """What one rank found: durations of its steps, bytes per step to every rank, what its last step's tasks took.
+class RankResult:
+    """What one rank measured: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
-    `moments` are those before and after each task of the last step; `drawn` says what these are, and `tasks` what they
+    `moments` are those before and after each task of the last step; `traced` says what these are, and `tasks` what they
     took, where either is wanted; `waits` is from when to when it waited for others in that step. Bytes outside the
     arena are None where not known.
     """
@@ -95,7 +96,7 @@ class RankFindings:
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
     waits: tuple[tuple[float, float], ...]
-    drawn: tuple[Drawn, ...]
+    traced: tuple[TracedTask, ...]
     tasks: tuple[TaskSeconds, ...]
     compute_seconds: float
     arena_bytes: int
@@ -104,7 +105,7 @@ class RankFindings:
 
 
 @dataclass(slots=True)
-class Findings:
+class JobResult:
     """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
 
     `evaluations` are by the number of steps done. `diverged` is the loss that ended training, where it was to.
@@ -112,7 +113,7 @@ class Findings:
     """
 
     first_step: int = 0
-    ranks: list[RankFindings] = field(default_factory=list)
+    ranks: list[RankResult] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     answers: tuple[int, int] = (0, 0)
     evaluations: dict[int, Score] = field(default_factory=dict)
@@ -134,18 +135,18 @@ class Findings:
 class Job:
     """A plan being trained; every method is collective."""
 
-    def __init__(self, part: Part, cluster: Cluster, data: DataSet, request: Request) -> None:
+    def __init__(self, programs: RankPrograms, cluster: Cluster, request: JobRequest) -> None:
         self._request = request
-        self._data = data
+        self._data = request.data
         self._cluster = cluster
-        self._graph = part.plan.graph
-        self._trainer = Trainer(part, cluster, request.xp, request.transport, request.schedule)
-        self._findings = Findings(request.first_step)
+        self._graph = programs.plan.graph
+        self._trainer = Trainer(programs, cluster, request.xp, request.transport, request.schedule)
+        self._result = JobResult(request.first_step)
         self._saver: Saver | None = None
         if request.checkpoint is not None:
-            self._saver = Saver(request.checkpoint, self._trainer, data.identity, request.schedule.text)
+            self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
 
-    def run(self, progress: Callable[[], None]) -> Findings:
+    def run(self, progress: Callable[[], None]) -> JobResult:
         """Train, then evaluate and check where asked to; `progress` is called after every step."""
         self._begin()
         if self._request.measure_memory:
@@ -165,36 +166,36 @@ class Job:
             raise RuntimeError(
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
-        own = self._trainer.part.training.own
+        own = self._trainer.programs.training.worker
         waits = self._trainer.waits
         took = durations(moments, waits)
-        mine = RankFindings(
+        mine = RankResult(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
             waits=waits,
-            drawn=tuple(map(Drawn.of, own.tasks)) if self._request.trace else (),
+            traced=tuple(map(TracedTask.of, own.tasks)) if self._request.trace else (),
             tasks=task_seconds(own, took) if self._request.tasks else (),
             compute_seconds=compute_seconds(own.tasks, took),
             arena_bytes=self._trainer.arena.nbytes,
-            planned_arena_bytes=self._trainer.part.arena_bytes,
+            planned_arena_bytes=self._trainer.programs.arena_bytes,
             outside_arena=self._outside_arena(),
         )
-        self._findings.ranks = self._cluster.gather(mine)
+        self._result.ranks = self._cluster.gather(mine)
         if tracemalloc.is_tracing():
             tracemalloc.stop()
         # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
-        if self._request.check and self._findings.diverged is None:
-            self._findings.check = check(self._trainer, self._data, self._request.steps)
-        return self._findings
+        if self._request.check and self._result.diverged is None:
+            self._result.check = check(self._trainer, self._data, self._request.steps)
+        return self._result
 
-    def finish(self) -> Findings:
+    def finish(self) -> JobResult:
         """Evaluate, and save weights, where asked to after the last step: nothing is trained."""
         self._begin()
         if self._request.evaluate:
             self._evaluate(self._request.first_step)
         self._save_weights(self._request.first_step)
-        return self._findings
+        return self._result
 
     def _begin(self) -> None:
         if self._request.weights is not None:
@@ -228,7 +229,7 @@ class Job:
 
     def _save_weights(self, done: int) -> None:
         if self._request.save_weights is not None:
-            self._findings.left_out = save_weights(self._request.save_weights, self._trainer, done)
+            self._result.left_out = save_weights(self._request.save_weights, self._trainer, done)
 
     def _evaluate(self, done: int) -> None:
         held_out = self._data.held_out
@@ -236,33 +237,33 @@ class Job:
             raise ValueError(f"data set {self._data.identity}: expected samples held out, found none")
         score = self._trainer.evaluate(held_out)
         if score is not None:
-            self._findings.evaluations[done] = score
+            self._result.evaluations[done] = score
 
     def _line(self, done: int, seconds: float) -> str:
         """Return what is logged after a step."""
         parts = [f"step {done} of {self._request.steps}", f"epoch {done / self._data.steps_per_epoch:.2f}"]
-        if self._findings.losses:
-            parts.append(f"loss {self._findings.losses[-1]:.6g}")
+        if self._result.losses:
+            parts.append(f"loss {self._result.losses[-1]:.6g}")
         rates = {node.attrs.get(LEARNING_RATE) for node in self._graph.nodes}
         numbers = sorted(rate for rate in rates if isinstance(rate, int | float))
         parts += [f"lr {rate * self._request.schedule.at(done - 1):.4g}" for rate in numbers]
-        if done in self._findings.evaluations:
-            parts.append(f"held-out {self._findings.evaluations[done]}")
+        if done in self._result.evaluations:
+            parts.append(f"held-out {self._result.evaluations[done]}")
         return ", ".join([*parts, f"{seconds * 1e3:.4g} ms"])
 
     def _note_loss(self) -> None:
         name = self._graph.metrics.get("loss")
         loss = None if name is None else self._trainer.whole(name)
         if loss is not None:
-            self._findings.losses.append(float(loss.sum()))
+            self._result.losses.append(float(loss.sum()))
 
     def _has_diverged(self) -> bool:
         """Whether training is to end because the loss is not finite; every rank learns it from the first."""
         if not self._request.stop_on_nan:
             return False
-        loss = self._cluster.tell(self._findings.losses[-1] if self._findings.losses else None)
-        self._findings.diverged = None if math.isfinite(loss) else loss
-        return self._findings.diverged is not None
+        loss = self._cluster.tell(self._result.losses[-1] if self._result.losses else None)
+        self._result.diverged = None if math.isfinite(loss) else loss
+        return self._result.diverged is not None
 
     def _note_answers(self, step: int) -> None:
         """Count right answers in the last epoch of training, unless it is the loss by which the data set scores."""
@@ -274,8 +275,8 @@ class Job:
         logits = self._trainer.whole(name)
         if logits is not None:
             expected = whole_input(labels, self._data, step)
-            right, seen = self._findings.answers
-            self._findings.answers = right + right_answers(logits, expected), seen + len(expected)
+            right, seen = self._result.answers
+            self._result.answers = right + right_answers(logits, expected), seen + len(expected)
 
     def _outside_arena(self) -> dict[str, int | None]:
         """Name what this rank allocated beside the arena."""

@@ -12,10 +12,10 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from executor.cluster import Cluster
-from executor.process.environment import launched
+from executor.process.environment import launcher_place
 from executor.process.guard import end_job
 from executor.transport import Medium
-from executor.transport.choice import TRANSPORTS, chosen
+from executor.transport.choice import TRANSPORTS, choose
 from executor.values import ArrayModule
 from executor.waiting import doze, host_place
 
@@ -33,11 +33,11 @@ class MpiCluster(Cluster):
         """Return what a transport of this name needs."""
         return TRANSPORTS[name]
 
-    def chosen(self, asked: str, xp: ArrayModule) -> str:
+    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses (collective)."""
-        return chosen(asked, xp, self.comm)
+        return choose(asked, xp, self.comm)
 
-    def started(self, count: int) -> str:
+    def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started, and why there may be one alone."""
         return start_advice(count, self.size, os.environ)
 
@@ -88,7 +88,7 @@ def job_cluster() -> MpiCluster:
 
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:
     """Say how a job of so many ranks is started, and what else makes jobs of size 1."""
-    advice, found = f"mpirun -n {workers}", launched(environ)
+    advice, found = f"mpirun -n {workers}", launcher_place(environ)
     if size == 1 and found is not None and found[0] > 1:
         return (
             f"{advice}; the launcher started {found[0]} processes, but "

@@ -1,4 +1,4 @@
-"""From findings to the report and the trace that simulator and executor share."""
+"""From a job's result to the report and the trace that simulator and executor share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from executor.cluster import Cluster
-from executor.job import Findings
+from executor.job import JobResult
 from planner.graph.facts import batch_size, weight_dtype
 from planner.plans.plan import Plan
 from planner.report.schema import Evaluation, OutsideArena, Report, Setting, finite, matrix
@@ -32,14 +32,14 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Setting]) -> Report:
+def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Setting]) -> Report:
     """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
-    batch, seconds = batch_size(plan.graph), findings.seconds_per_step
-    right, seen = findings.answers
+    batch, seconds = batch_size(plan.graph), result.seconds_per_step
+    right, seen = result.answers
     on_host = settings["backend"] == "numpy"  # a device computes while its host goes on
     evaluations = tuple(
         Evaluation(step=done, accuracy=score.accuracy, loss=None if score.loss is None else finite(score.loss))
-        for done, score in findings.evaluations.items()
+        for done, score in result.evaluations.items()
     )
     return Report(
         source="executor",
@@ -52,49 +52,49 @@ def report(plan: Plan, path: Path, findings: Findings, settings: Mapping[str, Se
         workers=plan.workers,
         ways=tuple(plan.ways),
         planned_bytes=matrix(plan.bytes.tolist()),
-        bytes=tuple(rank.sent_bytes for rank in findings.ranks),
-        arena_bytes=tuple(rank.arena_bytes for rank in findings.ranks),
-        planned_arena_bytes=tuple(rank.planned_arena_bytes for rank in findings.ranks),
+        bytes=tuple(rank.sent_bytes for rank in result.ranks),
+        arena_bytes=tuple(rank.arena_bytes for rank in result.ranks),
+        planned_arena_bytes=tuple(rank.planned_arena_bytes for rank in result.ranks),
         batch=batch,
         dtype=weight_dtype(plan.graph),
-        steps=len(findings.step_seconds),
+        steps=len(result.step_seconds),
         seconds_per_step=seconds,
-        step_seconds=findings.step_seconds,
+        step_seconds=result.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=tuple(rank.compute_seconds for rank in findings.ranks) if on_host else (),
-        tasks=tuple(one for rank in findings.ranks for one in rank.tasks),
-        outside_arena=_outside_arena(findings),
-        losses=tuple(finite(loss) for loss in findings.losses),
+        compute_seconds=tuple(rank.compute_seconds for rank in result.ranks) if on_host else (),
+        tasks=tuple(one for rank in result.ranks for one in rank.tasks),
+        outside_arena=_outside_arena(result),
+        losses=tuple(finite(loss) for loss in result.losses),
         accuracy=right / seen if seen else None,
         eval_accuracy=evaluations[-1].accuracy if evaluations else None,
         eval_loss=evaluations[-1].loss if evaluations else None,
         evaluations=evaluations,
-        first_step=findings.first_step,
-        check=findings.check,
+        first_step=result.first_step,
+        check=result.check,
         settings={name: value for name, value in settings.items() if name != "hardware"},
     )
 
 
-def trace(findings: Findings, one_clock: bool) -> Trace:
+def trace(result: JobResult, one_clock: bool) -> Trace:
     """Return the trace of the last step: every worker's tasks.
 
     Ranks of one host share a clock; else every rank's step starts at zero.
     """
-    result = Trace()
-    first = min(rank.moments[0] for rank in findings.ranks)
-    for worker, rank in enumerate(findings.ranks):
-        result.process(worker, f"worker {worker}", ("compute", "transfers"))
+    timeline = Trace()
+    first = min(rank.moments[0] for rank in result.ranks)
+    for worker, rank in enumerate(result.ranks):
+        timeline.process(worker, f"worker {worker}", ("compute", "transfers"))
         origin = first if one_clock else rank.moments[0]
-        for task, start, stop in zip(rank.drawn, rank.moments, rank.moments[1:], strict=False):
-            result.interval(Track(worker, 0 if task.computes else 1), task.name, start - origin, stop - origin)
-    return result
+        for task, start, stop in zip(rank.traced, rank.moments, rank.moments[1:], strict=False):
+            timeline.interval(Track(worker, 0 if task.computes else 1), task.name, start - origin, stop - origin)
+    return timeline
 
 
-def _outside_arena(findings: Findings) -> tuple[OutsideArena, ...]:
+def _outside_arena(result: JobResult) -> tuple[OutsideArena, ...]:
     """Return the largest rank's bytes of everything that was allocated outside the arena."""
     found = []
-    for what in dict.fromkeys(name for rank in findings.ranks for name in rank.outside_arena):
-        sizes = [rank.outside_arena.get(what, 0) for rank in findings.ranks]
+    for what in dict.fromkeys(name for rank in result.ranks for name in rank.outside_arena):
+        sizes = [rank.outside_arena.get(what, 0) for rank in result.ranks]
         known = [size for size in sizes if size is not None]
         found.append(OutsideArena(what=what, nbytes=max(known) if len(known) == len(sizes) else None))
     return tuple(found)

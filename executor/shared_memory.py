@@ -44,7 +44,7 @@ class Block:
         os.close(self.address.descriptor)
 
 
-def opened(address: Address) -> Bytes:
+def map_memory(address: Address) -> Bytes:
     """Map another process's block; raises OSError where the system does not let this process."""
     path = f"/proc/{address.process}/fd/{address.descriptor}"
     descriptor = os.open(path, os.O_RDWR)
@@ -77,7 +77,7 @@ def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple
     block = Block(nbytes)
     addresses: list[Address] = comm.allgather(block.address)
     me = comm.Get_rank()
-    others = {rank: opened(addresses[rank]) for rank in ranks if rank != me}
+    others = {rank: map_memory(addresses[rank]) for rank in ranks if rank != me}
     comm.Barrier()
     block.close()
     return block.bytes, others
@@ -94,7 +94,7 @@ def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
     try:
         for rank in ranks:
             if addresses[rank] is not None:
-                opened(addresses[rank])
+                map_memory(addresses[rank])
     except OSError as error:
         found = str(error)
     reasons = comm.allgather(found)

@@ -14,7 +14,7 @@ from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
-from executor.process.launch import agreed
+from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
 from executor.values import Tile, fill, first_stream
@@ -33,13 +33,13 @@ from planner.program.tasks import WorkerProgram
 class RankProgram:
     """One rank's tasks and buffers, and where stored tensors lie on all ranks."""
 
-    own: WorkerProgram
+    worker: WorkerProgram
     tensors: Mapping[str, int]
     regions: Mapping[str, Sequence[Region]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPrograms:
     """What one rank needs of a plan: its programs for training and, where wanted, for evaluation.
 
     Both lay weights at the same offsets of one arena.
@@ -52,17 +52,17 @@ class Part:
     @property
     def arena_bytes(self) -> int:
         """The size of the arena that serves both programs."""
-        return max(program.own.arena_bytes for program in (self.training, self.evaluation) if program is not None)
+        return max(program.worker.arena_bytes for program in (self.training, self.evaluation) if program is not None)
 
 
-def part_of(plan: Plan, rank: int, prefetch: int = 1, evaluate: str | None = None) -> Part:
+def rank_programs(plan: Plan, rank: int, prefetch: int = 1, evaluate: str | None = None) -> RankPrograms:
     """Lower one rank's part of a plan; evaluation runs what this metric needs, and reads running averages."""
     training = _lowered(Lowering(plan, prefetch), rank)
     if evaluate is None:
-        return Part(plan, training, None)
+        return RankPrograms(plan, training, None)
     inference = replace(plan, graph=inference_graph(plan.graph))
     nodes = needed_nodes(inference.graph, plan.graph.metrics[evaluate])
-    return Part(plan, training, _lowered(Lowering(inference, prefetch, nodes), rank))
+    return RankPrograms(plan, training, _lowered(Lowering(inference, prefetch, nodes), rank))
 
 
 def _lowered(lowering: Lowering, rank: int) -> RankProgram:
@@ -86,54 +86,56 @@ class Trainer:
     the same values, unless it is to `begin_with` others. The `schedule` is of learning rates.
     """
 
-    def __init__(self, part: Part, cluster: Cluster, xp: Any, transport: str, schedule: Schedule = CONSTANT) -> None:
-        self.part = part
+    def __init__(
+        self, programs: RankPrograms, cluster: Cluster, xp: Any, transport: str, schedule: Schedule = CONSTANT
+    ) -> None:
+        self.programs = programs
         self.weights: Weights | None = None
         self.schedule = schedule
         self._rate = Rate()
-        self.graph = part.plan.graph
+        self.graph = programs.plan.graph
         self.cluster = cluster
         self.xp = xp
         self._medium = cluster.medium(transport)
-        self.arena = self._medium.arena(xp, part.arena_bytes, cluster.comm)
-        self.worker = self._worker(part.training)
+        self.arena = self._medium.arena(xp, programs.arena_bytes, cluster.comm)
+        self.worker = self._worker(programs.training)
         self.reset()
 
     def begin_with(self, weights: Weights) -> None:
         """Let training begin with given weights (collective); SharedError where they cannot be read."""
         self.weights = weights
-        agreed(self.cluster, self.reset)
+        agree(self.cluster, self.reset)
 
     def reset(self) -> None:
         """Give weights, states and constant inputs their first values."""
         for name, tensor in self.graph.tensors.items():
             if tensor.init is None or tensor.init.kind == "data":
                 continue
-            tile = self._tile(self.part.training, name)
+            tile = self._tile(self.programs.training, name)
             if self.weights is not None and name in self.weights:
                 self.view(name)[...] = self.xp.asarray(self.weights.tile(tensor, tile.region))
             else:
-                fill(self.xp, self.view(name), tile, first_stream(tensor, self.part.plan.seed))
+                fill(self.xp, self.view(name), tile, first_stream(tensor, self.programs.plan.seed))
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
             return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.own, self.arena, transport, self._rate, self._medium.kernels)
+        return Worker(program.worker, self.arena, transport, self._rate, self._medium.kernels)
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:
         """The program for evaluation, over the same arena."""
-        if self.part.evaluation is None:
+        if self.programs.evaluation is None:
             raise ValueError("expected a program for evaluation, found none")
-        return self.part.evaluation, self._worker(self.part.evaluation)
+        return self.programs.evaluation, self._worker(self.programs.evaluation)
 
     def _tile(self, program: RankProgram, name: str) -> Tile:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
 
     def view(self, name: str) -> Any:
         """Return the local array of a stored tensor."""
-        return self.worker.memory.views[self.part.training.tensors[name]]
+        return self.worker.memory.views[self.programs.training.tensors[name]]
 
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers, and set the step's learning rate."""
@@ -142,7 +144,7 @@ class Trainer:
 
     def _fill(self, data: DataSet | HeldOut, step: int) -> None:
         for tensor in data_tensors(self.graph):
-            data.fill(self.xp, self.view(tensor.name), self._tile(self.part.training, tensor.name), step)
+            data.fill(self.xp, self.view(tensor.name), self._tile(self.programs.training, tensor.name), step)
 
     @property
     def waits(self) -> tuple[tuple[float, float], ...]:
@@ -164,7 +166,7 @@ class Trainer:
         def keep(name: str) -> None:
             kept[name] = self.host_copy(name)
 
-        buffers, numbers = self.part.training.own.buffers, self.part.training.tensors
+        buffers, numbers = self.programs.training.worker.buffers, self.programs.training.tensors
         self.worker.run_looking([(buffers[numbers[name]].last, partial(keep, name)) for name in names])
         return kept
 
@@ -175,7 +177,7 @@ class Trainer:
     def whole(self, name: str, tile: HostArray | None = None) -> HostArray | None:
         """Put a stored tensor, or the tiles that ranks kept of it, together on rank 0 (collective); None elsewhere."""
         tile = asnumpy(self.view(name)) if tile is None else tile
-        return self.cluster.assemble(self.graph.tensors[name], self.part.training.regions[name], tile)
+        return self.cluster.assemble(self.graph.tensors[name], self.programs.training.regions[name], tile)
 
     def evaluate(self, held_out: HeldOut) -> Score | None:
         """Return, on rank 0, how well the held-out samples do by their metric (collective); None elsewhere.

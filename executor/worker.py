@@ -118,7 +118,7 @@ class Worker:
             ranges=call.ranges,
             origins=call.origins,
         )
-        compute = self.kernels.bound(kernel.op, prepared, adds)
+        compute = self.kernels.bind(kernel.op, prepared, adds)
         if adds or call.combine is None:
             return compute
         combine = combiner(self.memory.xp, call.combine)

@@ -18,7 +18,7 @@ import numpy as np
 from executor.data import DATA_SETS
 from executor.exchange import Action
 from executor.mpi import MpiCluster
-from executor.training import Part, Trainer
+from executor.training import RankPrograms, Trainer
 from executor.waiting import wait_for
 from planner.program.task_keys import posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
@@ -57,11 +57,11 @@ def clock_of(threads: int) -> Clock:
     return time.thread_time if threads == 1 else time.perf_counter
 
 
-def timed(part: Part, cluster: MpiCluster, transport: str, threads: int, limit_s: float) -> Timed:
+def timed(part: RankPrograms, cluster: MpiCluster, transport: str, threads: int, limit_s: float) -> Timed:
     """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
     trainer = Trainer(part, cluster, np, transport)
     trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
-    program = part.training.own
+    program = part.training.worker
     names, moved = _named(program)
     rounds: list[list[float]] = []
     started = time.perf_counter()

@@ -26,7 +26,7 @@ from executor.checkpoint.manifest import (
     saved_tensors,
 )
 from executor.cluster import HostArray
-from executor.process.launch import agreed
+from executor.process.launch import agree
 from executor.training import Trainer
 from planner.graph.ir import Tensor
 from planner.layout import Region, divided, local_shape, owned_by_all, parse_placement
@@ -83,8 +83,8 @@ class Checkpoint:
         Each rank checks some files whole, and reads of all what it needs.
         """
         cluster = trainer.cluster
-        agreed(cluster, lambda: self._verify(cluster.rank, cluster.size))
-        agreed(cluster, lambda: self._read_all(trainer))
+        agree(cluster, lambda: self._verify(cluster.rank, cluster.size))
+        agree(cluster, lambda: self._read_all(trainer))
 
     def _verify(self, rank: int, size: int) -> None:
         for number in range(rank, len(self.manifest.files), size):
@@ -115,7 +115,7 @@ class Checkpoint:
 
     def _read_all(self, trainer: Trainer) -> None:
         for tensor in self.tensors:
-            region = trainer.part.training.regions[tensor.name][trainer.cluster.rank]
+            region = trainer.programs.training.regions[tensor.name][trainer.cluster.rank]
             trainer.view(tensor.name)[...] = trainer.xp.asarray(self.tile(tensor, region))
 
     @cached_property

@@ -25,7 +25,7 @@ from executor.checkpoint.manifest import (
 )
 from executor.checkpoint.reading import checkpoints, name_of
 from executor.cluster import raw_bytes
-from executor.process.launch import SharedError, agreed
+from executor.process.launch import SharedError, agree
 from executor.training import Trainer
 from planner.files import named_errors, write_file
 from planner.layout import shares_of
@@ -41,11 +41,11 @@ class Saver:
     """
 
     def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
-        plan, rank = trainer.part.plan, trainer.cluster.rank
+        plan, rank = trainer.programs.plan, trainer.cluster.rank
         tensors = saved_tensors(plan.graph)
         self._folder = folder
         self._trainer = trainer
-        self._mine = [one.tensor.name for one in places(tensors, trainer.part.training.regions) if one.rank == rank]
+        self._mine = [one.tensor.name for one in places(tensors, trainer.programs.training.regions) if one.rank == rank]
         self._manifest = Manifest(
             step=0,
             graph=graph_digest(plan.graph),
@@ -67,14 +67,14 @@ class Saver:
         hidden = self._folder / f".{name_of(step)}.part"
         try:
             self._on_first(lambda: _make_empty(hidden))
-            files = self._trainer.cluster.gather(agreed(self._trainer.cluster, lambda: self._write_tiles(hidden)))
+            files = self._trainer.cluster.gather(agree(self._trainer.cluster, lambda: self._write_tiles(hidden)))
             self._on_first(lambda: self._publish(hidden, step, files))
         except SharedError:
             self._on_first(lambda: shutil.rmtree(hidden, ignore_errors=True))
             raise
 
     def _on_first(self, act: Callable[[], None]) -> None:
-        agreed(self._trainer.cluster, lambda: act() if self._trainer.cluster.rank == 0 else None)
+        agree(self._trainer.cluster, lambda: act() if self._trainer.cluster.rank == 0 else None)
 
     def _write_tiles(self, folder: Path) -> FileRecord:
         """Write this rank's file, unless it would be empty."""

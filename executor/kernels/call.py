@@ -93,10 +93,10 @@ NARROW = ("float16", "bfloat16")
 
 def run(kernel: Kernel, call: KernelCall) -> None:
     """Run a kernel; of 16-bit operands it is given copies in single precision, and what it computes is rounded once."""
-    bound(kernel, call)()
+    bind(kernel, call)()
 
 
-def bound(kernel: Kernel, call: KernelCall) -> Callable[[], None]:
+def bind(kernel: Kernel, call: KernelCall) -> Callable[[], None]:
     """Return the action that `run` is, with what depends on dtypes decided."""
     narrow = any(_is_narrow(array) for array in (*call.inputs, *call.outputs))
     return partial(_widened, kernel, call) if narrow else partial(kernel, call)
@@ -126,10 +126,10 @@ class KernelSet:
     adding: Mapping[str, Kernel]
     native: Collection[str] = ()
 
-    def bound(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
+    def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
         kernel = self.adding[op] if adds else self.kernels[op]
-        return partial(kernel, call) if op in self.native else bound(kernel, call)
+        return partial(kernel, call) if op in self.native else bind(kernel, call)
 
 
 def _is_narrow(array: Array) -> bool:

@@ -7,8 +7,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from executor.process.environment import by_torchrun, choose_blas, foreign_launcher, keep_memory, launched
-from executor.process.guard import guard, leave_the_word, started
+from executor.process.environment import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
+from executor.process.guard import guard, tell_started, yield_to_rank_0
 
 BAD_INPUT = 2
 
@@ -19,7 +19,7 @@ def start_rank() -> None:
     A guard stays beside a rank of mpirun's; torchrun has its own. Then BLAS and malloc are set up, for which NumPy must
     not have been loaded, and MPI is started.
     """
-    if by_torchrun(os.environ):
+    if is_torchrun(os.environ):
         settle_process()
         return
     guard()  # before what takes time
@@ -36,15 +36,15 @@ def start_rank() -> None:
     if reason:
         refuse(f"{reason}: {advice}")
     mpi.Init_thread()
-    started()
+    tell_started()
 
 
 def refuse(reason: str) -> NoReturn:
     """End a job before it began, with status 2 on every rank; the first one says why."""
-    rank = (launched(os.environ) or (1, 0))[1]
+    rank = (launcher_place(os.environ) or (1, 0))[1]
     if rank == 0:
         print(f"error: {reason}", file=sys.stderr, flush=True)
-    leave_the_word(rank)
+    yield_to_rank_0(rank)
     sys.exit(BAD_INPUT)
 
 

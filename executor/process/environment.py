@@ -92,12 +92,12 @@ def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
     return None
 
 
-def by_torchrun(environ: Mapping[str, str]) -> bool:
+def is_torchrun(environ: Mapping[str, str]) -> bool:
     """Whether torchrun, or what sets the same variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys()
 
 
-def launched(environ: Mapping[str, str]) -> tuple[int, int] | None:
+def launcher_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
     for size, rank in LAUNCHERS:
         if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():

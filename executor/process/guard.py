@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from executor.process.environment import launched
+from executor.process.environment import launcher_place
 
 BY_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a process."""
@@ -58,7 +58,7 @@ _to_guard: int | None = None
 
 def guard() -> None:
     """Return in a process of the rank's own, which another watches; where no launcher started this one, just return."""
-    found = launched(os.environ)
+    found = launcher_place(os.environ)
     if found is None:
         return
     sys.stdout.flush()
@@ -78,7 +78,7 @@ def guard() -> None:
     threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
 
 
-def leave_the_word(rank: int) -> None:
+def yield_to_rank_0(rank: int) -> None:
     """Give rank 0 the time to say what all ranks know: a launcher may end all with the first that ends."""
     if rank != 0:
         time.sleep(GRACE_S)
@@ -89,7 +89,7 @@ def is_guarded() -> bool:
     return _to_guard is not None
 
 
-def started() -> None:
+def tell_started() -> None:
     """Tell the guard that MPI has its memory: what kills the rank now is something else."""
     if _to_guard is not None:
         _write(_to_guard, "started")
@@ -157,7 +157,7 @@ class _Guard:
 
     def _leave_interrupted(self) -> NoReturn:
         if self._rank != 0:
-            leave_the_word(self._rank)
+            yield_to_rank_0(self._rank)
             _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
         end_job(BY_SIGNAL + signal.SIGINT, os.environ)
         os._exit(BY_SIGNAL + signal.SIGINT)

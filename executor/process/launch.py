@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from executor.cluster import Cluster
-from executor.process.environment import launched
+from executor.process.environment import launcher_place
 from executor.process.guard import is_guarded
 from planner.errors import InputError
 from planner.failures import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
@@ -30,7 +30,7 @@ class SharedError(Exception):
         self.status = status
 
 
-def agreed(ranks: Cluster, prepare: Callable[[], T]) -> T:
+def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
     """Run `prepare` on every rank; where it fails on any rank, raise the first one's SharedError on all."""
     result, failure = None, None
     try:
@@ -57,7 +57,7 @@ def require_alike(ranks: Cluster, found: Mapping[str, str]) -> None:
                 where = f"rank {ranks.rank} on {os.uname().nodename}"
                 raise InputError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
 
-    agreed(ranks, compare)
+    agree(ranks, compare)
 
 
 def digest(content: bytes) -> str:
@@ -99,7 +99,7 @@ def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, t
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
     """Whether this rank 0 should speak, and not another of the jobs of size 1 that a launcher of another MPI makes."""
-    found = launched(environ)
+    found = launcher_place(environ)
     return size > 1 or found is None or found[1] == 0
 
 
@@ -108,5 +108,5 @@ def require_size(path: str, workers: int, ranks: Cluster) -> None:
     if ranks.size != workers:
         raise InputError(
             f"{path}: expected {workers} ranks, one per worker, found {ranks.size}: start it with "
-            f"{ranks.started(workers)}"
+            f"{ranks.launch_advice(workers)}"
         )

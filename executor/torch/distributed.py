@@ -17,12 +17,12 @@ from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
 from executor.data import HeldOut, data_tensors
 from executor.data.arrays import check_numbers
-from executor.process.environment import by_torchrun
+from executor.process.environment import is_torchrun
 from executor.torch.ranks import cluster
 from executor.torch.sharded import sharded_state
 from executor.torch.state_files import array_of
 from executor.torch.tensors import tensor_of
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.values import Array, ArrayModule, Tile, indices
 from executor.weights import Weights
 from executor.weights.saving import state_dict
@@ -46,19 +46,19 @@ def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1)
     """
     plan = plan_of(plan)
     if not dist.is_initialized():
-        if not by_torchrun(os.environ):
+        if not is_torchrun(os.environ):
             raise PlanError(f"expected {plan.workers} ranks: start them with torchrun --nproc-per-node {plan.workers}")
         dist.init_process_group()
     ranks = cluster()
     if ranks.size != plan.workers:
         raise PlanError(
             f"expected {plan.workers} ranks, one per worker, found {ranks.size}: start them with "
-            f"{ranks.started(plan.workers)}"
+            f"{ranks.launch_advice(plan.workers)}"
         )
     xp = array_module("cupy" if any(one.is_cuda for one in module.parameters()) else "numpy")
     ranks.use_device(xp)
     require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-    trainer = Trainer(part_of(plan, ranks.rank, prefetch), ranks, xp, ranks.chosen("auto", xp))
+    trainer = Trainer(rank_programs(plan, ranks.rank, prefetch), ranks, xp, ranks.choose_transport("auto", xp))
     trainer.begin_with(Weights.of(_state(module, plan.graph), plan.graph))
     return Distributed(trainer, module)
 

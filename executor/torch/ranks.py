@@ -47,7 +47,7 @@ class ProcessGroupCluster(Cluster):
 
         return Medium(torch_arena, transport, KERNEL_SET)
 
-    def chosen(self, asked: str, xp: ArrayModule) -> str:
+    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the backend that carries the arrays' messages."""
         (name,) = (name for name, module in BACKENDS.items() if module == xp.__name__)
         if asked not in ("auto", name):
@@ -57,7 +57,7 @@ class ProcessGroupCluster(Cluster):
             )
         return name
 
-    def started(self, count: int) -> str:
+    def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started."""
         return f"torchrun --nproc-per-node {count}, or as many in all over several hosts"
 

@@ -36,7 +36,7 @@ def held_entries(trainer: Trainer) -> Mapping[str, Entry]:
 
 
 def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
-    plan, tensor = trainer.part.plan, trainer.graph.tensors[entry.tensor or ""]
+    plan, tensor = trainer.programs.plan, trainer.graph.tensors[entry.tensor or ""]
     layout = plan.layouts[tensor.name]
     grouped = groups(entry.shape, tensor.shape)
     assert grouped is not None, name  # a graph was checked for that

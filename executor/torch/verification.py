@@ -13,10 +13,10 @@ from torch import nn
 
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
-from executor.cluster import HostArray, alone
+from executor.cluster import HostArray, single_rank
 from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import GraphError
 from planner.graph.dropout import ITERATION
@@ -130,7 +130,7 @@ def verified(made: UserModel, model: str) -> Verification:
 def _ours(graph: Graph, made: UserModel) -> Mapping[str, tuple[HostArray, float]]:
     """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
     plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
-    trainer = Trainer(part_of(plan, 0, 0), alone(cpu_count() or 1), np, "p2p")
+    trainer = Trainer(rank_programs(plan, 0, 0), single_rank(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
     batch = Batch.of(graph, made.module, made.inputs, made.targets)

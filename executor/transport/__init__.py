@@ -17,6 +17,7 @@ from executor.arena import Arena, Memory
 from executor.exchange import Action
 from executor.kernels import KERNEL_SET, KernelSet
 from executor.values import ArrayModule
+from planner.errors import InputError
 from planner.program.tasks import Fetch, Reduce, Send, Wait
 
 
@@ -68,7 +69,7 @@ def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
     return Arena(xp, nbytes)
 
 
-class TransportError(ValueError):
+class TransportError(InputError):
     """The transport asked for cannot be used here; the message says why."""
 
 
@@ -76,7 +77,7 @@ CHOICES = ("auto", "shared", "ipc", "nccl", "p2p", "gloo")
 """What `--transport` takes; "auto" is the fastest that there is."""
 
 
-def described(name: str, ranks: int, ranks_on_host: int) -> str:
+def transports_between(name: str, ranks: int, ranks_on_host: int) -> str:
     """Say which transports carry a job's messages."""
     far = {"shared": ", p2p between hosts", "ipc": ", nccl or p2p between hosts"}
     return name + far.get(name, "") if ranks_on_host < ranks else name

@@ -31,7 +31,7 @@ TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
 """Transports by name."""
 
 
-def chosen(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
+def choose(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     """Return the name of the transport that a job uses (collective).
 
     "auto" is "shared" where some ranks share a host and can map each other's memory, else "p2p". Raises TransportError

@@ -111,7 +111,7 @@ READERS: dict[str, Callable[[Path], Arrays]] = {".npz": lambda path: InMemory(Np
 """What opens a file of arrays, by its suffix; `executor.torch` adds what reads any other, as torch.save writes them."""
 
 
-def opened(path: Path) -> Arrays:
+def open_arrays(path: Path) -> Arrays:
     """Open a file of arrays by its suffix; raises InputError for one that does not hold such, OSError."""
     with path.open("rb"):  # an OSError names the file
         pass

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from executor.cluster import HostArray
-from executor.weights.files import Arrays, InMemory, WeightsError, opened
+from executor.weights.files import Arrays, InMemory, WeightsError, open_arrays
 from planner.graph.entries import content_digest, entries_of
 from planner.graph.ir import Entry, Graph, Tensor
 from planner.layout import Region
@@ -30,7 +30,9 @@ class Weights:
     @classmethod
     def of(cls, source: Path | Mapping[str, HostArray], graph: Graph) -> Weights:
         """Open a file, or take arrays by name; raises InputError where they are not what the graph has, OSError."""
-        where, arrays = (str(source), opened(source)) if isinstance(source, Path) else ("weights", InMemory(source))
+        where, arrays = (
+            (str(source), open_arrays(source)) if isinstance(source, Path) else ("weights", InMemory(source))
+        )
         found = cls(where, arrays, graph)
         found._check()
         return found

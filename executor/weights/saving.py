@@ -13,7 +13,7 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.cluster import HostArray, raw_bytes
-from executor.process.launch import SharedError, agreed
+from executor.process.launch import SharedError, agree
 from executor.training import Trainer
 from executor.weights.files import CODES
 from executor.weights.loading import Weights
@@ -48,11 +48,11 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     header, places, left_out = _laid_out(trainer, steps)
 
     def on_first(act: object) -> None:
-        agreed(cluster, lambda: act() if cluster.rank == 0 and callable(act) else None)
+        agree(cluster, lambda: act() if cluster.rank == 0 and callable(act) else None)
 
     try:
         on_first(lambda: _begin(beside, header, places))
-        agreed(cluster, lambda: _write_own(beside, len(header), places, trainer))
+        agree(cluster, lambda: _write_own(beside, len(header), places, trainer))
         on_first(lambda: take_place(beside, path))
     except SharedError:
         on_first(lambda: beside.unlink(missing_ok=True))
@@ -109,7 +109,7 @@ def _begin(path: Path, header: bytes, places: list[_Place]) -> None:
 
 def _write_own(path: Path, start: int, places: list[_Place], trainer: Trainer) -> None:
     """Write the tiles that are this rank's to write; of workers that hold equal ones one writes, in turn."""
-    regions = trainer.part.training.regions
+    regions = trainer.programs.training.regions
     with named_errors(path), path.open("r+b") as file:
         for number, place in enumerate(places):
             if place.entry.tensor is None:
@@ -124,7 +124,7 @@ def _write_own(path: Path, start: int, places: list[_Place], trainer: Trainer) -
 def _write_tile(file: BinaryIO, start: int, entry: Entry, trainer: Trainer) -> None:
     """Write this rank's tile of an entry, stretch by stretch as it lies in the whole."""
     tensor = trainer.graph.tensors[entry.tensor or ""]
-    region = trainer.part.training.regions[tensor.name][trainer.cluster.rank]
+    region = trainer.programs.training.regions[tensor.name][trainer.cluster.rank]
     tile = np.ascontiguousarray(asnumpy(trainer.view(tensor.name)).astype(entry.dtype)).reshape(-1)
     (stretches,), at = coarser(region, tensor.shape, (tensor.elements,)), 0
     for first, last in stretches:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 import planner
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import Random
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from planner.graph.ir import Graph
 from results.kernels.timing import Function
 from tests.models.torch_twins import TWINS
@@ -30,7 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def steps(name: str) -> tuple[Function, Function]:
     """Return our step and PyTorch's, with its SGD; raises where the first losses differ."""
     graph = planner.model(name, **MODELS[name])
-    trainer = Trainer(part_of(planner.plan(graph, 1), 0), alone(1), np, "p2p")
+    trainer = Trainer(rank_programs(planner.plan(graph, 1), 0), single_rank(1), np, "p2p")
     trainer.load(Random(graph, 0), 0)
     theirs = _pytorch(name, graph, trainer)
     trainer.run()

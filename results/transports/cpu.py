@@ -24,7 +24,7 @@ from executor.data import Random
 from executor.mpi import cluster
 from executor.process.launch import job_main
 from executor.progress import Progress
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.transport import point_to_point
 from planner.plans.plan_json import load_plan
 from planner.program.tasks import Compute
@@ -66,7 +66,7 @@ def watch_waiting() -> None:
 
 def step(trainer: Trainer) -> dict[str, float]:
     """Run a step; return CPU seconds."""
-    tasks = trainer.part.training.own.tasks
+    tasks = trainer.programs.training.worker.tasks
     moments: list[tuple[float, float]] = []
 
     def look() -> None:
@@ -87,7 +87,7 @@ def main(ranks: Cluster) -> int:
     """Measure every transport."""
     plan, steps = load_plan(Path(sys.argv[1])), int(sys.argv[2])
     watch_waiting()
-    mine, data = part_of(plan, ranks.rank), Random(plan.graph, plan.seed)
+    mine, data = rank_programs(plan, ranks.rank), Random(plan.graph, plan.seed)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in TRANSPORTS}
     with threadpool_limits(1), np.errstate(all="ignore"):
         trainers = {name: Trainer(mine, ranks, np, name) for name in TRANSPORTS}

@@ -26,7 +26,7 @@ from executor.data import Random
 from executor.exchange import Action
 from executor.mpi import cluster
 from executor.process.launch import job_main
-from executor.training import Part, Trainer, part_of
+from executor.training import RankPrograms, Trainer, rank_programs
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.program.lower import arena_sizes
@@ -55,14 +55,14 @@ def pauses(tasks: int, seed: object) -> Iterator[tuple[int, Action]]:
 
 def digest(trainer: Trainer, plan: Plan) -> str:
     """Return a digest of what a rank stores for the next iteration, and of its metrics."""
-    names = {*plan.graph.updates, *plan.graph.metrics.values()} & {*trainer.part.training.tensors}
+    names = {*plan.graph.updates, *plan.graph.metrics.values()} & {*trainer.programs.training.tensors}
     found = hashlib.sha256()
     for name in sorted(names):
         found.update(trainer.host_copy(name).tobytes())
     return found.hexdigest()
 
 
-def trained(plan: Plan, ranks: Cluster, transport: str, mine: Part, number: int) -> dict[str, Any]:
+def trained(plan: Plan, ranks: Cluster, transport: str, mine: RankPrograms, number: int) -> dict[str, Any]:
     """Train a plan, its run of some number; on rank 0, return what came of it."""
     trainer = Trainer(mine, ranks, np, transport)
     data = Random(plan.graph, plan.seed)
@@ -70,7 +70,7 @@ def trained(plan: Plan, ranks: Cluster, transport: str, mine: Part, number: int)
         trainer.load(data, step)
         sent = trainer.worker.transport.sent_bytes
         sent.fill(0)
-        trainer.worker.run_looking(pauses(len(mine.training.own.tasks), (ranks.rank, step, number)))
+        trainer.worker.run_looking(pauses(len(mine.training.worker.tasks), (ranks.rank, step, number)))
     rows = ranks.gather((sent.tolist(), digest(trainer, plan), trainer.arena.nbytes))
     return {
         "bytes": [row[0] for row in rows],
@@ -86,7 +86,7 @@ def main(ranks: Cluster) -> int:
     with threadpool_limits(1), np.errstate(all="ignore"):
         for path in map(Path, sys.argv[1:]):
             plan = load_plan(path)
-            parts = {prefetch: part_of(plan, ranks.rank, prefetch) for *_, prefetch in RUNS}
+            parts = {prefetch: rank_programs(plan, ranks.rank, prefetch) for *_, prefetch in RUNS}
             runs = [
                 trained(plan, replace(ranks, comm=AMONG[among](ranks.comm)), transport, parts[prefetch], number)
                 for number, (transport, among, prefetch) in enumerate(RUNS)

@@ -36,7 +36,7 @@ from executor.cluster import Cluster  # noqa: E402
 from executor.data import Random  # noqa: E402
 from executor.mpi import cluster  # noqa: E402
 from executor.process.launch import job_main  # noqa: E402
-from executor.training import Trainer, part_of  # noqa: E402
+from executor.training import Trainer, rank_programs  # noqa: E402
 from planner.plans.plan_json import load_plan  # noqa: E402
 from results.transports.by_hand import ByHand  # noqa: E402
 
@@ -74,7 +74,7 @@ def main(ranks: Cluster) -> int:
     plan, rounds = load_plan(Path(sys.argv[1])), int(sys.argv[2])
     update = next(node for node in plan.graph.nodes if node.op == "sgd_momentum")
     rates = float(update.attrs["lr"]), float(update.attrs["momentum"])  # type: ignore[arg-type]
-    trainer, data = Trainer(part_of(plan, ranks.rank), ranks, np, "shared"), Random(plan.graph, plan.seed)
+    trainer, data = Trainer(rank_programs(plan, ranks.rank), ranks, np, "shared"), Random(plan.graph, plan.seed)
     trainer.load(data, 0)
     images = trainer.view("images")
     weights = [trainer.view(f"{name}.w") for name in LAYERS]

@@ -19,10 +19,11 @@ from executor.calibration.machine import Findings, topology_text
 from executor.calibration.probes import PROBES
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.mpi import MpiCluster
-from executor.process.launch import agreed, require_size
+from executor.process.launch import agree, require_size
 from executor.reporting import hardware
-from executor.training import part_of
-from executor.transport import CHOICES, TransportError
+from executor.training import rank_programs
+from executor.transport import CHOICES
+from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
@@ -65,33 +66,27 @@ class Calibration:
 
     def run(self) -> int:
         """Measure everything, then write the file (collective)."""
-        plans = self.ranks.tell(agreed(self.ranks, self._plans))
+        plans = self.ranks.tell(agree(self.ranks, self._plans))
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
-        transport = agreed(self.ranks, self._transport)
+        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np))
         limit_s = self.options["seconds"] / max(1, len(plans))
         found: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
             with progress("calibrating", len(plans)) as advance:
                 for plan in plans:
-                    part = part_of(plan, self.ranks.rank, self.options["prefetch"])
-                    mine = timed(part, self.ranks, transport, threads, limit_s)
+                    programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
+                    mine = timed(programs, self.ranks, transport, threads, limit_s)
                     found += self.ranks.gather(mine)
                     advance()
         on_first = self.ranks.rank == 0
-        return agreed(self.ranks, lambda: self._tell(found, speeds, threads, transport) if on_first else 0)
-
-    def _transport(self) -> str:
-        try:
-            return self.ranks.chosen(self.options["transport"], np)
-        except TransportError as error:
-            raise click.UsageError(str(error)) from error
+        return agree(self.ranks, lambda: self._tell(found, speeds, threads, transport) if on_first else 0)
 
     def _plans(self) -> list[Plan] | None:
         """Read plans and make the probes (rank 0)."""
         check_written((self.options["output"],), self.paths)
         if self.options["only_plans"] and not self.paths:
-            raise click.UsageError("--only-plans: expected a plan, found none")
+            raise InputError("--only-plans: expected a plan, found none")
         load_operators(self.options["operator_files"])
         if self.ranks.rank != 0:
             return None

@@ -16,17 +16,17 @@ import click
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from executor.backend import BACKENDS, BackendError, array_module
+from executor.backend import BACKENDS, array_module
 from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster
-from executor.job import Findings, Job, Request
+from executor.job import Job, JobRequest, JobResult
 from executor.process.environment import blas
-from executor.process.launch import SharedError, agreed, digest, require_alike, require_size
+from executor.process.launch import SharedError, agree, digest, require_alike, require_size
 from executor.reporting import hardware, report, trace
-from executor.training import Part, part_of
-from executor.training_options import Course, check_one_plan, course_of, training_options
-from executor.transport import CHOICES, TransportError, described
+from executor.training import RankPrograms, rank_programs
+from executor.transport import CHOICES, transports_between
 from executor.weights.files import READERS
+from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
@@ -37,6 +37,7 @@ from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import collect_seldom, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, load_pytorch
+from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
 
 T = TypeVar("T")
@@ -80,49 +81,38 @@ class Execution:
 
     def run(self) -> int:
         """Check everything, then train plan after plan; return the exit status (collective)."""
-        xp = agreed(self.ranks, self._array_module)
+        xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
-        resume = self.ranks.tell(self._on_first_rank(self._resumed))
+        options = {**self.options, "resume": self.ranks.tell(self._on_first_rank(self._last_checkpoint))}
+        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
-        courses = agreed(self.ranks, lambda: [course_of(*pair, xp, self.options, resume) for pair in pairs])
-        transport = agreed(self.ranks, lambda: self._transport(xp))
+        requests = agree(self.ranks, lambda: [job_request(*pair, xp, transport, options) for pair in pairs])
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         reports: list[Report] = []
         failed = False
         with threadpool_limits(threads), np.errstate(all="ignore"):
-            for path, plan, course in zip(self.paths, plans, courses, strict=True):
-                request = self._request(xp, course, transport)
+            for (path, plan), request in zip(pairs, requests, strict=True):
                 self._require_steps(path, request)
-                job = Job(agreed(self.ranks, partial(self._part, plan, course)), self.ranks, course.data, request)
+                job = Job(agree(self.ranks, partial(self._programs, plan, request)), self.ranks, request)
                 if request.first_step >= request.steps:
-                    self._tell_what_is_done(path, request, job.finish())
+                    self._tell_done(path, request, job.finish())
                     continue
                 with self._progress(path, request) as advance:
-                    findings = job.run(advance)
-                said = ""
+                    result = job.run(advance)
+                reason = ""
                 if self.ranks.rank == 0:
-                    reports.append(report(plan, path, findings, self._settings(xp, threads, course, transport)))
-                    said = failure(reports[-1], findings)
-                    self._tell_what_is_left_out(findings)
-                self._on_first_rank(partial(self._write, reports, findings))
-                self._print(reports, said)
-                failed = failed or bool(said)
+                    reports.append(report(plan, path, result, self._settings(request, threads)))
+                    reason = failure(reports[-1], result)
+                    self._tell_left_out(result)
+                self._on_first_rank(partial(self._write, reports, result))
+                self._print(reports, reason)
+                failed = failed or bool(reason)
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
 
     def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
         """Run `prepare` on rank 0, None elsewhere; its failure is every rank's."""
-        return agreed(self.ranks, lambda: prepare() if self.ranks.rank == 0 else None)
-
-    def _plans(self) -> list[Plan]:
-        """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
-        contents = self.ranks.tell(self._on_first_rank(lambda: [path.read_bytes() for path in self.paths]))
-        require_alike(self.ranks, {str(path): digest(path.read_bytes()) for path in self._files_here()})
-        return agreed(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
-
-    def _files_here(self) -> list[Path]:
-        """Return the files of the command line that this rank can read; plans need not be on every host."""
-        return [path for path in (*self.paths, *self.options["operator_files"]) if os.access(path, os.R_OK)]
+        return agree(self.ranks, lambda: prepare() if self.ranks.rank == 0 else None)
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -130,15 +120,22 @@ class Execution:
         read = (self.options["weights"],) if self.options["weights"] else ()
         check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
-        try:
-            xp = array_module(self.options["backend"])
-            self.ranks.use_device(xp)
-        except BackendError as error:
-            raise click.UsageError(str(error)) from error
+        xp = array_module(self.options["backend"])
+        self.ranks.use_device(xp)
         load_operators(self.options["operator_files"])
         if self.options["weights"] and self.options["weights"].suffix not in READERS:
             load_pytorch(self.options["weights"])
         return xp
+
+    def _plans(self) -> list[Plan]:
+        """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
+        contents = self.ranks.tell(self._on_first_rank(lambda: [path.read_bytes() for path in self.paths]))
+        require_alike(self.ranks, {str(path): digest(path.read_bytes()) for path in self._files_here()})
+        return agree(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
+
+    def _files_here(self) -> list[Path]:
+        """Return the files of the command line that this rank can read; plans need not be on every host."""
+        return [path for path in (*self.paths, *self.options["operator_files"]) if os.access(path, os.R_OK)]
 
     def _plan(self, path: Path, content: bytes) -> Plan:
         plan = plan_from_file(path, content)
@@ -146,50 +143,19 @@ class Execution:
         if calls_pytorch(plan.graph):
             load_pytorch(path)
         if self.options["check"] and not plan.graph.updates:
-            raise click.UsageError(f"{path}: --check compares updated tensors, and the graph updates none")
+            raise InputError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
 
-    def _resumed(self) -> Path | None:
+    def _last_checkpoint(self) -> Path | None:
         """Choose the checkpoint to go on from: one for all ranks, whatever folders look like to each."""
         return None if self.options["resume"] is None else last_checkpoint(self.options["resume"])
 
-    def _part(self, plan: Plan, course: Course) -> Part:
-        held_out = course.data.held_out if self._evaluates else None
+    def _programs(self, plan: Plan, request: JobRequest) -> RankPrograms:
+        held_out = request.data.held_out if request.evaluate else None
         metric = None if held_out is None else held_out.metric
-        return part_of(plan, self.ranks.rank, self.options["prefetch"], metric)
+        return rank_programs(plan, self.ranks.rank, self.options["prefetch"], metric)
 
-    def _transport(self, xp: ModuleType) -> str:
-        try:
-            return self.ranks.chosen(self.options["transport"], xp)
-        except TransportError as error:
-            raise click.UsageError(str(error)) from error
-
-    @property
-    def _evaluates(self) -> bool:
-        return self.options["evaluate"] or self.options["eval_every"] is not None
-
-    def _request(self, xp: ModuleType, course: Course, transport: str) -> Request:
-        return Request(
-            steps=self.options["steps"],
-            xp=xp,
-            transport=transport,
-            schedule=course.schedule,
-            evaluate=self._evaluates,
-            evaluate_every=self.options["eval_every"],
-            log_every=self.options["log_every"],
-            checkpoint=self.options["checkpoint"],
-            checkpoint_every=self.options["checkpoint_every"],
-            resume=course.resume,
-            weights=course.weights,
-            save_weights=self.options["save_weights"],
-            stop_on_nan=self.options["stop_on_nan"],
-            check=self.options["check"],
-            trace=self.options["trace_path"] is not None,
-            tasks=self.options["tasks"],
-            measure_memory=self.options["memory"],
-        )
-
-    def _require_steps(self, path: Path, request: Request) -> None:
+    def _require_steps(self, path: Path, request: JobRequest) -> None:
         """Raise a SharedError where no step is left of those that an option is to tell of."""
         told = [option for name, option in OF_STEPS.items() if self.options[name]]
         if told and request.first_step >= request.steps:
@@ -199,76 +165,76 @@ class Execution:
                 BAD_INPUT,
             )
 
-    def _tell_what_is_done(self, path: Path, request: Request, findings: Findings) -> None:
+    def _tell_done(self, path: Path, request: JobRequest, result: JobResult) -> None:
         print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
-        for score in findings.evaluations.values():
+        for score in result.evaluations.values():
             print(f"{path}: held-out {score}", flush=True)
-        self._tell_what_is_left_out(findings)
+        self._tell_left_out(result)
 
-    def _progress(self, path: Path, request: Request) -> AbstractContextManager[Callable[[], None]]:
+    def _progress(self, path: Path, request: JobRequest) -> AbstractContextManager[Callable[[], None]]:
         """Show a bar on the first rank's terminal, unless lines are logged."""
         if request.log_every is not None:
             return nullcontext(lambda: None)
         return progress(path.name, request.steps - request.first_step)
 
-    def _settings(self, xp: ModuleType, threads: int, course: Course, transport: str) -> dict[str, Setting]:
-        on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if xp is np else {}
+    def _settings(self, request: JobRequest, threads: int) -> dict[str, Setting]:
+        on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if request.xp is np else {}
         return {
-            "backend": xp.__name__,
+            "backend": request.xp.__name__,
             **on_host,
-            "kernels": self.ranks.medium(transport).kernels.library,
-            "transport": described(transport, self.ranks.size, self.ranks.ranks_on_host),
+            "kernels": self.ranks.medium(request.transport).kernels.library,
+            "transport": transports_between(request.transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
-            "data": course.data.identity,
-            **({} if course.weights is None else {"weights": course.weights.where}),
-            "schedule": course.schedule.text,
+            "data": request.data.identity,
+            **({} if request.weights is None else {"weights": request.weights.where}),
+            "schedule": request.schedule.text,
             "threads": threads,
-            "hardware": hardware(xp, self.ranks),
+            "hardware": hardware(request.xp, self.ranks),
         }
 
-    def _write(self, reports: Sequence[Report], findings: Findings) -> None:
+    def _write(self, reports: Sequence[Report], result: JobResult) -> None:
         """Write all reports so far, and the last one's trace."""
         if self.options["json_path"] is not None:
             write_reports(self.options["json_path"], *reports)
         if self.options["trace_path"] is not None:
             one_clock = self.ranks.ranks_on_host == self.ranks.size
-            trace(findings, one_clock).write(self.options["trace_path"])
+            trace(result, one_clock).write(self.options["trace_path"])
 
-    def _tell_what_is_left_out(self, findings: Findings) -> None:
-        if findings.left_out:
-            names = ", ".join(findings.left_out)
+    def _tell_left_out(self, result: JobResult) -> None:
+        if result.left_out:
+            names = ", ".join(result.left_out)
             print(
                 f"{self.options['save_weights']}: without {names}, of which no content is known: load it with "
                 "strict=False, or train with --weights",
                 flush=True,
             )
 
-    def _print(self, reports: Sequence[Report], said: str) -> None:
+    def _print(self, reports: Sequence[Report], reason: str) -> None:
         """Print the last report, once it is written: who reads the tables may leave."""
         for last in reports[-1:]:
             stdout().print(*display.tables(last), sep="\n")
             sys.stdout.flush()
-            if said:
-                print(f"error: {said}", file=sys.stderr, flush=True)
+            if reason:
+                print(f"error: {reason}", file=sys.stderr, flush=True)
 
 
-def failure(found: Report, findings: Findings) -> str:
+def failure(job: Report, result: JobResult) -> str:
     """Say why a job failed that ran to its end; nothing where it did not."""
-    if findings.diverged is not None:
-        step = findings.first_step + len(findings.losses)
-        return f"{found.plan}: expected a finite loss, found {findings.diverged} in step {step}"
-    return failed_check(found) if found.check is not None and not found.check.passed else ""
+    if result.diverged is not None:
+        step = result.first_step + len(result.losses)
+        return f"{job.plan}: expected a finite loss, found {result.diverged} in step {step}"
+    return failed_check(job) if job.check is not None and not job.check.passed else ""
 
 
-def failed_check(found: Report) -> str:
+def failed_check(job: Report) -> str:
     """Say how many tensors differ from one worker's, and which does most."""
-    if found.check is None:
-        raise ValueError(f"{found.plan}: expected a check, found none")
-    worst = found.check.worst_difference
+    if job.check is None:
+        raise ValueError(f"{job.plan}: expected a check, found none")
+    worst = job.check.worst_difference
     return (
-        f"{found.plan}: {found.check.failed} of {found.check.tensors} tensors differ from one worker's, most of all "
-        f"{found.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
-        f"value, where rounding explains {found.check.tolerance:.3g}"
+        f"{job.plan}: {job.check.failed} of {job.check.tensors} tensors differ from one worker's, most of all "
+        f"{job.check.worst_tensor} by {'what is not finite' if worst is None else f'{worst:.3g}'} of its largest "
+        f"value, where rounding explains {job.check.tolerance:.3g}"
     )
 
 

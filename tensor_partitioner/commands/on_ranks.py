@@ -11,8 +11,8 @@ from typing import NoReturn
 import click
 
 from executor.cluster import Cluster
-from executor.process.environment import by_torchrun
-from executor.process.launch import agreed, job_main, require_alike
+from executor.process.environment import is_torchrun
+from executor.process.launch import agree, job_main, require_alike
 from planner.errors import InputError
 from tensor_partitioner.commands.console import with_version
 from tensor_partitioner.commands.status import StatusLine
@@ -21,7 +21,7 @@ from tensor_partitioner.display.progress import OBSERVER
 
 def job_cluster() -> Cluster:
     """Return the ranks of whoever started this process: torchrun's, or else those of MPI."""
-    ranks: Cluster = import_module("executor.torch.ranks" if by_torchrun(os.environ) else "executor.mpi").job_cluster()
+    ranks: Cluster = import_module("executor.torch.ranks" if is_torchrun(os.environ) else "executor.mpi").job_cluster()
     return ranks
 
 
@@ -43,7 +43,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
     with_version(command)
 
     def run(ranks: Cluster) -> int:
-        context = agreed(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
+        context = agree(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
         options = {} if context is None else context.params
         given = {max(one.opts, key=len): _plain(options[one.name]) for one in command.params if one.name in options}
         require_alike(ranks, {"--help": _plain(context is None), **given})

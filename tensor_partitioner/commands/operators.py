@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 import tdl
-from executor.backend import BACKENDS, BackendError, array_module
+from executor.backend import BACKENDS, array_module
 from executor.cases import Draw, draw_case
 from executor.kernels import KERNELS
 from executor.verification import KINDS, CheckOptions, Verification, check_operator
@@ -121,10 +121,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
     import_module("scipy.special")  # which kernels load where they use it, and a check would call that a failure
     load_operators(operator_files)
     names = list(tdl.catalog) if name is None else [_known(name)]
-    try:
-        xp = array_module(settings["backend"])
-    except BackendError as error:
-        raise click.UsageError(str(error)) from error
+    xp = array_module(settings["backend"])
     options = CheckOptions(cases=settings["cases"], seed=settings["seed"], xp=xp)
     results = []
     with progress("verifying operators", len(names)) as advance:

@@ -12,12 +12,12 @@ from mpi4py import MPI
 
 from executor.check import relative_difference
 from executor.checkpoint import Checkpoint, Saver
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import Random
 from executor.mpi import cluster
 from executor.process.launch import job_main
 from executor.schedules import read_schedule
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.transport import order, point_to_point, shared
 from executor.transport.choice import TRANSPORTS
 from executor.waiting import wait_for
@@ -134,7 +134,7 @@ def run_plans(ranks, *paths):
         plan = load_plan(path)
         comm = watched()
         here = cluster(MPI.COMM_WORLD, comm)
-        trainer = Trainer(part_of(plan, ranks.rank), here, np, "p2p")
+        trainer = Trainer(rank_programs(plan, ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()
         at_the_door = [0] * ranks.size
@@ -148,7 +148,7 @@ def run_plans(ranks, *paths):
 
 def trained(plan, ranks, steps, resume=None):
     """A trainer after some steps of a plan, from the start or from a checkpoint."""
-    trainer = Trainer(part_of(plan, ranks.rank), ranks, np, "p2p", read_schedule("warmup=2,cosine=9"))
+    trainer = Trainer(rank_programs(plan, ranks.rank), ranks, np, "p2p", read_schedule("warmup=2,cosine=9"))
     first = 0
     if resume is not None:
         resume.restore(trainer)
@@ -173,7 +173,7 @@ def run_checkpoints(ranks, folder, *paths):
     Says which tensors differ by a bit as they are read, and how far training then goes apart.
     """
     plans = [load_plan(path) for path in paths]
-    single, one = single_worker(plans[0]), alone(1)
+    single, one = single_worker(plans[0]), single_rank(1)
     found = []
     for number, (plan, other) in enumerate(zip(plans, [*plans[1:], plans[0]], strict=True)):
         where = Path(folder) / str(number)

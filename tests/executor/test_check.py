@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from executor.check import check, relative_difference, tolerance
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import Random
 from executor.kernels import KERNELS
-from executor.training import Trainer, needed_nodes, part_of, right_answers
+from executor.training import Trainer, needed_nodes, rank_programs, right_answers
 from planner.graph.facts import classification
 from planner.graph.ir import Graph, Node
 from planner.models import build
@@ -22,7 +22,7 @@ COMPARED = len(PLAN.graph.updates) + len(WEIGHTS)
 
 
 def trained(steps, evaluate=None, plan=PLAN):
-    trainer = Trainer(part_of(plan, 0, evaluate=evaluate), alone(1), np, "p2p")
+    trainer = Trainer(rank_programs(plan, 0, evaluate=evaluate), single_rank(1), np, "p2p")
     data = Random(plan.graph, plan.seed)
     for step in range(steps):
         trainer.load(data, step)
@@ -155,12 +155,12 @@ def test_steps_matter():
 
 def test_evaluation_uses_the_trained_weights_and_only_forward_nodes():
     trainer, _ = trained(2, evaluate="logits")
-    training, evaluation = trainer.part.training, trainer.part.evaluation
-    assert len(evaluation.own.tasks) < len(training.own.tasks)
+    training, evaluation = trainer.programs.training, trainer.programs.evaluation
+    assert len(evaluation.worker.tasks) < len(training.worker.tasks)
     for name, tensor in PLAN.graph.tensors.items():
         if tensor.init is not None:
-            here = evaluation.own.buffers[evaluation.tensors[name]]
-            there = training.own.buffers[training.tensors[name]]
+            here = evaluation.worker.buffers[evaluation.tensors[name]]
+            there = training.worker.buffers[training.tensors[name]]
             assert here.offset == there.offset
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from executor.checkpoint import Checkpoint, CheckpointError, Saver, checkpoints
 from executor.checkpoint.manifest import graph_digest, places, plan_digest, saved_tensors
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import Random
 from executor.process.launch import SharedError
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from planner.layout import elements, owned_by_all
 from planner.plans.plan import single_worker
 from tests.cross.cases import Case, graph
@@ -22,7 +22,7 @@ PLAN = single_worker(Case("cnn", (2,), "recursive", "S,R", "float64", "adam").pl
 
 
 def trained(steps, plan=PLAN):
-    trainer = Trainer(part_of(plan, 0), alone(1), np, "p2p")
+    trainer = Trainer(rank_programs(plan, 0), single_rank(1), np, "p2p")
     for step in range(steps):
         trainer.load(Random(plan.graph, plan.seed), step)
         trainer.run()

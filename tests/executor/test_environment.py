@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.mpi import start_advice
-from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launched
+from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launcher_place
 from executor.process.launch import require_size, speaks_for_launcher
 from executor.waiting import doze, spin, wait_for
 from planner.errors import InputError
@@ -75,8 +75,8 @@ def test_waiting_sleeps_only_where_ranks_outnumber_cores():
 
 
 def test_who_started_us():
-    assert launched({}) is None
-    assert launched({"PMI_SIZE": "4", "PMI_RANK": "2"}) == (4, 2)
+    assert launcher_place({}) is None
+    assert launcher_place({"PMI_SIZE": "4", "PMI_RANK": "2"}) == (4, 2)
     assert speaks_for_launcher({}, 1)
     assert speaks_for_launcher({"PMI_SIZE": "4", "PMI_RANK": "0"}, 1)
     assert not speaks_for_launcher({"PMI_SIZE": "4", "PMI_RANK": "2"}, 1)
@@ -84,9 +84,9 @@ def test_who_started_us():
 
 
 def test_ranks_must_be_as_many_as_workers():
-    require_size("p.json", 1, alone(1))
+    require_size("p.json", 1, single_rank(1))
     with pytest.raises(InputError, match=r"p\.json: expected 4 ranks.*found 1: start it with mpirun -n 4$"):
-        require_size("p.json", 4, alone(1))
+        require_size("p.json", 4, single_rank(1))
 
 
 def test_what_else_makes_jobs_of_one_rank():

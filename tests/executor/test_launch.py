@@ -2,7 +2,7 @@
 
 import pytest
 
-from executor.cluster import alone
+from executor.cluster import single_rank
 from tensor_partitioner.commands.execute import execute
 from tensor_partitioner.commands.on_ranks import command_main
 
@@ -12,7 +12,7 @@ def test_options_are_compared_as_they_are_written(monkeypatch):
     monkeypatch.setattr("tensor_partitioner.commands.on_ranks.require_alike", lambda _, found: compared.update(found))
     monkeypatch.setattr(execute, "invoke", lambda _: 0)
     with pytest.raises(SystemExit) as ended:
-        command_main(execute, alone(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"])
+        command_main(execute, single_rank(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"])
     assert ended.value.code == 0
     assert compared["plans"] == "a.json b.json"
     said = {"--every": "epoch", "--check": "given", "--eval": "not given", "--trace": "not given", "--json": "x"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from executor.npz import Npz
-from executor.weights.files import opened
+from executor.weights.files import open_arrays
 from planner.errors import InputError
 
 ARRAYS = {"a": np.arange(60.0).reshape(3, 20), "b": np.array(2), "none": np.empty((0, 4), np.int32)}
@@ -47,4 +47,4 @@ def test_other_things_called_npz(tmp_path):
         Npz(path)
     np.savez(path, x=np.array([{}]))
     with pytest.raises(InputError, match=r"x\.npz: expected arrays .* Object arrays"):
-        _ = opened(path).kinds
+        _ = open_arrays(path).kinds

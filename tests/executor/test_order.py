@@ -6,7 +6,7 @@ from itertools import accumulate, product
 
 import pytest
 
-from executor.shared_memory import Block, opened
+from executor.shared_memory import Block, map_memory
 from executor.transport.order import announcements, waits
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, Wait
@@ -109,15 +109,15 @@ def test_all_that_is_needed_is_waited_for_and_nobody_for_ever(model, ways):
 
 def test_memory_that_two_map():
     block = Block(100)
-    other = opened(block.address)
+    other = map_memory(block.address)
     block.bytes[7] = 5
     other[99] = 3
     assert (other[7], block.bytes[99], len(other)) == (5, 3, 100)
     with pytest.raises(OSError, match="found another file"):
-        opened(replace(block.address, inode=block.address.inode + 1))
+        map_memory(replace(block.address, inode=block.address.inode + 1))
     block.close()
     with pytest.raises(OSError, match=r"/proc/"):
-        opened(block.address)
+        map_memory(block.address)
     assert other[7] == 5
 
 

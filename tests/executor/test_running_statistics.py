@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import planner
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import DATA_SETS, data_tensors
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.values import Tile
 from planner.layout.region import whole
 from planner.models import build
@@ -24,7 +24,7 @@ def trained(**options):
     """A network of one convolution after some steps, and the images that it saw."""
     graph = build("cnn-1-5", batch_norm=True, running_statistics=True, **{**OPTIONS, **options})
     plan = single_worker(search(graph, SearchOptions(ways=(2,))))
-    trainer = Trainer(part_of(plan, 0, evaluate="logits"), alone(1), np, "p2p")
+    trainer = Trainer(rank_programs(plan, 0, evaluate="logits"), single_rank(1), np, "p2p")
     data, images, weights = DATA_SETS["digits"](graph, 0), [], []
     for step in range(STEPS):
         weights.append(np.array(trainer.view("conv1.w")))
@@ -95,7 +95,7 @@ def test_the_batch_does_not_matter():
         first, _, _ = trained()
         graph = build("cnn-1-5", batch_norm=True, running_statistics=True, **{**OPTIONS, "batch": batch})
         plan = single_worker(search(graph, SearchOptions(ways=(2,))))
-        other = Trainer(part_of(plan, 0, evaluate="logits"), alone(1), np, "p2p")
+        other = Trainer(rank_programs(plan, 0, evaluate="logits"), single_rank(1), np, "p2p")
         for name in graph.updates:
             other.view(name)[...] = first.view(name)
         scores[batch] = other.evaluate(DATA_SETS["digits"](graph, 0).held_out)

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import Random
 from executor.schedules import CONSTANT, ScheduleError, read_schedule
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from planner.models import build
 from planner.plans.plan import single_worker
 from tests.cross.random_plans import random_plan
@@ -77,7 +77,7 @@ def test_what_is_no_schedule(text):
 
 def trainer(optimizer, lr, schedule=CONSTANT):
     plan = single_worker(random_plan(build("mlp-2-8", batch=4, optimizer=optimizer, lr=lr), (2,), random.Random(0)))
-    return Trainer(part_of(plan, 0), alone(1), np, "p2p", schedule)
+    return Trainer(rank_programs(plan, 0), single_rank(1), np, "p2p", schedule)
 
 
 def run(trained, step):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from executor.checkpoint import checkpoints
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import data_tensors
 from executor.process.launch import SharedError
+from planner.errors import InputError
 from planner.models import build
 from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import load_plan
@@ -29,7 +30,10 @@ def made(folder, model="mlp-2-64", name="plan.json", **options):
 
 def run(*arguments):
     return execute.main(
-        args=[*map(str, arguments), "--backend", "numpy"], prog_name="execute", standalone_mode=False, obj=alone(1)
+        args=[*map(str, arguments), "--backend", "numpy"],
+        prog_name="execute",
+        standalone_mode=False,
+        obj=single_rank(1),
     )
 
 
@@ -166,12 +170,12 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ("PLAN --every 3", click.UsageError, "expected --checkpoint DIR, found none"),
-        ("PLAN --resume RUN --weights OTHER", click.UsageError, "weights of its checkpoint: expected no --weights"),
-        ("PLAN --resume RUN --check", click.UsageError, "--check compares a training from its start"),
-        ("PLAN --save-weights /dev/null", click.UsageError, "--save-weights /dev/null: expected a plain file"),
-        ("PLAN PLAN --checkpoint NEW", click.UsageError, "--checkpoint is of one training: expected one plan, found 2"),
-        ("PLAN PLAN --resume RUN", click.UsageError, "--resume is of one training"),
+        ("PLAN --every 3", InputError, "expected --checkpoint DIR, found none"),
+        ("PLAN --resume RUN --weights OTHER", InputError, "weights of its checkpoint: expected no --weights"),
+        ("PLAN --resume RUN --check", InputError, "--check compares a training from its start"),
+        ("PLAN --save-weights /dev/null", InputError, "--save-weights /dev/null: expected a plain file"),
+        ("PLAN PLAN --checkpoint NEW", InputError, "--checkpoint is of one training: expected one plan, found 2"),
+        ("PLAN PLAN --resume RUN", InputError, "--resume is of one training"),
         ("PLAN --checkpoint RUN", SharedError, "expected no checkpoints of another training, found step-00000001"),
         ("PLAN --resume NEW", SharedError, "NEW: expected checkpoints, found none"),
         ("OTHER --resume RUN", SharedError, "expected a checkpoint of the plan's graph, found one of another"),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.process.launch import SharedError
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
 from planner.errors import InputError
@@ -57,12 +57,15 @@ def plan_of(graph, ways=(2,)):
 
 
 def trainer_of(graph):
-    return Trainer(part_of(single_worker(plan_of(graph)), 0), alone(1), np, "p2p")
+    return Trainer(rank_programs(single_worker(plan_of(graph)), 0), single_rank(1), np, "p2p")
 
 
 def run(*arguments):
     return execute.main(
-        args=[*map(str, arguments), "--backend", "numpy"], prog_name="execute", standalone_mode=False, obj=alone(1)
+        args=[*map(str, arguments), "--backend", "numpy"],
+        prog_name="execute",
+        standalone_mode=False,
+        obj=single_rank(1),
     )
 
 

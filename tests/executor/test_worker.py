@@ -3,7 +3,7 @@ import pytest
 
 from executor.arena import ALIGNMENT_BYTES, Arena, Memory
 from executor.backend import asnumpy
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.worker import Worker
 from planner.program.tasks import Fetch, LocalCopy, Reduce, Send, Wait
 from tests.executor.programs import compute, compute_all, piece, program
@@ -13,7 +13,7 @@ VECTOR = ("float64", "tensor")
 
 
 def worker(written, xp=np):
-    here = alone(1)
+    here = single_rank(1)
     arena = Arena(xp, written.arena_bytes)
     return Worker(written, arena, lambda memory: here.medium("p2p").transport(memory, here.comm, here.crowded))
 

@@ -28,6 +28,6 @@ def product(outputs, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_kernel_that_adds(op, dtype):
     found, expected = np.full((2, 2), 7, dtype), np.empty((2, 2), dtype)
-    KERNEL_SET.bound(op, product((found,), dtype), adds=True)()
+    KERNEL_SET.bind(op, product((found,), dtype), adds=True)()
     KERNELS[op](product((expected,), dtype))
     assert found.tolist() == (7 + expected.astype(np.float64)).tolist()  # whole numbers, small enough to be exact

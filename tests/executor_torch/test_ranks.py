@@ -16,13 +16,13 @@ from torch import nn
 import planner
 from executor.backend import BackendError
 from executor.data import DataError
-from executor.process.environment import by_torchrun
+from executor.process.environment import is_torchrun
 from executor.torch import distribute
 from executor.torch.lost import others_may_be_lost
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
 from executor.transport import CHOICES, TransportError
-from executor.transport.choice import TRANSPORTS, chosen
+from executor.transport.choice import TRANSPORTS, choose
 from executor.weights import WeightsError
 from planner.failures import JobError
 
@@ -137,13 +137,13 @@ def test_without_ranks():
 
 
 def test_the_transport_follows_from_the_memory(alone):
-    assert alone.chosen("auto", np) == alone.chosen("gloo", np) == "gloo"
+    assert alone.choose_transport("auto", np) == alone.choose_transport("gloo", np) == "gloo"
     for other in sorted({*CHOICES} - {"auto", "gloo"}):
         with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
-            alone.chosen(other, np)
+            alone.choose_transport(other, np)
     assert {"auto", "gloo", *TRANSPORTS} == {*CHOICES}
     with pytest.raises(TransportError, match="transport 'gloo' is of ranks that torchrun starts"):
-        chosen("gloo", np, MPI.COMM_SELF)
+        choose("gloo", np, MPI.COMM_SELF)
 
 
 def test_a_gpu_that_is_not_there(alone, monkeypatch):
@@ -182,9 +182,9 @@ def test_tensors_are_the_arrays_memory(dtype):
 
 def test_who_started_us():
     started = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    assert by_torchrun({**started, "HOME": "/"})
-    assert not by_torchrun({name: value for name, value in started.items() if name != "RANK"})
-    assert not by_torchrun({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert is_torchrun({**started, "HOME": "/"})
+    assert not is_torchrun({name: value for name, value in started.items() if name != "RANK"})
+    assert not is_torchrun({"PMI_RANK": "0", "PMI_SIZE": "2"})
 
 
 def test_mpi_is_not_needed():

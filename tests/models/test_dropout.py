@@ -7,9 +7,9 @@ import pytest
 
 import planner
 import tdl
-from executor.cluster import alone
+from executor.cluster import single_rank
 from executor.data import DATA_SETS
-from executor.training import Trainer, part_of
+from executor.training import Trainer, rank_programs
 from planner.errors import GraphError
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
 from planner.graph.dropout import dropout
@@ -123,7 +123,7 @@ def test_evaluation_drops_nothing():
     scores = []
     for one in (graph, plain):
         plan = single_worker(search(one, SearchOptions(ways=(2,))))
-        trainer = Trainer(part_of(plan, 0, evaluate="loss"), alone(1), np, "p2p")
+        trainer = Trainer(rank_programs(plan, 0, evaluate="loss"), single_rank(1), np, "p2p")
         data = DATA_SETS["random"](one, 0)
         trainer.load(data, 0)
         program, worker = trainer._evaluator

@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_model  # noqa: E402
 
-from executor.cluster import alone  # noqa: E402
+from executor.cluster import single_rank  # noqa: E402
 from executor.torch.state_files import array_of  # noqa: E402
-from executor.training import Trainer, part_of  # noqa: E402
+from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402
 from planner.graph import Optimizer, from_data, to_data  # noqa: E402
@@ -29,7 +29,7 @@ def imported(name):
 
 def trainer_of(graph):
     plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
-    return Trainer(part_of(plan, 0, 0), alone(1), np, "p2p")
+    return Trainer(rank_programs(plan, 0, 0), single_rank(1), np, "p2p")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -83,7 +83,7 @@ def test_every_command_takes_the_file(own, tmp_path, capsys):
     status, _, error = run(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", made)
     assert (status, error) == (0, "")
     assert json.loads(made.read_text())["graph"]["nodes"][0]["op"] == "thrice"
-    status, _, error = run(capsys, simulate, made, "--operators", own, "--topo", "uniform-8")
+    status, _, error = run(capsys, simulate, made, "--operators", own, "--topo", "uniform-8", "--no-data-parallel")
     assert (status, error) == (0, "")
     status, out, error = run(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
     assert (status, error) == (0, "")

@@ -19,7 +19,13 @@ def shell(tmp_path):
 def test_the_page_from_beginning_to_end(shell):
     folder, run = shell
     run_page(BLOCKS, folder, run)
-    assert {path.name for path in folder.glob("*.py")} == {"distance.py", "noise.py", "look.py", "against.py", "clusters.py"}
+    assert {path.name for path in folder.glob("*.py")} == {
+        "distance.py",
+        "noise.py",
+        "look.py",
+        "against.py",
+        "clusters.py",
+    }
 
 
 def test_the_mistake_that_the_page_shows_is_found(shell):

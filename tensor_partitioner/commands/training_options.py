@@ -1,9 +1,8 @@
-"""Options of `execute` that say how training goes on: data, schedule, evaluation, log, checkpoints."""
+"""Options of `execute` that say how training goes on, and the request of a job that they make for a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +11,11 @@ import click
 from executor.backend import BackendError, require_dtypes
 from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
 from executor.data import ARRAYS, DATA_SETS, ROWS, DataError, DataSet, data_set
-from executor.intervals import read_interval
-from executor.schedules import CONSTANT, FORM, Schedule, read_schedule
+from executor.intervals import Interval, read_interval
+from executor.job import JobRequest
+from executor.schedules import CONSTANT, FORM, read_schedule
 from executor.weights import Weights
+from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
 
@@ -27,6 +28,14 @@ FILES = " or ".join(f"FILE{suffix}" for suffix in ARRAYS)
 WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
 
+
+def _interval(_context: click.Context, _option: click.Parameter, text: str | None) -> Interval | None:
+    try:
+        return None if text is None else read_interval(text)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 _OPTIONS = (
     click.option("--weights", type=FILE, metavar="FILE", help=WEIGHTS),
     click.option("--save-weights", type=FILE, metavar="FILE", help="Write it, trained, as safetensors."),
@@ -36,14 +45,14 @@ _OPTIONS = (
     ),
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
-    click.option("--eval-every", metavar=INTERVAL, callback=read_interval, help="Score them so often, too."),
-    click.option("--log", "log_every", metavar=INTERVAL, callback=read_interval, help="Print a line so often."),
+    click.option("--eval-every", metavar=INTERVAL, callback=_interval, help="Score them so often, too."),
+    click.option("--log", "log_every", metavar=INTERVAL, callback=_interval, help="Print a line so often."),
     click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
     click.option(
         "--every",
         "checkpoint_every",
         metavar=INTERVAL,
-        callback=read_interval,
+        callback=_interval,
         help="Not only at the end, but so often.",
     ),
     click.option("--resume", type=EITHER, metavar="DIR", help="Go on from the last checkpoint here, under any plan."),
@@ -58,57 +67,72 @@ def training_options(command: F) -> F:
     return command
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How the training of one plan goes on: what it reads, its schedule, what it begins with or goes on from."""
+def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mapping[str, Any]) -> JobRequest:
+    """Return what the job of a plan does; what the options leave open is as in the checkpoint `resume`.
 
-    data: DataSet
-    schedule: Schedule
-    weights: Weights | None
-    resume: Checkpoint | None
-
-
-def course_of(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resumed: Path | None) -> Course:
-    """Return how a plan's training goes on; what the options leave open is as in the checkpoint that is resumed.
-
-    Raises click.UsageError, InputError or OSError for what does not fit the plan.
+    Raises InputError or OSError for what does not fit the plan.
     """
-    resume = None if resumed is None else Checkpoint.of(resumed, plan)
+    resume = None if options["resume"] is None else Checkpoint.of(options["resume"], plan)
     if options["checkpoint"] is not None:
         _check_folder(options["checkpoint"], resume)
+    data = _data(path, plan, xp, options, resume)
+    evaluate = options["evaluate"] or options["eval_every"] is not None
+    if evaluate:
+        _check_held_out(path, plan, data)
+    if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
+        raise InputError(f"{path}: --stop-on-nan watches the metric loss, and the graph has none")
+    schedule = options["schedule"]
+    if schedule is None:
+        schedule = CONSTANT.text if resume is None else resume.manifest.schedule
+    return JobRequest(
+        steps=options["steps"],
+        xp=xp,
+        transport=transport,
+        data=data,
+        schedule=read_schedule(schedule),
+        evaluate=evaluate,
+        evaluate_every=options["eval_every"],
+        log_every=options["log_every"],
+        checkpoint=options["checkpoint"],
+        checkpoint_every=options["checkpoint_every"],
+        resume=resume,
+        weights=None if options["weights"] is None else Weights.of(options["weights"], plan.graph),
+        save_weights=options["save_weights"],
+        stop_on_nan=options["stop_on_nan"],
+        check=options["check"],
+        trace=options["trace_path"] is not None,
+        tasks=options["tasks"],
+        measure_memory=options["memory"],
+    )
+
+
+def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: Checkpoint | None) -> DataSet:
+    """Return the data set of the options, or of the checkpoint that is resumed, which must have been trained on it."""
     try:
         require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
         data = data_set(_data_name(options["data"], resume), plan.graph, plan.seed, not options["in_order"])
     except (BackendError, DataError) as error:
-        raise click.UsageError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
         found, expected = map(_named, (resume.manifest.data, data.identity))
         raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {found}")
-    if options["evaluate"] or options["eval_every"] is not None:
-        _check_held_out(path, plan, data)
-    if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
-        raise click.UsageError(f"{path}: --stop-on-nan watches the metric loss, and the graph has none")
-    weights = None if options["weights"] is None else Weights.of(options["weights"], plan.graph)
-    text = options["schedule"]
-    if text is None:
-        text = CONSTANT.text if resume is None else resume.manifest.schedule
-    return Course(data, read_schedule(text), weights, resume)
+    return data
 
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError where options are for one plan and there are several, or do not go together."""
+    """Raise InputError where options are for one plan and there are several, or do not go together."""
     named = [name for name in ("weights", "save_weights", "checkpoint", "resume") if options[name] is not None]
     if plans > 1 and named:
-        raise click.UsageError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
+        raise InputError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
-        raise click.UsageError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
+        raise InputError("--every says how often to write checkpoints: expected --checkpoint DIR, found none")
     if options["resume"] is not None and options["weights"] is not None:
-        raise click.UsageError("--resume goes on with the weights of its checkpoint: expected no --weights")
+        raise InputError("--resume goes on with the weights of its checkpoint: expected no --weights")
     if options["resume"] is not None and options["check"]:
-        raise click.UsageError("--check compares a training from its start: expected no --resume")
+        raise InputError("--check compares a training from its start: expected no --resume")
     saved = options["save_weights"]
     if saved is not None and saved.exists() and not saved.is_file():
-        raise click.UsageError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
+        raise InputError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
 
 
 def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
@@ -118,7 +142,7 @@ def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
         in_order = " --in-order" if known == ROWS else ""
-        raise click.UsageError(f"--resume of a training on a file: expected --data {FILES}{in_order}")
+        raise InputError(f"--resume of a training on a file: expected --data {FILES}{in_order}")
     return known
 
 
@@ -133,7 +157,7 @@ def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
     """Refuse to mix the checkpoints of two trainings."""
     found = checkpoints(folder)
     if found and (resume is None or not resume.folder.exists() or not found[-1].samefile(resume.folder)):
-        raise click.UsageError(
+        raise InputError(
             f"--checkpoint {folder}: expected no checkpoints of another training, found {found[-1].name}: "
             f"--resume {folder} goes on from it"
         )
@@ -141,13 +165,13 @@ def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
 
 def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
     if data.held_out is None:
-        raise click.UsageError(f"{path}: expected data with samples held out, found {data.identity}")
+        raise InputError(f"{path}: expected data with samples held out, found {data.identity}")
     if not data.held_out.steps_per_epoch:
-        raise click.UsageError(
+        raise InputError(
             f"{path}: --eval by the loss expected a batch of {data.held_out.batch} samples held out, found "
             f"{data.held_out.count}"
         )
     if data.held_out.metric == "logits" and classification(plan.graph) is None:
-        raise click.UsageError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
+        raise InputError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
     if data.held_out.metric not in plan.graph.metrics:
-        raise click.UsageError(f"{path}: --eval expected the metric {data.held_out.metric}, found none")
+        raise InputError(f"{path}: --eval expected the metric {data.held_out.metric}, found none")
