@@ -15,7 +15,7 @@ from executor.data import Random
 from executor.training import Trainer, rank_programs
 from planner.graph.ir import Graph
 from results.kernels.timing import Function
-from tests.models.torch_twins import TWINS
+from results.kernels.twins import TWINS
 
 MODELS: dict[str, dict[str, Any]] = {
     "cnn-5-64": {"batch": 64, "image": 32},
@@ -51,7 +51,7 @@ def _pytorch(name: str, graph: Graph, trainer: Trainer) -> Callable[[], float]:
     def step() -> float:
         optimizer.zero_grad()
         loss, _ = forward(weights, inputs)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return float(loss.detach())
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from planner.layout import REPLICATE, Shard, digits, part, signatures
 from planner.plans.plan import Plan
-from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
 
 ITEM = 4
 
@@ -42,41 +41,45 @@ def counted_by_level(plan: Plan) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a transfer among `ways` groups.
+
+    `whole`: each group needs the whole operand, or makes partial sums of the whole output; else its share, which is
+    `aligned` where the layout shards the very dimension that the strategy splits. `replicated`: each group stores all.
+    """
+
+    ways: int
+    whole: bool
+    replicated: bool
+    aligned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
-    """One operand or output: its size, and how each step looks; `kept` are the shares that a step leaves a group."""
+    """One operand or output, its size in elements, and its steps; `kept` are the shares that a step leaves a group."""
 
     size: int
-    steps: tuple[FetchStep | StoreStep, ...]
+    is_output: bool
+    steps: tuple[Step, ...]
     kept: tuple[Fraction, ...]
 
 
 def transfers(plan: Plan) -> Iterator[Transfer]:
     """Yield every operand and output of a plan whose index expressions are all plain variables."""
     for node in plan.graph.nodes:
-        signature = signatures(plan.graph)[node.name]
-        strategy, summed = plan.strategies[node.name], signature.description.reduction_variables
-        described = signature.description
-        for access in described.accesses:
-            tensor = node.inputs[access.operand]
-            names = [index.variables[0] for index in access.index]
-            yield Transfer(
-                plan.graph.tensors[tensor].elements,
-                tuple(
-                    FetchStep(way, choice in names, place == REPLICATE, _aligned(place, names, choice))
-                    for way, choice, place in zip(plan.ways, strategy, plan.layouts[tensor], strict=True)
-                ),
-                _kept(plan, tensor),
-            )
-        names = [index.variables[0] for index in described.outputs[0].index]
-        tensor = node.outputs[0]
-        yield Transfer(
-            plan.graph.tensors[tensor].elements,
-            tuple(
-                StoreStep(way, choice in summed, False, place == REPLICATE, _aligned(place, names, choice))
-                for way, choice, place in zip(plan.ways, strategy, plan.layouts[tensor], strict=True)
-            ),
-            _kept(plan, tensor),
-        )
+        described = signatures(plan.graph)[node.name].description
+        inputs = [(node.inputs[access.operand], access.index) for access in described.accesses]
+        outputs = [(node.outputs[0], described.outputs[0].index)]
+        for is_output, accesses in enumerate((inputs, outputs)):
+            for tensor, index in accesses:
+                names = [one.variables[0] for one in index]
+                steps = tuple(
+                    Step(way, choice not in names, place == REPLICATE, _aligned(place, names, choice))
+                    for way, choice, place in zip(
+                        plan.ways, plan.strategies[node.name], plan.layouts[tensor], strict=True
+                    )
+                )
+                yield Transfer(plan.graph.tensors[tensor].elements, bool(is_output), steps, _kept(plan, tensor))
 
 
 def _aligned(place: object, names: Sequence[str], choice: str) -> bool:
@@ -97,12 +100,23 @@ def lemma_2(plan: Plan) -> tuple[int, ...]:
     return tuple(map(_whole, costs))
 
 
-def _alone(transfer: Transfer, step: int) -> Fraction:
-    """Return one group's cost of one step, its share taken for the tensor. Exact: costs are linear in the size."""
-    one, share = transfer.steps[step], prod(transfer.kept[:step])
-    scale = one.ways * one.ways
-    volume = fetched(scale, [one]) if isinstance(one, FetchStep) else moved(scale, [one])
-    return Fraction(volume, scale) * transfer.size * share
+def _alone(transfer: Transfer, number: int) -> Fraction:
+    """Return one group's cost of one step, its share taken for the tensor."""
+    step = transfer.steps[number]
+    if step.replicated:
+        moved = Fraction((step.ways - 1) * (1 + step.whole) if transfer.is_output else 0)
+    else:
+        moved = step.ways * (_wanted(step) - _common(step))
+    return moved * transfer.size * prod(transfer.kept[:number])
+
+
+def _wanted(step: Step) -> Fraction:
+    return Fraction(1, 1 if step.whole else step.ways)
+
+
+def _common(step: Step) -> Fraction:
+    """Return the share of a tensor that a part both wants and stores, where nothing is replicated."""
+    return Fraction(1, step.ways if step.whole or step.aligned else step.ways**2)
 
 
 def extra_inputs(plan: Plan) -> tuple[int, ...]:
@@ -116,12 +130,9 @@ def extra_inputs(plan: Plan) -> tuple[int, ...]:
         need = own = Fraction(1)
         workers = 1
         for number, step in enumerate(transfer.steps):
-            share = Fraction(1, step.ways)
-            whole = step.reduces if isinstance(step, StoreStep) else not step.indexed
-            wanted = Fraction(1) if whole else share
-            common = share if whole or step.aligned else share * share
+            wanted, common = _wanted(step), _common(step)
             workers *= step.ways
-            moved_now = own * (wanted - common) + (need - own) * (wanted - share)
+            moved_now = own * (wanted - common) + (need - own) * (wanted - Fraction(1, step.ways))
             totals[number] += workers * transfer.size * moved_now
             need, own = need * wanted, own * common
     return tuple(map(_whole, totals))

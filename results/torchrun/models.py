@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+RATE = 0.05
 WIDTH, BATCH = 2048, 512
 VOCABULARY, FEATURES, HEADS, LAYERS, LENGTH, SAMPLES = 2048, 512, 8, 4, 128, 4
 

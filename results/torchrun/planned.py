@@ -1,4 +1,4 @@
-"""Plans of a part: python -m results.torchrun.planned FOLDER PART; prints where they are, as JSON."""
+"""Plans of the models whose steps are timed: python -m results.torchrun.planned FOLDER RANKS; prints paths as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import planner
-from results.torchrun.cases import CASES, plans
-from results.torchrun.models import MODELS
-from results.torchrun.ranks import RATE, TIMED
+from results.torchrun.models import MODELS, RATE
 
 
-def timed(name: str, folder: Path) -> Path:
-    """Write the plan that is found for a model whose steps are timed."""
+def planned(name: str, folder: Path, ranks: int) -> Path:
+    """Write the default plan of a model."""
     torch.manual_seed(0)
     model = MODELS[name]()
     optimizer = planner.Optimizer("sgd", lr=RATE)
@@ -24,18 +22,9 @@ def timed(name: str, folder: Path) -> Path:
         model.module, (model.inputs,), loss=F.cross_entropy, targets=(model.targets,), optimizer=optimizer
     )
     path = folder / f"{name}.json"
-    planner.plan(graph, workers=TIMED).save(path)
+    planner.plan(graph, workers=ranks).save(path)
     return path
 
 
-def main(folder: Path, part: str) -> None:
-    """Write the plans of a part."""
-    if part == "speed":
-        found = [timed(name, folder) for name in MODELS]
-    else:
-        found = [path for name in CASES for path in plans(name, int(part), folder)]
-    print(json.dumps(found, default=str))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    print(json.dumps([str(planned(name, Path(sys.argv[1]), int(sys.argv[2]))) for name in MODELS]))

@@ -31,8 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from executor.torch import distribute
 from planner.plans.plan_json import load_plan
-from results.torchrun.models import MODELS, Model
-from results.torchrun.ranks import RATE
+from results.torchrun.models import MODELS, RATE, Model
 
 WARM_UP = 3
 CLOSE = 1e-3

@@ -1,24 +1,23 @@
-"""What the transports cost, and whether they do the same to the bit.
+"""What the transports cost.
 
-    python -m results.transports.run [PART...]
+    python -m results transports
 
-writes data.json and the tables in README.md, both beside this file. Parts: cpu and perceptron, which take time; equal,
-which does not mind what else runs.
+writes data.json and the tables in README.md.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.models import build
 from planner.search import SearchOptions, search
-from results.experiment import Pages, filled, machine, publish, read_data, table
-from results.transports.cells import CELLS, RUNS, STEPS, compared, differences, on_ranks
+from results.experiment import ROOT, Pages, filled, launcher, machine, publish, table
 
 HERE = Path(__file__).parent
 DEMO = ("wresnet-14-2", {"batch": 64, "image": 8, "channels": 1, "classes": 10})
@@ -26,6 +25,14 @@ RANKS = {8: (2, 2, 2), 16: (2, 2, 2, 2)}
 CPU_STEPS = 9
 PERCEPTRON = ("mlp-4-2048", {"batch": 512})
 ROUNDS = 15
+
+
+def on_ranks(count: int, module: str, *arguments: object) -> Any:
+    """Run a module on so many ranks of one thread each, and return the JSON that rank 0 prints."""
+    line = [launcher(), "-n", str(count), sys.executable, "-m", module, *map(str, arguments)]
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | threads)
+    return json.loads(done.stdout)
 
 
 def planned(model: tuple[str, dict[str, int]], ways: tuple[int, ...], placements: str, folder: Path) -> Path:
@@ -46,22 +53,11 @@ def perceptron(folder: Path) -> Any:
     return on_ranks(2, "results.transports.mlp", planned(PERCEPTRON, (2,), "S,R", folder), ROUNDS)
 
 
-def equal(folder: Path) -> dict[str, Any]:
-    """Run every cell in every way."""
-    found = compared(CELLS, folder)
-    return {"cells": len(found), "different": {one["plan"]: differences(one) for one in found if differences(one)}}
-
-
-PARTS: dict[str, Callable[[Path], Any]] = {"cpu": cpu, "perceptron": perceptron, "equal": equal}
-
-
-def data(parts: Sequence[str]) -> dict[str, Any]:
-    """Measure these parts; what is on file stays of the others, and the machine named is that of the last timing."""
-    before: dict[str, Any] = read_data(HERE)
+def measured() -> dict[str, Any]:
+    """Measure all of it."""
     with tempfile.TemporaryDirectory() as name:
-        measured = {part: PARTS[part](Path(name)) for part in parts}
-    timed = {"cpu", "perceptron"} & measured.keys()
-    return before | measured | ({"machine": machine()} if timed else {})
+        folder = Path(name)
+        return {"machine": machine(), "cpu": cpu(folder), "perceptron": perceptron(folder)}
 
 
 def cpu_table(cpu: dict[str, Any]) -> str:
@@ -95,16 +91,6 @@ def perceptron_table(seconds: dict[str, float]) -> str:
     return table(["step", "ms", "executed, of it"], rows)
 
 
-def verdict(found: dict[str, Any]) -> str:
-    """Say how many cells are equal in all."""
-    named = "; ".join(f"{plan}: {', '.join(what)}" for plan, what in found["different"].items())
-    alike = found["cells"] - len(found["different"])
-    return (
-        f"Of {found['cells']} plans, each run {STEPS} steps in each of {len(RUNS)} ways, {alike} have equal "
-        f"results, bytes and arenas in all of them{f'; not so {named}' if named else ''}."
-    )
-
-
 def pages(found: Any) -> Pages:
     """Return the README with its tables."""
     readme = filled(
@@ -112,17 +98,9 @@ def pages(found: Any) -> Pages:
         machine=f"Measured on: {found['machine']}.",
         cpu=cpu_table(found["cpu"]),
         perceptron=perceptron_table(found["perceptron"]),
-        equal=verdict(found["equal"]),
     )
     return {"README.md": readme}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure, and write the data and the README's tables."""
-    parser = argparse.ArgumentParser(prog="results.transports")
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; all without it")
-    publish(HERE, data(parser.parse_args(arguments).parts or [*PARTS]), pages)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    publish(HERE, measured(), pages)

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from results.transports.cells import CELLS, RUNS, WAYS, differences
 from tests.cross.cases import graph
+from tests.cross.cells import CELLS, RUNS, WAYS, differences
 from tests.cross.random_plans import random_plan
 from tests.executor.conftest import Ranks
 
@@ -26,7 +26,7 @@ def test_transports_differ_in_nothing(cell, tmp_path):
     paths = [tmp_path / f"{number}.json" for number in range(len(plans))]
     for path, plan in zip(paths, plans, strict=True):
         plan.save(path)
-    done = Ranks()(cell.workers, "-m", "results.transports.equality", *paths)
+    done = Ranks()(cell.workers, "-m", "tests.cross.equality", *paths)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     for found in told:

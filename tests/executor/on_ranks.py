@@ -25,7 +25,7 @@ from executor.worker import Worker
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
 from planner.program.tasks import Send
-from results.transports.equality import Apart
+from tests.cross.equality import Apart
 from tests.executor.programs import EACH, WORKERS, exchange
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -15,20 +16,20 @@ from torch import nn
 import planner
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
-from results.torchrun.cases import plans
-from results.torchrun.ranks import STEPS, torchrun
 from tensor_partitioner.commands.compare import main as compare
+from tests.executor_torch.cases import STEPS, plans
 from tests.pages import ROOT, blocks_of
 
 SAMPLE = {2: ("mlp", "unet", "lstm", "resnet50"), 4: ("mlp", "gpt"), 8: ("mlp",)}
-"""Examples by ranks; `results/torchrun` trains all of them on each number."""
+"""Examples by ranks."""
 
 TIMEOUT_S = 300
 
 
 def run(ranks, *command, cwd=ROOT):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
-        torchrun(ranks, *command),
+        [*launcher, "-m", *map(str, command)],
         check=False,
         capture_output=True,
         text=True,
@@ -46,7 +47,7 @@ def own_lines(done):
 @pytest.mark.parametrize("ranks", SAMPLE)
 def test_modules_train_as_by_themselves(ranks, tmp_path):
     paths = [path for name in SAMPLE[ranks] for path in plans(name, ranks, tmp_path)]
-    done = run(ranks, "results.torchrun.equality", *paths)
+    done = run(ranks, "tests.executor_torch.equality", *paths)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) == len(paths) == 2 * len(SAMPLE[ranks])

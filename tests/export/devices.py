@@ -15,10 +15,10 @@ import torch
 
 import planner
 from planner.export.exported import export
-from results.pytorch_zoo.modules import mlp, transformer
+from tests.export.modules import decoder, mlp
 
 jax.config.update("jax_enable_x64", True)
-STEPS, BATCH, RATE = 3, 8, 0.1
+STEPS, RATE = 3, 0.1
 
 
 def mlp_loss(p, x, target, seen):
@@ -46,21 +46,20 @@ def affine(p, name, x):
 def gpt_loss(p, tokens, target, seen):
     x = p["tokens.weight"][tokens] + p["positions"]
     batch, length, width = x.shape
-    heads = width // 64
-    for block in sorted({name[: name.index(".", 7)] for name in p if name.startswith("blocks.")}):
-        qkv = seen(f"{block}.qkv", affine(p, f"{block}.qkv", norm(p, f"{block}.norm1", x)))
-        q, k, v = (one.reshape(batch, length, heads, 64).transpose(0, 2, 1, 3) for one in jnp.split(qkv, 3, 2))
-        scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), q @ k.transpose(0, 1, 3, 2) / 8, -jnp.inf)
-        attended = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
-        x = x + affine(p, f"{block}.out", attended)
-        up = seen(f"{block}.up", affine(p, f"{block}.up", norm(p, f"{block}.norm2", x)))
-        x = x + affine(p, f"{block}.down", jax.nn.gelu(up, approximate=False))
+    qkv = seen("block.attention.qkv", affine(p, "block.attention.qkv", norm(p, "block.norm1", x)))
+    q, k, v = (one.reshape(batch, length, 2, -1).transpose(0, 2, 1, 3) for one in jnp.split(qkv, 3, 2))
+    scores = q @ k.transpose(0, 1, 3, 2) / q.shape[-1] ** 0.5
+    scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -jnp.inf)
+    attended = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+    x = x + affine(p, "block.attention.out", attended)
+    up = seen("block.mlp.0", affine(p, "block.mlp.0", norm(p, "block.norm2", x)))
+    x = x + affine(p, "block.mlp.2", jax.nn.gelu(up))
     return cross_entropy(norm(p, "norm", x).reshape(-1, width) @ p["tokens.weight"].T, target)
 
 
 CASES = {
-    "mlp": (lambda: mlp(3, 16, BATCH), mlp_loss),
-    "gpt": (lambda: transformer(1, 128, BATCH, 8, 32), gpt_loss),
+    "mlp": (mlp, mlp_loss),
+    "gpt": (decoder, gpt_loss),
 }
 
 

@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import planner
 from planner.export.exported import export
-from results.pytorch_zoo.modules import mlp, transformer
+from tests.export.modules import decoder, mlp
 from tests.pytorch.models import CASES as MODELS
 
-STEPS, BATCH, RATE = 3, 8, 0.1
+STEPS, RATE = 3, 0.1
 CASES = {
-    "mlp": lambda: mlp(3, 16, BATCH),
-    "gpt": lambda: transformer(1, 128, BATCH, 8, 32),
+    "mlp": mlp,
+    "gpt": decoder,
     "resnet": MODELS["resnet50"],
 }
 WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
-from results.experiment import ROOT
+from tests.pages import ROOT
 
 NO_JAX = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}

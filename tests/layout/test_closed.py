@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.layout import REPLICATE, Exchange, Production, Shard, digits, fetch, owned_by_all, store
 from planner.layout.region import elements, subtract_all
 from planner.layout.split import first_eligible
-from results.conversions.closed_forms import FetchStep, StoreStep, fetched, fetched_across, moved, moved_across
+from tests.layout.closed_forms import FetchStep, StoreStep, fetched, fetched_across, moved, moved_across
 
 WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2), (5,), (2, 3, 2)])
 

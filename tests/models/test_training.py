@@ -12,7 +12,7 @@ import one_worker
 import pytest
 
 from planner.errors import GraphError
-from planner.graph.facts import batch_size, micro_batches, precision, recomputed
+from planner.graph.facts import batch_size, micro_batches, recomputed
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import single_worker
@@ -22,10 +22,6 @@ from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
-
-torch = pytest.importorskip("torch")
-
-import torch_twins  # noqa: E402 (it needs PyTorch)
 
 TOKENS = {"sequence": 5, "vocabulary": 11}
 MODELS = {
@@ -66,35 +62,6 @@ def whole_batch(name):
 def furthest(found, expected):
     assert found.keys() == expected.keys()
     return max(one_worker.difference(found[name], expected[name]) for name in expected)
-
-
-def by_torch(name, graph, values, computed=torch.float64):
-    """Loss and gradients by PyTorch, each micro-batch by itself, on copies of the weights in the dtype `computed`."""
-    kept = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
-    weights = {t.name: torch.tensor(values[t.name], requires_grad=True) for t in kept if t.role == "weight"}
-    batches = [{} for _ in range(micro_batches(graph))]
-    for tensor in kept:
-        if tensor.role == "input" and tensor.name != "one":
-            base, _, number = tensor.name.partition("@")
-            value = torch.tensor(values[tensor.name].astype("float64" if "float" in tensor.dtype else "int32"))
-            for batch in batches[int(number) :][:1] if number else batches:
-                batch[base] = value.to(computed) if value.is_floating_point() else value
-    twin, total = torch_twins.TWINS[name.split("-")[0]], 0.0
-    for batch in batches:
-        loss, _ = twin({key: weight.to(computed) for key, weight in weights.items()}, batch)
-        (loss / len(batches)).backward()
-        total += loss.item() / len(batches)
-    return total, {key: weight.grad.numpy() for key, weight in weights.items()}
-
-
-@pytest.mark.parametrize("name", [*MODELS, "cnn-2-6"])
-def test_micro_batches_equal_pytorch(name):
-    graph = made(name, micro_batches=2, recompute="segments" if name.startswith("rnn") else "none")
-    values = one_worker.draw(graph, seed=3)
-    results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values)
-    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
-    assert furthest(found, gradients) < 1e-10
-    assert one_worker.difference(results[graph.metrics["loss"]], loss) < 1e-10
 
 
 @pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in MODELS), ("mlp-3-8", 2), ("mlp-3-8", 8)])
@@ -178,20 +145,6 @@ def test_parts_compute_what_the_whole_does_in_16_bits(name, dtype):
     expected, _ = trained(single_worker(plan), steps=1)
     assert furthest(found, expected) < 32 * HALF["float16" if dtype in {"float16", "mixed-float16"} else "bfloat16"]
     np.testing.assert_array_equal(plan.bytes, run.moved)
-
-
-@pytest.mark.parametrize(("dtype", "half"), [("mixed", "bfloat16"), ("mixed-float16", "float16")])
-@pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4", "transformer-2-12"])
-def test_mixed_precision_equals_pytorch_with_the_same_casts(name, dtype, half):
-    """Weights are cast to 16 bits, and the loss is of logits in single precision."""
-    graph = made(name, dtype, micro_batches=2, loss_scale=64.0)
-    assert precision(graph) == f"{half}, weights float32"
-    values = one_worker.draw(graph, seed=5)
-    results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values, getattr(torch, half))
-    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
-    assert {str(gradient.dtype) for gradient in found.values()} == {"float32"}
-    assert furthest(found, gradients) < 16 * HALF[half]
-    assert one_worker.difference(results[graph.metrics["loss"]], loss) < 2 * HALF[half]
 
 
 def test_a_loss_scale_saves_small_gradients():

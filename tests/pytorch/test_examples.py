@@ -1,13 +1,18 @@
-"""The examples train on several workers as PyTorch trains them: a draw of what results/pytorch_training has."""
+"""The examples train on several workers as PyTorch trains them: all workers in one process."""
 
 import pytest
 
 pytest.importorskip("torch")
 
-from results.experiment import ROOT, read_data
-from results.pytorch_training.beside import ADAM, SGD, Case, compared
-from results.pytorch_training.measure import cases
-from results.pytorch_training.run import ADAM_BARS, BARS, NAMES
+from tests.pages import ROOT
+from tests.pytorch.beside import ADAM, SGD, Case, compared
+
+NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if "def small(" in path.read_text())
+BARS = {"float64": 1e-10, "float32": 1e-4}
+"""How far losses and tensors may be from PyTorch's, relative to the largest value of each."""
+
+ADAM_BAR = 1e-6
+"""The same under Adam, which divides a gradient by its own size."""
 
 
 def test_there_are_examples():
@@ -31,16 +36,5 @@ def test_eight_workers_train_like_eager():
 def test_adam_trains_what_has_a_gradient():
     found = compared(Case("vit", 2, "float64", ADAM))
     assert found.loss < BARS["float64"]
-    assert found.worst_told < ADAM_BARS["float64"]
+    assert found.worst_told < ADAM_BAR
     assert len(found.told) > len(found.entries) // 2
-
-
-def test_the_published_training():
-    rows = read_data(ROOT / "results" / "pytorch_training")["rows"]
-    assert {(row["name"], row["workers"], row["dtype"], row["optimizer"]) for row in rows} == {
-        (case.name, case.workers, case.dtype, case.optimizer) for name in NAMES for case in cases(name)
-    }
-    for row in rows:
-        bars = BARS if row["optimizer"] == SGD else ADAM_BARS
-        assert row["loss"] < BARS[row["dtype"]]
-        assert row["worst" if row["optimizer"] == SGD else "worst_told"] < bars[row["dtype"]], row

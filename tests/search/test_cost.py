@@ -13,7 +13,7 @@ from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
-from results.conversions.closed_forms import FetchStep, StoreStep, fetched, moved
+from tests.layout.closed_forms import FetchStep, StoreStep, fetched, moved
 from tests.search import oracle
 from tests.search.samples import (
     EVEN_WAYS,

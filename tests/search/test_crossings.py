@@ -11,7 +11,7 @@ from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, pr
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
-from results.conversions.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
+from tests.layout.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
 from tests.search.samples import (
     EVEN_WAYS,
     WAYS,

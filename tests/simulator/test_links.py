@@ -1,15 +1,10 @@
-"""What messages cost: their protocol, streaming devices, copy engines; by hand, and for an all-reduce of any size."""
+"""What messages cost: their protocol, streaming devices, copy engines; by hand."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from results.all_reduce import simulated as all_reduce
 from simulator import interpret
 from tests.simulator.programs import changed, fetch, program, reduce, send, star, wait
 from topologies import parse_topology
-
-MIB = 1 << 20
 
 PAIR = """
 format: topology/2
@@ -112,22 +107,3 @@ links:
         text += f"  - {{ends: [d{a}, d{b}], bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}}\n"
     tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]
     assert seconds(parse_topology(text), *tasks) == pytest.approx(expected)
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.integers(2, 8), st.integers(1, 1 << 22), st.sampled_from([0, 1e5, 1e7]))
-def test_a_larger_all_reduce_never_takes_less_time_and_moves_what_it_must(workers, items, half_bandwidth_bytes):
-    machine = all_reduce.machine(half_bandwidth_bytes)
-    shorter, longer = all_reduce.seconds(machine, workers, [4 * items, 8 * items])
-    assert 0 < shorter <= longer * (1 + 1e-9)
-    assert all_reduce.plan(workers, 4 * items).total_bytes == 2 * (workers - 1) * 4 * items
-
-
-def test_an_all_reduce_of_one_size_by_hand():
-    machine, workers, nbytes = all_reduce.machine(), 4, 64 * MIB
-    route, device = machine.route(0, 1), machine.devices[0]
-    bandwidth = machine.bandwidth_bytes_per_s(0, 1)
-    copied_s = 2 * nbytes / workers / device.spec.memory_bandwidth_bytes_per_s / device.spec.efficiency.elementwise
-    messages_s = (workers - 1) * (nbytes / workers + route.half_bandwidth_bytes) / bandwidth
-    expected = 4 * device.spec.launch_latency_s + 2 * (route.latency_s + messages_s) + copied_s
-    assert all_reduce.seconds(machine, workers, [nbytes]) == pytest.approx([expected], rel=1e-9)

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.single_gpu.devices import described, device
-from topologies import Kernel, Product, TopologyError, Window, parse_topology
+from topologies import Kernel, Product, TopologyError, Window, load_topology, parse_topology
 from topologies.kernels import Rates, product_s, transformed
 from topologies.schema import Products, Winograd
 
-DEVICES = {name: device(described(name)) for name in ("gk210", "p100-sxm2-16gb")}
+DEVICES = {
+    "gk210": load_topology("p2.8xlarge").devices[0],
+    "p100-sxm2-16gb": load_topology("dgx-1-p100").devices[0],
+}
 ITEM_BYTES = 4
 
 HOW = Products(units=4, tiles=((8, 8), (4, 4)), tile_edge=0, depth=2)

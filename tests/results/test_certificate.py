@@ -14,6 +14,7 @@ from planner.models.zoo import FAMILIES
 from planner.search import SEARCHERS, Limits, SearchOptions, Ties, space_of
 from planner.search.solver.problem import Problem
 from results.certificate.toulbar2 import certified, whole_problem
+from tests.search import test_random_graphs as random_graphs
 from tests.search.test_solver import least, problems
 
 SEQUENCES = {"batch": 4, "sequence": 4, "source_sequence": 3, "vocabulary": 8, "heads": 2}
@@ -80,3 +81,10 @@ def test_no_record_contradicts():
     for row in ROWS:
         joint, theirs = row["joint"], row["toulbar2"]
         assert "over" in theirs or joint["bound"] <= theirs["bytes"] <= joint["bytes"]
+
+
+@pytest.mark.parametrize("seed", random_graphs.SEEDS)
+def test_random_graphs(seed):
+    for placements in random_graphs.PLACEMENTS:
+        space = random_graphs.space(seed, random_graphs.ways_of(seed), placements)
+        assert certified(whole_problem(space)).cost == random_graphs.found(seed, placements, "joint").cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from executor.cases import Case, Generate
-from tests.coverage_tables.cases import drawn
+from tests.results.operator_coverage.cases import drawn
 
 FEW = (2, 3)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.coverage_tables.oracles import below, of, positive, real, table, with_nan
+from tests.results.operator_coverage.oracles import below, of, positive, real, table, with_nan
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tests.coverage_tables import oracles as o
-from tests.coverage_tables.oracles import below, of, positive, real
-from tests.coverage_tables.oracles_aten import by
+from tests.results.operator_coverage import oracles as o
+from tests.results.operator_coverage.oracles import below, of, positive, real
+from tests.results.operator_coverage.oracles_aten import by
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from tests.coverage_tables import oracles as o
-from tests.coverage_tables.oracles import below, of, positive, real, table
+from tests.results.operator_coverage import oracles as o
+from tests.results.operator_coverage.oracles import below, of, positive, real, table
 
 X = real(3, 4)
 UNARY = (

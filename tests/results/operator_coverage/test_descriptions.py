@@ -9,11 +9,11 @@ import pytest
 
 from results.operator_coverage.tables import aten, mxnet, mxnet_backward, onnx
 from results.operator_coverage.tables.operators import OPERATORS
-from tests.coverage_tables import oracles_backward, oracles_mxnet
+from tests.results.operator_coverage import oracles_backward, oracles_mxnet
 
 HAS_TORCH = find_spec("torch") is not None
 if HAS_TORCH:
-    from tests.coverage_tables import oracles_aten, oracles_onnx
+    from tests.results.operator_coverage import oracles_aten, oracles_onnx
 
 TABLES = {
     "MXNet": ({**mxnet.FORWARD, **mxnet.IMPERATIVE}, oracles_mxnet.ORACLES),

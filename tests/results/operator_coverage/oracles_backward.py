@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from tests.coverage_tables import oracles as o
-from tests.coverage_tables import oracles_mxnet as forward
-from tests.coverage_tables.oracles import below, of, positive, real, table
+from tests.results.operator_coverage import oracles as o
+from tests.results.operator_coverage import oracles_mxnet as forward
+from tests.results.operator_coverage.oracles import below, of, positive, real, table
 
 STEP = 1e-5
 X = real(3, 4) / 2

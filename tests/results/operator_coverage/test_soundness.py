@@ -11,7 +11,7 @@ from executor.cases import Draw
 from executor.verification.parts import PartError
 from executor.verification.splits import meaning_checks
 from results.operator_coverage.tables.operators import OPERATORS
-from tests.coverage_tables import cases, cases_images
+from tests.results.operator_coverage import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough
 from tests.verify.mutants import Claiming, claims
 

@@ -13,9 +13,9 @@ import pytest
 from executor.cases import Draw
 from executor.verification.check import difference
 from results.operator_coverage.tables.operators import OPERATORS, operator
-from tests.coverage_tables.oracles_alone import ORACLES
-from tests.coverage_tables.test_descriptions import CASES, HAS_TORCH, RANDOM, TABLES
-from tests.coverage_tables.test_soundness import CASES as DRAWN
+from tests.results.operator_coverage.oracles_alone import ORACLES
+from tests.results.operator_coverage.test_descriptions import CASES, HAS_TORCH, RANDOM, TABLES
+from tests.results.operator_coverage.test_soundness import CASES as DRAWN
 from tests.verify.mutated_trees import Mutated, description_changes
 
 CHANGES = 5

@@ -1,4 +1,4 @@
-"""What plans leave behind under every transport: mpirun -n K python -m results.transports.equality PLAN...
+"""What plans leave behind under every transport: mpirun -n K python -m tests.cross.equality PLAN...
 
 Every plan is trained for some steps in every way of `RUNS` (cells.py), ranks pausing at random moments. Rank 0
 prints, as JSON, of every plan the bytes planned, and of every run the bytes sent and a digest of what all ranks store.
@@ -30,7 +30,7 @@ from executor.training import RankPrograms, Trainer, rank_programs
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.program.lower import arena_sizes
-from results.transports.cells import RUNS, STEPS
+from tests.cross.cells import RUNS, STEPS
 
 PAUSES, LONGEST_PAUSE_S = 8, 2e-3
 
@@ -38,7 +38,7 @@ PAUSES, LONGEST_PAUSE_S = 8, 2e-3
 class Apart(MPI.Intracomm):
     """A communicator that takes every second rank for one of another host."""
 
-    def Split_type(self, *_: object, **__: object) -> MPI.Intracomm:  # noqa: N802
+    def Split_type(self, *_: object, **__: object) -> MPI.Intracomm:
         """Return those that are taken to share this rank's host."""
         return MPI.Intracomm(self.Split(self.Get_rank() % 2))
 

@@ -1,10 +1,17 @@
 """The zoo's models written in PyTorch, on the weights of a graph: each returns (loss, logits)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
 import torch
+from torch import Tensor
 from torch.nn import functional
 
+Tensors = Mapping[str, Tensor]
 
-def mlp(weights, inputs):
+
+def mlp(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = inputs["images"]
     layers = len(weights)
     for layer in range(1, layers + 1):
@@ -13,36 +20,36 @@ def mlp(weights, inputs):
     return functional.cross_entropy(x, inputs["labels"].long()), x
 
 
-def normalised(x, weights, name):
+def normalised(x: Tensor, weights: Tensors, name: str) -> Tensor:
     if f"{name}.w" not in weights:
         return x
     return functional.batch_norm(x, None, None, weights[f"{name}.w"], weights[f"{name}.b"], training=True, eps=1e-5)
 
 
-def convolved(x, weights, name, norm, stride=1):
+def convolved(x: Tensor, weights: Tensors, name: str, norm: str, stride: int = 1) -> Tensor:
     weight = weights[f"{name}.w"]
     y = functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
     return normalised(y, weights, norm)
 
 
-def classified(x, weights, inputs):
+def classified(x: Tensor, weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     logits = functional.adaptive_avg_pool2d(x, 1).flatten(1) @ weights["fc.w"]
     return functional.cross_entropy(logits, inputs["labels"].long()), logits
 
 
-def cnn(weights, inputs):
+def cnn(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = inputs["images"]
     for layer in range(1, 1 + sum(name.startswith("conv") for name in weights)):
         x = functional.relu(convolved(x, weights, f"conv{layer}", f"bn{layer}"))
     return classified(x, weights, inputs)
 
 
-def wresnet(weights, inputs):
+def wresnet(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     return classified(wresnet_features(weights, inputs), weights, inputs)
 
 
-def wresnet_features(weights, inputs):
-    def conv(x, name, stride=1):
+def wresnet_features(weights: Tensors, inputs: Tensors) -> Tensor:
+    def conv(x: Tensor, name: str, stride: int = 1) -> Tensor:
         return convolved(x, weights, name, f"{name}.bn", stride)
 
     large = inputs["images"].shape[-1] >= 64
@@ -61,17 +68,17 @@ def wresnet_features(weights, inputs):
     return x
 
 
-def affine(x, weights, name):
+def affine(x: Tensor, weights: Tensors, name: str) -> Tensor:
     return x @ weights[f"{name}.w"] + weights[f"{name}.b"]
 
 
-def three_layers(x, weights, inputs):
+def three_layers(x: Tensor, weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = functional.relu(affine(x.flatten(1), weights, "fc1"))
     logits = affine(functional.relu(affine(x, weights, "fc2")), weights, "fc3")
     return functional.cross_entropy(logits, inputs["labels"].long()), logits
 
 
-def alexnet(weights, inputs):
+def alexnet(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = inputs["images"]
     for layer, (stride, padding) in enumerate([(4, 2), (1, 2), (1, 1), (1, 1), (1, 1)], start=1):
         x = functional.conv2d(x, weights[f"conv{layer}.w"], weights[f"conv{layer}.b"], stride, padding)
@@ -80,7 +87,7 @@ def alexnet(weights, inputs):
     return three_layers(x, weights, inputs)
 
 
-def vgg(weights, inputs):
+def vgg(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = inputs["images"]
     for stage in range(1, 6):
         for layer in range(1, 4 if stage > 2 else 3):
@@ -89,13 +96,13 @@ def vgg(weights, inputs):
     return three_layers(x, weights, inputs)
 
 
-def classifier(weights, inputs):
+def classifier(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = functional.adaptive_avg_pool2d(wresnet_features(weights, inputs), 1).flatten(1)
     logits = x @ weights["embedding.w"] @ weights["fc.w"]
     return functional.cross_entropy(logits, inputs["labels"].long()), logits
 
 
-def rnn(weights, inputs):
+def rnn(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     """PyTorch's own LSTM, its weights replaced by the graph's."""
     steps = sum(name.startswith("x.") for name in inputs)
     layers = sum(name.endswith(".wx") for name in weights)
@@ -112,11 +119,11 @@ def rnn(weights, inputs):
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits[-1]
 
 
-def layer_norm(x, weights, name):
+def layer_norm(x: Tensor, weights: Tensors, name: str) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], weights[f"{name}.w"], weights[f"{name}.b"], eps=1e-5)
 
 
-def projected(x, weights, name):
+def projected(x: Tensor, weights: Tensors, name: str) -> Tensor:
     """To heads: the weight [parts, heads, width of a head, d] as one matrix; returns the parts [b, heads, s, e]."""
     weight = weights[f"{name}.w"]
     weight = weight[None] if weight.ndim == 3 else weight
@@ -126,7 +133,7 @@ def projected(x, weights, name):
     return y.reshape(*x.shape[:2], parts, heads, head).permute(2, 0, 3, 1, 4)
 
 
-def attention(x, weights, name, memory=None, causal=False):
+def attention(x: Tensor, weights: Tensors, name: str, memory: Tensor | None = None, causal: bool = False) -> Tensor:
     y = layer_norm(x, weights, f"{name}.norm")
     if memory is None:
         q, k, v = projected(y, weights, f"{name}.qkv")
@@ -138,26 +145,26 @@ def attention(x, weights, name, memory=None, causal=False):
     return x + functional.linear(y, weight.flatten(1), weights[f"{name}.out.b"])
 
 
-def feed_forward(x, weights, name):
+def feed_forward(x: Tensor, weights: Tensors, name: str) -> Tensor:
     y = functional.gelu(affine(layer_norm(x, weights, f"{name}.norm"), weights, f"{name}.up"))
     return x + affine(y, weights, f"{name}.down")
 
 
-def embedded(words, weights, name, table):
+def embedded(words: Tensor, weights: Tensors, name: str, table: str) -> Tensor:
     return functional.embedding(words.long(), weights[f"{table}.w"]) + weights[f"{name}.positions.w"]
 
 
-def all_positions(x, weights, inputs, table):
+def all_positions(x: Tensor, weights: Tensors, inputs: Tensors, table: str) -> tuple[Tensor, Tensor]:
     x = x.flatten(0, 1)
     logits = x @ weights["logits.w"] if "logits.w" in weights else x @ weights[f"{table}.w"].T
     return functional.cross_entropy(logits, inputs["labels"].long()), logits
 
 
-def depth(weights, prefix):
+def depth(weights: Tensors, prefix: str) -> int:
     return sum(name.startswith(prefix) and name.endswith("mlp.up.w") for name in weights)
 
 
-def transformer(weights, inputs):
+def transformer(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     x = embedded(inputs["tokens"], weights, "embedding", "embedding")
     for layer in range(depth(weights, "l")):
         x = attention(x, weights, f"l{layer}.attention", causal=True)
@@ -165,7 +172,7 @@ def transformer(weights, inputs):
     return all_positions(layer_norm(x, weights, "norm"), weights, inputs, "embedding")
 
 
-def encoder_decoder(weights, inputs):
+def encoder_decoder(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     tied = "embedding.w" in weights
     x = embedded(inputs["source"], weights, "encoder.embedding", "embedding" if tied else "encoder.embedding")
     for layer in range(depth(weights, "encoder.l")):
@@ -180,7 +187,7 @@ def encoder_decoder(weights, inputs):
     return all_positions(layer_norm(x, weights, "decoder.norm"), weights, inputs, "embedding")
 
 
-TWINS = {
+TWINS: Mapping[str, Callable[[Tensors, Tensors], tuple[Tensor, Tensor]]] = {
     "mlp": mlp,
     "cnn": cnn,
     "wresnet": wresnet,
@@ -191,21 +198,3 @@ TWINS = {
     "transformer": transformer,
     "encoder": encoder_decoder,
 }
-
-
-def differentiate(name, graph, values):
-    """Loss, logits and every weight's gradient by PyTorch, as NumPy arrays."""
-    weights = {
-        tensor.name: torch.tensor(values[tensor.name], requires_grad=True)
-        for tensor in graph.tensors.values()
-        if tensor.role == "weight" and tensor.init is not None
-    }
-    inputs = {
-        tensor.name: torch.tensor(values[tensor.name])
-        for tensor in graph.tensors.values()
-        if tensor.role == "input" and tensor.init is not None
-    }
-    loss, logits = TWINS[name.split("-")[0]](weights, inputs)
-    loss.backward()
-    gradients = {name: weight.grad.numpy() for name, weight in weights.items()}
-    return loss.detach().numpy(), logits.detach().numpy(), gradients

@@ -1,4 +1,4 @@
-"""The examples, small and in double precision, and plans of them."""
+"""The examples, small and in double precision, plans of them, and ranks that train them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from planner.graph.ir import Graph
 from planner.model_source import function_of
 from planner.pytorch.tracing import in_order
 from planner.pytorch.user_model import UserModel, imported, user_model
-from results.experiment import ROOT
-from results.torchrun.ranks import RATE, WAYS
 from tests.cross.random_plans import random_plan
+from tests.pages import ROOT
 
+WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
+"""How workers are divided, by their number."""
+
+STEPS, RATE = 3, 0.05
 EXAMPLES = ROOT / "examples"
 CASES = tuple(sorted(path.stem for path in EXAMPLES.glob("*.py") if "def small(" in path.read_text()))
 """Names of the examples that have a small size."""

@@ -13,9 +13,9 @@ from planner.graph import GraphBuilder
 from planner.graph.build import ZEROS
 from results.operator_coverage.facts import operand_dtypes
 from results.operator_coverage.tables.aten import ATEN
-from tests.coverage_tables.test_descriptions import HAS_TORCH, RANDOM, TABLES
+from tests.results.operator_coverage.test_descriptions import HAS_TORCH, RANDOM, TABLES
 
-DATA = Path(__file__).resolve().parents[2] / "results" / "operator_coverage" / "data.json"
+DATA = Path(__file__).resolve().parents[3] / "results" / "operator_coverage" / "data.json"
 ROWS = json.loads(DATA.read_text())["catalogs"]["core ATen 2.11"]["operators"]
 DESCRIBED = [name for name, entry in ATEN.items() if entry.text is not None]
 SAMPLES = {

@@ -22,8 +22,8 @@ from planner.model_source import function_of
 from planner.plans.plan import Plan
 from planner.pytorch.tracing import in_order
 from planner.pytorch.user_model import UserModel, imported, user_model
-from results.experiment import ROOT
 from tests.cross.loopback import Loopback
+from tests.pages import ROOT
 
 STEPS = 3
 SGD, ADAM = "SGD", "Adam"
@@ -61,7 +61,7 @@ class Found:
         return max(self.entries[name] for name in self.told)
 
 
-class Imported(Loopback):  # type: ignore[misc]  # tests are not typed
+class Imported(Loopback):
     """All workers of a plan in one process, from a module's weights, on its example inputs."""
 
     def __init__(self, plan: Plan, made: UserModel) -> None:

@@ -1,4 +1,4 @@
-"""Modules trained by plans on ranks of torchrun: torchrun --nproc-per-node K -m results.torchrun.equality PLAN...
+"""Modules trained by plans on ranks of torchrun: torchrun --nproc-per-node K -m tests.executor_torch.equality PLAN...
 
 A plan's file is named EXAMPLE-KIND.json. Rank 0 prints, as JSON, of every plan: the
 bytes planned and those sent in each step, how far losses and the state dict are from eager's after `STEPS` steps, but
@@ -24,8 +24,7 @@ from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
 from planner.pytorch.tracing import in_order
 from planner.pytorch.user_model import UserModel
-from results.torchrun.cases import made
-from results.torchrun.ranks import STEPS
+from tests.executor_torch.cases import STEPS, made
 
 
 def eager(given: UserModel) -> tuple[list[float], Mapping[str, torch.Tensor]]:

@@ -1,6 +1,8 @@
 """The link of the library is as fitted, and the experiment holds what is claimed of it."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from results.all_reduce import simulated
 from results.all_reduce.run import FITTED_GPUS, FITTED_MIB, HERE, MIB, loss, ratios
@@ -30,3 +32,22 @@ def test_predictions_are_found_again(gpus, mib):
     (seconds,) = simulated.seconds(simulated.machine(), gpus, [mib * MIB])
     data = FOUND["microseconds"][str(gpus)][PUBLISHED["mib"].index(mib)]
     assert seconds * 1e6 == pytest.approx(data, abs=0.01)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 8), st.integers(1, 1 << 22), st.sampled_from([0, 1e5, 1e7]))
+def test_a_larger_all_reduce_never_takes_less_time_and_moves_what_it_must(workers, items, half_bandwidth_bytes):
+    machine = simulated.machine(half_bandwidth_bytes)
+    shorter, longer = simulated.seconds(machine, workers, [4 * items, 8 * items])
+    assert 0 < shorter <= longer * (1 + 1e-9)
+    assert simulated.plan(workers, 4 * items).total_bytes == 2 * (workers - 1) * 4 * items
+
+
+def test_an_all_reduce_of_one_size_by_hand():
+    machine, workers, nbytes = simulated.machine(), 4, 64 * MIB
+    route, device = machine.route(0, 1), machine.devices[0]
+    bandwidth = machine.bandwidth_bytes_per_s(0, 1)
+    copied_s = 2 * nbytes / workers / device.spec.memory_bandwidth_bytes_per_s / device.spec.efficiency.elementwise
+    messages_s = (workers - 1) * (nbytes / workers + route.half_bandwidth_bytes) / bandwidth
+    expected = 4 * device.spec.launch_latency_s + 2 * (route.latency_s + messages_s) + copied_s
+    assert simulated.seconds(machine, workers, [nbytes]) == pytest.approx([expected], rel=1e-9)

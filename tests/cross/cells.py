@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from planner.models import build
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, search
-from results.experiment import ROOT, launcher
 
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "mlp": ("mlp-2-12", {"batch": 8}),
@@ -65,24 +58,6 @@ class Cell:
 
 
 CELLS = tuple(Cell(*one) for one in product(MODELS, WAYS, PLACEMENTS))
-
-
-def on_ranks(count: int, module: str, *arguments: object) -> Any:
-    """Run a module on so many ranks of one thread each, and return the JSON that rank 0 prints."""
-    line = [launcher(), "-n", str(count), sys.executable, "-m", module, *map(str, arguments)]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | threads)
-    return json.loads(done.stdout)
-
-
-def compared(cells: Sequence[Cell], folder: Path) -> list[dict[str, Any]]:
-    """Train every cell's plan under every transport; `folder` is where plans are written."""
-    paths: dict[int, list[Path]] = {}
-    for cell in cells:
-        path = folder / f"{cell.name}.json"
-        cell.plan().save(path)
-        paths.setdefault(cell.workers, []).append(path)
-    return [one for count, some in paths.items() for one in on_ranks(count, "results.transports.equality", *some)]
 
 
 def differences(found: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from results.operator_coverage.tables.operators import OPERATORS
 from results.operator_coverage.tables.operators.spatial import LOWEST
-from tests.coverage_tables.oracles import interpolate, pool
+from tests.results.operator_coverage.oracles import interpolate, pool
 
 
 def trmm_transposed(a, b, alpha):
