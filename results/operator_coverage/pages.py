@@ -120,8 +120,8 @@ no mutant. (The tests try some changes of each description; here it is all.)
 {mutant_table(facts["verification"]["mutants"])}
 {without_kernel(facts["verification"]["mutants without a kernel"])}
 A description and a kernel that are wrong in the same way agree with each other, and no check of one against the other
-can tell: see [what verification cannot find](../../docs/how-to/operator.md#what-verification-cannot-find). So the catalog's
-descriptions are compared with PyTorch, and those of the tables with NumPy, SciPy or PyTorch.
+can tell: see [what verification cannot find](../../docs/how-to/operator.md#what-verification-cannot-find).
+So the catalog's descriptions are compared with PyTorch, and those of the tables with NumPy, SciPy or PyTorch.
 
 ## Length of the descriptions
 
