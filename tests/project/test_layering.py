@@ -16,7 +16,18 @@ TESTS_OF_RESULTS = "tests.results"
 """Tests of experiments, the one place that may import both."""
 
 MAY_IMPORT = {
-    TESTS_OF_RESULTS: {DISPLAY, "tdl", "topologies", "planner", "simulator", "executor", TOP, "results", "tests"},
+    TESTS_OF_RESULTS: {
+        DISPLAY,
+        "tdl",
+        "topologies",
+        "planner",
+        "simulator",
+        "executor",
+        TOP,
+        "results",
+        "tests",
+        TESTS_OF_RESULTS,
+    },
     DISPLAY: {DISPLAY},
     "tdl": {"tdl"},
     "topologies": {DISPLAY, "topologies"},
