@@ -3,7 +3,6 @@
 from executor.kernels import (
     convolution,
     elementwise,
-    examples,
     gelu,
     loss,
     masking,
@@ -35,7 +34,6 @@ KERNELS: dict[str, Kernel] = {
     **loss.KERNELS,
     **selection.KERNELS,
     **shape.KERNELS,
-    **examples.KERNELS,
 }
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 

@@ -8,11 +8,11 @@ from statistics import mean
 from typing import Any
 
 import planner
-import tdl
 from planner.layout import Shard, needed, owned, signatures
 from planner.layout.geometry import reached
 from planner.layout.region import elements
 from results.claims.claim import FAILS, GB, HOLDS, OTHER, Answer, claim, data, of, published, span, statement
+from results.paper_operators import conv1d, shift_two
 
 
 def _searches(search: str, **where: Any) -> dict[str, dict[str, Any]]:
@@ -96,7 +96,7 @@ def _indexing() -> Answer:
 
 @claim("tofu", 80, "for outputs 0 to 4 of shift_two a worker needs 2 to 6, for 5 to 9 it needs 7 to 11")
 def _shift() -> Answer:
-    description = tdl.catalog["shift_two"].describe((1,), {})
+    description = shift_two.describe((1,), {})
     index = description.accesses[0].index[0]
     ranges = [reached(index, {"i": 10}, {"i": (bounds,)}, 12)[0] for bounds in ((0, 5), (5, 10))]
     text = " and ".join(f"{low} to {high - 1}" for low, high in ranges)
@@ -107,7 +107,7 @@ def _conv1d(choice: str) -> dict[str, float]:
     """Return which parts of data and filters each of two workers needs."""
     b = planner.GraphBuilder("float32")
     x, w = b.input("x", (8, 4, 16)), b.input("w", (4, 6, 3))
-    y = b.apply("conv1d", x, w, name="y")
+    y = b.apply(conv1d.name, x, w, name="y")
     graph = planner.Graph(b.tensors, tuple(b.nodes), {}, {"y": y})
     signature = signatures(graph)["y"]
     sizes = [8 * 4 * 16, 4 * 6 * 3]

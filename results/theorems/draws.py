@@ -12,6 +12,7 @@ from planner.layout import format_layout
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import coarsen
+from results.paper_operators import batch_cholesky
 
 UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
 
@@ -62,8 +63,8 @@ def convolution(rows: int, channels: int) -> Graph:
 def factorisations(extent: int) -> Graph:
     """Cholesky factors of the matrices of one dimension of a cube, then of those of another: each splits one way."""
     b = GraphBuilder()
-    x = b.apply("batch_cholesky", b.input("x", (extent, extent, extent)), name="l1")
-    b.apply("batch_cholesky", b.apply("permute", x, name="p", dims=(1, 0, 2)), name="l2")
+    x = b.apply(batch_cholesky.name, b.input("x", (extent, extent, extent)), name="l1")
+    b.apply(batch_cholesky.name, b.apply("permute", x, name="p", dims=(1, 0, 2)), name="l2")
     return b.finish({}, {})
 
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from tdl.catalog import (
     convolution,
     elementwise,
-    examples,
     loss,
     masking,
     matrix,
@@ -23,7 +22,7 @@ from tdl.errors import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (
-    elementwise, matrix, convolution, reduction, normalization, softmax, loss, selection, shape, masking, examples,
+    elementwise, matrix, convolution, reduction, normalization, softmax, loss, selection, shape, masking,
 )  # fmt: skip
 
 _operators = {

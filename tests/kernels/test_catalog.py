@@ -36,7 +36,6 @@ FIXED_RANK = {
     "mm", "convolution", "convolution_backward_input", "convolution_backward_weight", "max_pool2d_with_indices",
     "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "batch_norm_var", "batch_norm",
     "batch_norm_backward_reduce", "batch_norm_backward", "sum_exp", "cross_entropy", "cross_entropy_backward",
-    "shift_two", "conv1d", "batch_cholesky",
 }  # fmt: skip
 
 
@@ -56,7 +55,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "convolution_backward_weight", "conv1d"])
+@pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "convolution_backward_weight"])
 def test_every_way_of_convolving_is_right(monkeypatch, path, name):
     for constant, value in PATHS[path].items():
         monkeypatch.setattr(convolution if constant == "HOST_WORKSPACE_BYTES" else workspace, constant, value)

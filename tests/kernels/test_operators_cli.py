@@ -34,7 +34,7 @@ def test_list_as_json(capsys):
     assert entries["mm"]["has_gradient"]
     assert not entries["sgd"]["has_gradient"]
     assert entries["relu"]["is_elementwise"]
-    assert entries["batch_cholesky"]["refusals"]["i"]
+    assert entries["max_pool2d_with_indices"]["refusals"]["wy"]
 
 
 def test_check_of_one_operator(capsys):

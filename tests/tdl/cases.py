@@ -233,11 +233,4 @@ CASES = (
     ),
     case("unbind", (real(2, 3, 4),), lambda x: tuple(x[:, k] for k in range(3)), dim=1, n=3),
     case("stack", (real(2, 4), real(2, 4), real(2, 4)), lambda *xs: np.stack(xs, 1), dim=1),
-    case("shift_two", (real(9),), lambda a: a[2:]),
-    case(
-        "conv1d",
-        (real(2, 3, 8), real(3, 4, 3)),
-        lambda x, w: np.einsum("bcxd,cod->box", sliding_window_view(x, 3, axis=2), w),
-    ),
-    case("batch_cholesky", (spd(3, 4, 4),), np.linalg.cholesky),
 )

@@ -7,6 +7,7 @@ import pytest
 
 import tdl
 from tdl import OpaqueFunction, Sum, TDLError, at, pad, tensor
+from tests.tdl.paper_operators import CATALOG
 
 HALF = {"stride": (2, 2), "padding": (1, 1)}
 
@@ -56,7 +57,7 @@ TABLE = (
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
 def test_extents_and_output_shapes(row):
     op, shapes, attributes, extents, outputs = row
-    found = tdl.catalog[op].describe([len(shape) for shape in shapes], attributes)
+    found = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
     assert found.extents(shapes, attributes) == extents
     assert list(found.extents(shapes, attributes)) == list(found.variables)
     assert found.output_shapes(extents) == tuple(outputs)

@@ -9,6 +9,7 @@ import tdl
 import topologies
 from tdl import Max, OpaqueFunction, Sum, TDLError, at, pad, tensor
 from tdl.operator import CATEGORIES
+from tests.tdl.paper_operators import CATALOG
 
 OPAQUE = "OpaqueFunction"
 
@@ -134,7 +135,7 @@ MISUSED = (
 def test_misused_operators(row):
     op, shapes, attributes, says = row
     with pytest.raises(TDLError, match=says):
-        tdl.catalog[op].describe([len(shape) for shape in shapes], attributes).extents(shapes, attributes)
+        CATALOG[op].describe([len(shape) for shape in shapes], attributes).extents(shapes, attributes)
 
 
 def test_unknown_extents_name_the_indices_they_stand_in():
@@ -183,8 +184,8 @@ def test_opaque_without_a_function_has_no_reference_evaluation():
 
 def test_an_opaque_function_that_fails_is_named():
     with pytest.raises(TDLError, match=r"batch_cholesky: cholesky of shapes \(2, 3\): LinAlgError: Last 2 dimensions"):
-        tdl.catalog["batch_cholesky"].describe((3,)).evaluate([np.ones((4, 2, 3))])
-    (nothing,) = tdl.catalog["batch_cholesky"].describe((3,)).evaluate([np.ones((0, 2, 2))])
+        CATALOG["batch_cholesky"].describe((3,)).evaluate([np.ones((4, 2, 3))])
+    (nothing,) = CATALOG["batch_cholesky"].describe((3,)).evaluate([np.ones((0, 2, 2))])
     assert nothing.shape == (0, 2, 2)
 
 

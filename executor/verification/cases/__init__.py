@@ -69,18 +69,6 @@ def _einsum(draw: Draw) -> Case:
     return Case(tuple(draw.array(*(extents[c] for c in term)) for term in terms), {"equation": equation})
 
 
-def _conv1d(draw: Draw) -> Case:
-    b, ci, co, dx = draw.sizes(4, 2, 3)
-    x = draw.size(1, 5)
-    return Case((draw.array(b, ci, x + dx - 1), draw.array(ci, co, dx)), shapes=((b, co, x),))
-
-
-def _batch_cholesky(draw: Draw) -> Case:
-    b, n = draw.sizes(2, 2, 9)
-    factor = draw.array(b, n, n)
-    return Case((factor @ factor.transpose(0, 2, 1) + np.eye(n),))
-
-
 CASES: dict[str, Generate] = {
     **pointwise.CASES,
     **reduction.CASES,
@@ -103,9 +91,6 @@ CASES: dict[str, Generate] = {
     "mm": _mm,
     "bmm": _bmm,
     "einsum": _einsum,
-    "shift_two": lambda draw: Case((draw.array(draw.size(4, 64)),)),
-    "conv1d": _conv1d,
-    "batch_cholesky": _batch_cholesky,
 }
 """How to draw a case, by the operator's name; an operator without an entry cannot be verified."""
 

@@ -105,12 +105,7 @@ def _in_order(b: Backward) -> Gradients:
     return _scattered(b, "gather_backward", int(number(b, "dim")), "dim", inputs=b.node.outputs[1:])[:1]
 
 
-def _shift_two(b: Backward) -> Gradients:
-    return (b.emit("constant_pad_nd", (b.gradient,), 0, low=(2,), high=(0,)),)
-
-
 RULES: dict[str, Rule] = {
-    "shift_two": _shift_two,
     "reshape": _reshape,
     "unbind": _unbind,
     "stack": _stack,
