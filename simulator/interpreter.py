@@ -153,7 +153,7 @@ class _Interpreter:
         )
 
     def run(self) -> Timeline:
-        with progress("simulating tasks", sum(len(worker.tasks) for worker in self._workers)) as advance:
+        with progress("tasks", sum(len(worker.tasks) for worker in self._workers)) as advance:
             for worker in self._workers:
                 self._environment.process(self._work(worker, advance))
             self._environment.run()

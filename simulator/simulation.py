@@ -12,6 +12,7 @@ from planner.report.schema import Bottleneck, DeviceMemory, LinkUse, Spending, o
 from simulator.breakdown import bottlenecks, breakdown
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import STATIC, Accounting, device_memories
+from tensor_partitioner.display.progress import tracked
 from topologies import Machine
 
 
@@ -65,8 +66,8 @@ def simulated(
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
     program's workers wait for each other for ever.
     """
-    timeline = interpret(program, machine, Switches(overlap=overlap, record_messages=record_messages))
-    silent = interpret(program, machine, Switches(overlap=overlap, communicate=False))
+    runs = (Switches(overlap, record_messages=record_messages), Switches(overlap, communicate=False))
+    timeline, silent = (interpret(program, machine, switches) for switches in tracked("simulating", runs))
     return Simulation(
         program=program,
         machine=machine,

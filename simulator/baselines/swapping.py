@@ -24,6 +24,7 @@ from simulator.baselines.layers import layers_of
 from simulator.baselines.placement import devices_of_tasks
 from simulator.interpreter import interpret
 from simulator.systems import NoRoomError, SystemProgram, SystemRequest
+from tensor_partitioner.display.progress import tracked
 from topologies import Device, Machine
 from topologies.host import with_host_memory
 
@@ -245,7 +246,8 @@ def swapping(request: SystemRequest) -> SystemProgram:
     def seconds(choice: tuple[Flow, float]) -> float:
         return interpret(_program(choice, capacity, 1), alone).seconds
 
-    program = _program(min(product(orders, AHEAD), key=seconds), capacity, request.devices)
+    choices = tracked("choosing what to swap when", tuple(product(orders, AHEAD)))
+    program = _program(min(choices, key=seconds), capacity, request.devices)
     machine = with_host_memory(request.machine, request.devices)
     return SystemProgram(request.graph, program, machine, request.samples_of_replicas, helpers=2)
 

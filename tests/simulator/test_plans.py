@@ -16,6 +16,7 @@ from simulator import simulated
 from simulator.report import report
 from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main
+from tensor_partitioner.display.progress import OBSERVER
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
@@ -158,3 +159,25 @@ device_types:
 devices: [{name: a, type: d}, {name: b, type: d}]
 links: [{ends: [a, b], bandwidth_bytes_per_s: 1e9, direction: each, latency_s: 0}]
 """
+
+
+class Counted:
+    def __init__(self):
+        self.tasks = []
+
+    def begin(self, task):
+        self.tasks.append(task)
+
+    def end(self, task):
+        assert task.done == task.total
+
+
+def test_how_far_a_simulation_is_can_be_observed():
+    observer, program = Counted(), lower(single_worker(build("mlp-2-16", batch=8)))
+    token = OBSERVER.set(observer)
+    try:
+        simulated(program, load_topology("uniform-2"))
+    finally:
+        OBSERVER.reset(token)
+    tasks = len(program.workers[0].tasks)
+    assert [task.total for task in observer.tasks] == [2, tasks, tasks]
