@@ -2,8 +2,8 @@
 
 Activities of one class run at one rate, so only the one of each class that ends next is followed: how long it still
 takes at that rate is an array over all classes, which is scaled where rates change. Activities are started and ended by
-many at once. Rates of a set of running classes are remembered: a training program repeats itself. There is one pending
-completion at any time; its number says whether it is still the latest.
+many at once. Rates of a set of running classes are remembered, in at most `MEMO_BYTES`: a training program repeats
+itself. There is one pending completion at any time; its number says whether it is still the latest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Callback = Callable[[], object]
 BatchCallback = Callable[[Numbers], object]
 
 SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than this are one instant
-MEMO_ENTRIES = 4_000
+MEMO_BYTES = 256 << 20
+ENTRY_BYTES = 1 << 10  # what remembering takes beside the rates: the key and the objects
 FEW = 16  # activities that are not worth sorting in bulk
 FIRST_CLASSES = 64
 UNLIMITED = 1e300  # the rate of what nothing limits
@@ -84,6 +85,7 @@ class Sharing:
         self._batches: dict[int, tuple[BatchCallback, int]] = {}  # callback, activities left
         self._started = 0
         self._memo: dict[object, tuple[Numbers, Floats]] = {}
+        self._memo_bytes = 0
         self._updated_s = 0.0
         self._generation = 0
         self._flushing = False
@@ -205,14 +207,21 @@ class Sharing:
     def _allocated(self) -> tuple[Numbers, Floats]:
         """Return the running classes with their rates."""
         key = self._running, *self._more
-        found = self._memo.get(key)
-        if found is None:
+        allocated = self._memo.get(key)
+        if allocated is None:
             levels = self._solver.levels(self._running, self._more)
             (running,) = np.nonzero(self._classes.left_s < np.inf)
-            if len(self._memo) >= MEMO_ENTRIES:
-                self._memo.clear()
-            found = self._memo[key] = running, self._classes.rates_of(running, levels)
-        return found
+            allocated = running, self._classes.rates_of(running, levels)
+            self._remember(key, allocated)
+        return allocated
+
+    def _remember(self, key: object, allocated: tuple[Numbers, Floats]) -> None:
+        nbytes = ENTRY_BYTES + sum(array.nbytes for array in allocated)
+        if self._memo_bytes + nbytes > MEMO_BYTES:
+            self._memo.clear()
+            self._memo_bytes = 0
+        self._memo[key] = allocated
+        self._memo_bytes += nbytes
 
     def _complete(self, generation: int) -> None:
         if generation != self._generation:

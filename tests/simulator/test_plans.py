@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import planner
 from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.plan import single_worker
@@ -173,7 +174,7 @@ class Counted:
 
 
 def test_how_far_a_simulation_is_can_be_observed():
-    observer, program = Counted(), lower(single_worker(build("mlp-2-16", batch=8)))
+    observer, program = Counted(), lower(planner.plan(build("mlp-2-16", batch=8), 1))
     token = OBSERVER.set(observer)
     try:
         simulated(program, load_topology("uniform-2"))
