@@ -10,7 +10,7 @@ and the model is translated once more with these declared finer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -37,6 +37,19 @@ class Value:
     def rank(self) -> int:
         """How many dimensions there are."""
         return len(self.dims)
+
+    def permuted(self, order: Sequence[int]) -> Value:
+        """Return the value with its dimensions in another order."""
+        return Value(self.tensor, tuple(self.dims[dim] for dim in order), tuple(self.shape[dim] for dim in order))
+
+    def repeated(self, dim: int, extent: int = 1) -> Value:
+        """Return the value with a repeated dimension before one."""
+        dims, shape = self.dims, self.shape
+        return Value(self.tensor, (*dims[:dim], (), *dims[dim:]), (*shape[:dim], extent, *shape[dim:]))
+
+    def resized(self, dim: int, extent: int) -> Value:
+        """Return the value with another extent of a dimension."""
+        return Value(self.tensor, self.dims, (*self.shape[:dim], extent, *self.shape[dim + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)

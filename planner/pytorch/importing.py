@@ -142,10 +142,10 @@ class _Pass:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
         call = self._call(name, node)
         if name not in CONVERTERS:
-            return called(self.t, node, {key: call[key] for key in call.arguments})
-        found = CONVERTERS[name](self.t, call)
+            return called(self.t, node, {key: call.value(argument) for key, argument in call.arguments.items()})
+        result = CONVERTERS[name](self.t, call)
         refuse_unread(call, node.target._schema)
-        return found
+        return result
 
     def _call(self, name: str, node: Node) -> TracedCall:
         """Return a node's operator with its arguments and what it makes."""

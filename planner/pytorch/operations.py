@@ -22,9 +22,7 @@ COMMUTING = ("add", "mul", "maximum", "minimum")
 
 def unary(t: Translation, op: str, x: Value, /, **attrs: Attribute) -> Value:
     """Apply an element-wise operator of one operand."""
-    found = t.emit(op, x.tensor, **attrs)
-    t.same_axes(found, x.tensor)
-    return Value(found, x.dims, x.shape)
+    return t.alike(t.emit(op, x.tensor, **attrs), x)
 
 
 def dropped(t: Translation, x: Value, p: float) -> Value:
@@ -33,9 +31,7 @@ def dropped(t: Translation, x: Value, p: float) -> Value:
         return x
     x = densely(t, x)
     # Every element of a tensor has one of its own; the number of nodes so far is a seed that no other node has.
-    found = t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes))
-    t.same_axes(found, x.tensor)
-    return Value(found, x.dims, x.shape)
+    return t.alike(t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes)), x)
 
 
 def binary(t: Translation, op: str, one: Value, other: Value, /, **attrs: Attribute) -> Value:

@@ -192,14 +192,21 @@ class Translation:
         """Return a value's dtype."""
         return self.builder.tensors[value.tensor].dtype
 
-    def same_dtype(self, one: Value, other: Value) -> bool:
-        """Whether two values have one dtype."""
-        return self.dtype(one) == self.dtype(other)
+    def rank(self, tensor: str) -> int:
+        """Return how many axes a tensor has."""
+        return len(self.builder.shape(tensor))
 
-    def same_axes(self, tensor: str, of: str) -> None:
-        """Note that a tensor's axes are another's, one by one."""
-        for axis in range(len(self.builder.shape(of))):
-            self.axes.unite((tensor, axis), (of, axis))
+    def same_axes(self, tensor: str, other: str, but: int | None = None) -> None:
+        """Note that a tensor's axes are another's, one by one; not axis `but`, which the tensor may lack."""
+        lacks = self.rank(tensor) < self.rank(other)
+        for axis in range(self.rank(other)):
+            if axis != but:
+                self.axes.unite((tensor, axis - (lacks and but is not None and axis > but)), (other, axis))
+
+    def alike(self, tensor: str, value: Value) -> Value:
+        """Return a tensor with the axes of a value's tensor as a value of the same dimensions."""
+        self.same_axes(tensor, value.tensor)
+        return Value(tensor, value.dims, value.shape)
 
     def plain(self, tensor: str) -> Value:
         """Return a tensor as a value with a dimension an axis."""

@@ -20,39 +20,28 @@ def regrouped(t: Translation, value: Value, target: Sequence[Group]) -> Value:
     Axes of one element may be left out.
     """
     lengths = t.builder.shape(value.tensor)
-    kept = [axis for group in target for axis in group]
+    kept = {axis for group in target for axis in group}
     left = [axis for axis in range(len(lengths)) if axis not in kept]
     if any(lengths[axis] != 1 for axis in left):
         raise GraphError(f"{t.place}: a tensor of shape {lengths} cannot be laid as {tuple(target)}")
     if [list(group) for group in target] == [[axis] for axis in range(len(lengths))]:
-        return Value(value.tensor, tuple((axis,) for axis in range(len(lengths))), lengths)
-    letter = {axis: ascii_letters[axis] for axis in range(len(lengths))}
-    source = tuple((letter[axis],) for axis in range(len(lengths)))
-    ends = [tuple(letter[axis] for axis in group) for group in target]
+        return t.plain(value.tensor)
+    if not target:
+        return Value(t.emit("sum", value.tensor, dims=tuple(range(len(lengths)))), (), ())  # of one element
+    letters = ascii_letters[: len(lengths)]
     # Axes of one element that are left out go along with a neighbour.
-    extra = tuple(letter[axis] for axis in left)
-    if ends:
-        ends[-1] = (*ends[-1], *extra)
-    elif extra:
-        return _scalar(t, value)
-    found = t.emit(
+    groups = [*target[:-1], (*target[-1], *left)]
+    tensor = t.emit(
         "reshape",
         value.tensor,
-        source=source,
-        target=tuple(ends),
-        extents={letter[axis]: lengths[axis] for axis in range(len(lengths))},
+        source=tuple((letter,) for letter in letters),
+        target=tuple(tuple(letters[axis] for axis in group) for group in groups),
+        extents=dict(zip(letters, lengths, strict=True)),
     )
     for place, group in enumerate(target):
         if len(group) == 1:
-            t.axes.unite((found, place), (value.tensor, group[0]))
-    shape = t.builder.shape(found)
-    return Value(found, tuple((axis,) for axis in range(len(shape))), shape)
-
-
-def _scalar(t: Translation, value: Value) -> Value:
-    """Take a tensor of one element for a scalar."""
-    found = t.emit("sum", value.tensor, dims=tuple(range(len(t.builder.shape(value.tensor)))))
-    return Value(found, (), ())
+            t.axes.unite((tensor, place), (value.tensor, group[0]))
+    return t.plain(tensor)
 
 
 def dense(t: Translation, value: Value) -> str:
@@ -75,16 +64,18 @@ def densely(t: Translation, value: Value) -> Value:
     return t.plain(dense(t, value))
 
 
+def _relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
+    """Lay a tensor's axes anew, each group of axes one axis; the value keeps its dimensions, without axes left out."""
+    laid = regrouped(t, value, order)
+    place = {axis: number for number, group in enumerate(order) for axis in group}
+    dims = (tuple(dict.fromkeys(place[axis] for axis in group if axis in place)) for group in value.dims)
+    return Value(laid.tensor, tuple(dims), value.shape)
+
+
 def squeezed(t: Translation, value: Value) -> Value:
     """Return the value without axes of one element: its dimensions are repeated ones."""
     lengths = t.builder.shape(value.tensor)
-    if 1 not in lengths:
-        return value
-    kept = [axis for axis in range(len(lengths)) if lengths[axis] != 1]
-    laid = regrouped(t, value, [(axis,) for axis in kept])
-    place = {axis: number for number, axis in enumerate(kept)}
-    dims = tuple(tuple(place[axis] for axis in group if axis in place) for group in value.dims)
-    return Value(laid.tensor, dims, value.shape)
+    return _relaid(t, value, [(axis,) for axis, n in enumerate(lengths) if n != 1]) if 1 in lengths else value
 
 
 def merged(t: Translation, value: Value, dim: int) -> Value:
@@ -92,15 +83,17 @@ def merged(t: Translation, value: Value, dim: int) -> Value:
     group = value.dims[dim]
     if len(group) <= 1:
         return value
-    lengths = t.builder.shape(value.tensor)
-    rest = [axis for axis in range(len(lengths)) if axis not in group]
-    at = sum(axis < min(group) for axis in rest)
+    rest = [axis for axis in range(t.rank(value.tensor)) if axis not in group]
     order: list[Group] = [(axis,) for axis in rest]
-    order.insert(at, group)
-    laid = regrouped(t, value, order)
-    place = {axis: number for number, own in enumerate(order) for axis in own}
-    dims = tuple(tuple(dict.fromkeys(place[axis] for axis in own)) for own in value.dims)
-    return Value(laid.tensor, dims, value.shape)
+    order.insert(sum(axis < min(group) for axis in rest), group)
+    return _relaid(t, value, order)
+
+
+def single(t: Translation, value: Value, dim: int) -> tuple[Value, int]:
+    """Return the value with one axis for a dimension, repeated or not, and that axis."""
+    value = merged(t, value if value.dims[dim] else densely(t, value), dim)
+    (axis,) = value.dims[dim]
+    return value, axis
 
 
 def cut(t: Translation, value: Value, dim: int, lengths: Sequence[int]) -> Value:
@@ -119,56 +112,52 @@ def cut(t: Translation, value: Value, dim: int, lengths: Sequence[int]) -> Value
     return _joined(t, value, dim, fine, list(lengths))
 
 
-def _split(t: Translation, value: Value, dim: int, own: list[int], fine: list[int]) -> Value:
-    """Cut a dimension's axes until they have the lengths `fine`."""
-    if own == fine:
+def _split(t: Translation, value: Value, dim: int, lengths: list[int], fine: list[int]) -> Value:
+    """Cut a dimension's axes, which have `lengths`, until they have the lengths `fine`."""
+    if lengths == fine:
         return value
-    at, pieces = 0, []
-    for length in own:
-        piece: list[int] = []
-        while prod(piece) < length or (length == 1 and not piece):
-            piece.append(fine[at])
-            at += 1
-        pieces.append(piece)
-    lengths = t.builder.shape(value.tensor)
-    of_axis = dict(zip(value.dims[dim], pieces, strict=True))
-    source, target, groups, number = list[tuple[str, ...]](), list[tuple[str, ...]](), dict[int, Group](), 0
-    extents: dict[str, Attribute] = {}
-    for axis, length in enumerate(lengths):
-        piece = of_axis.get(axis, [length])
-        names = tuple(ascii_letters[number + offset] for offset in range(len(piece)))
+    pieces = dict(zip(value.dims[dim], _grouped(fine, lengths), strict=True))
+    source, groups, extents, number = list[tuple[str, ...]](), list[Group](), dict[str, Attribute](), 0
+    for axis, length in enumerate(t.builder.shape(value.tensor)):
+        piece = pieces.get(axis, [length])
+        names = tuple(ascii_letters[number : number + len(piece)])
         source.append(names)
-        target += [(name,) for name in names]
         extents.update(zip(names, piece, strict=True))
-        groups[axis] = tuple(range(number, number + len(piece)))
+        groups.append(tuple(range(number, number + len(piece))))
         number += len(piece)
         for place in range(1, len(piece)):
             t.axes.want((value.tensor, axis), prod(piece[place:]))
-    found = t.emit("reshape", value.tensor, source=tuple(source), target=tuple(target), extents=extents)
-    for axis, group in groups.items():
+    target = tuple((name,) for names in source for name in names)
+    tensor = t.emit("reshape", value.tensor, source=tuple(source), target=target, extents=extents)
+    for axis, group in enumerate(groups):
         if len(group) == 1:
-            t.axes.unite((found, group[0]), (value.tensor, axis))
-    dims = tuple(tuple(new for axis in own_group for new in groups[axis]) for own_group in value.dims)
-    return Value(found, dims, value.shape)
+            t.axes.unite((tensor, group[0]), (value.tensor, axis))
+    dims = tuple(tuple(new for axis in group for new in groups[axis]) for group in value.dims)
+    return Value(tensor, dims, value.shape)
+
+
+def _grouped(fine: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Return fine lengths in groups, one for each of the lengths that they refine.
+
+    >>> _grouped([2, 3, 1, 4], [6, 1, 4])
+    [[2, 3], [1], [4]]
+    """
+    rest, groups = list(fine), list[list[int]]()
+    for length in lengths:
+        group: list[int] = []
+        while prod(group) < length or not group:
+            group.append(rest.pop(0))
+        groups.append(group)
+    return groups
 
 
 def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: list[int]) -> Value:
-    """Join neighbouring axes of a dimension until they have these lengths."""
-    group, at, joined = value.dims[dim], 0, []
-    for length in lengths:
-        start, product = at, 1
-        while product < length or at == start:
-            product *= fine[at]
-            at += 1
-        joined.append(group[start:at])
-    every = len(t.builder.shape(value.tensor))
-    first = {own[0]: own for own in joined}
-    inner = {axis for own in joined for axis in own[1:]}
-    order = [first.get(axis, (axis,)) for axis in range(every) if axis not in inner]
-    laid = regrouped(t, value, order)
-    place = {axis: number for number, own in enumerate(order) for axis in own}
-    dims = tuple(tuple(dict.fromkeys(place[axis] for axis in own)) for own in value.dims)
-    return Value(laid.tensor, dims, value.shape)
+    """Join neighbouring axes of a dimension, which have lengths `fine`, until they have these lengths."""
+    axes = iter(value.dims[dim])
+    joined = [tuple(next(axes) for _ in group) for group in _grouped(fine, lengths)]
+    first = {group[0]: group for group in joined}
+    inner = {axis for group in joined for axis in group[1:]}
+    return _relaid(t, value, [first.get(axis, (axis,)) for axis in range(t.rank(value.tensor)) if axis not in inner])
 
 
 def aligned(t: Translation, one: Value, one_dim: int, other: Value, other_dim: int) -> tuple[Value, Value]:
@@ -193,16 +182,16 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
         value = densely(t, value)
     flat = tuple(axis for group in value.dims for axis in group)
     whole = Value(value.tensor, (flat,), (prod(value.shape),))
-    own = list(t.extent(whole, flat))
-    fine = _refined([length for length in own if length != 1], [extent for extent in shape if extent != 1])
+    lengths = list(t.extent(whole, flat))
+    fine = _refined([length for length in lengths if length != 1], [extent for extent in shape if extent != 1])
     if fine is None:
         raise GraphError(
             f"{t.place}: a view of shape {value.shape} as {shape} mixes elements of dimensions that do not "
             "divide each other; no split of them is the same before and after"
         )
-    fine = _with_ones(own, fine)
-    whole = _split(t, whole, 0, own, fine)
-    remaining = [(axis, length) for axis, length in zip(whole.dims[0], fine, strict=True)]
+    fine = _with_ones(lengths, fine)
+    whole = _split(t, whole, 0, lengths, fine)
+    remaining = list(zip(whole.dims[0], fine, strict=True))
     dims: list[Group] = []
     for extent in shape:
         group: list[int] = []
@@ -212,21 +201,10 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
             group.append(axis)
             product *= length
         dims.append(tuple(group))
-    ones = [axis for axis, _ in remaining] + [
-        axis for group in dims for axis in group if t.builder.shape(whole.tensor)[axis] == 1
-    ]
+    ones = {axis for axis, _ in remaining}
+    ones |= {axis for group in dims for axis in group if t.builder.shape(whole.tensor)[axis] == 1}
     found = Value(whole.tensor, tuple(dims), shape)
-    return _without(t, found, set(ones)) if ones else found
-
-
-def _without(t: Translation, value: Value, ones: set[int]) -> Value:
-    """Drop axes of one element."""
-    lengths = t.builder.shape(value.tensor)
-    kept = [axis for axis in range(len(lengths)) if axis not in ones]
-    laid = regrouped(t, value, [(axis,) for axis in kept])
-    place = {axis: number for number, axis in enumerate(kept)}
-    dims = tuple(tuple(place[axis] for axis in group if axis in place) for group in value.dims)
-    return Value(laid.tensor, dims, value.shape)
+    return _relaid(t, found, [(axis,) for axis in range(t.rank(found.tensor)) if axis not in ones]) if ones else found
 
 
 def _refined(one: list[int], other: list[int]) -> list[int] | None:
@@ -237,15 +215,7 @@ def _refined(one: list[int], other: list[int]) -> list[int] | None:
     return [large // small for large, small in pairwise(bounds)]
 
 
-def _with_ones(own: list[int], fine: list[int]) -> list[int]:
+def _with_ones(lengths: list[int], fine: list[int]) -> list[int]:
     """Put lengths of 1 back where they stand among the lengths that `fine` refines."""
-    found, rest = [], list(fine)
-    for length in own:
-        if length == 1:
-            found.append(1)
-            continue
-        product = 1
-        while product < length:
-            product *= rest[0]
-            found.append(rest.pop(0))
-    return found
+    groups = iter(_grouped(fine, [length for length in lengths if length != 1]))
+    return [piece for length in lengths for piece in ([1] if length == 1 else next(groups))]

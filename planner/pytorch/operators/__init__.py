@@ -1,8 +1,4 @@
-"""How PyTorch's operators are written in the catalog's; a name per overload packet ("aten.add.Tensor" is "add")."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
+"""How PyTorch's operators are written in the catalog's: each module enters its own in the table of converters."""
 
 from planner.pytorch.operators import (
     attention,
@@ -18,20 +14,9 @@ from planner.pytorch.operators import (
     resizing,
     shapes,
 )
-from planner.pytorch.operators.call import Converter
+from planner.pytorch.operators.call import CONVERTERS
 
-CONVERTERS: Mapping[str, Converter] = {
-    **elementwise.CONVERTERS,
-    **comparing.CONVERTERS,
-    **indexing.CONVERTERS,
-    **resizing.CONVERTERS,
-    **matrix.CONVERTERS,
-    **shapes.CONVERTERS,
-    **reductions.CONVERTERS,
-    **losses.CONVERTERS,
-    **norms.CONVERTERS,
-    **convolutions.CONVERTERS,
-    **attention.CONVERTERS,
-    **recurrent.CONVERTERS,
-}
-"""By the operator's name without overload."""
+__all__ = [
+    "CONVERTERS", "attention", "comparing", "convolutions", "elementwise", "indexing", "losses", "matrix", "norms",
+    "recurrent", "reductions", "resizing", "shapes",
+]  # fmt: skip

@@ -1,26 +1,35 @@
-"""A traced operator at work: its arguments by name, values in place of tensors."""
+"""A traced operator at work: its arguments by name, values in place of tensors; and the table of converters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.translation import Translation
+from tdl import TDLError
 
 
 class UnsupportedError(Exception):
     """An operator, or a use of one, that the graph has nothing for; the message says what to do."""
 
 
+def refuse_if(condition: object, why: str) -> None:
+    """Raise UnsupportedError where a condition holds."""
+    if condition:
+        raise UnsupportedError(why)
+
+
 @dataclass(frozen=True, slots=True)
 class TracedCall:
     """An operator's arguments by the names of its schema, defaults filled in, and shapes and dtypes of what it returns.
 
-    Tensors of known content stay what they are among the arguments; asked for by name they are values. `sources` says
-    which argument is which parameter or buffer of the module, and `read` which arguments were asked for.
+    `call["x"]` is a tensor as a value. `sources` says which argument is which parameter or buffer of the module, and
+    `read` which arguments were read: those that no converter reads must have their defaults.
     """
 
     op: str
@@ -31,46 +40,74 @@ class TracedCall:
     sources: Mapping[str, str]
     read: set[str] = field(default_factory=set)
 
-    def __getitem__(self, name: str) -> Any:
-        return self.value(self.given(name))
+    def __getitem__(self, name: str) -> Value:
+        """Return a tensor, of known content or not, as a value."""
+        value: Value = self.value(self.argument(name))
+        return value
 
-    def given(self, name: str) -> Any:
-        """Return an argument as it is."""
+    def optional(self, name: str) -> Value | None:
+        """Return a tensor as a value; None where there is none."""
+        return None if self.argument(name) is None else self[name]
+
+    def tensors(self, name: str) -> list[Value]:
+        """Return tensors as values; one alone as a list of it."""
+        values = self.value(self.argument(name))
+        return [values] if isinstance(values, Value) else list(values)
+
+    def first(self, *names: str) -> Value:
+        """Return the tensor of whichever name the operator has."""
+        return self[next(name for name in names if name in self.arguments)]
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """Return an argument as PyTorch has it, but for tensors; the default where the operator has none."""
         self.read.add(name)
-        return self.arguments[name]
+        return self.arguments.get(name, default)
 
-    def need_not(self, *names: str) -> None:
+    def ignore(self, *names: str) -> None:
         """Note that arguments, or all, say nothing that the result's shape and dtype do not."""
         self.read.update(names or self.arguments)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an argument, or the default where the operator has none of that name."""
-        return self[name] if name in self.arguments else default
-
     def content(self, name: str) -> Content | None:
-        """Return what a tensor holds, where that is known."""
-        found = self.given(name) if name in self.arguments else None
-        return found if isinstance(found, Content) else None
+        """Return what a tensor holds; None where that is not known."""
+        argument = self.argument(name)
+        return argument if isinstance(argument, Content) else None
+
+    def constant(self, name: str) -> float | None:
+        """Return an argument that is one number, if need be in every element; None for any other."""
+        argument = self.argument(name)
+        if isinstance(argument, Content):
+            return argument.number
+        return argument if isinstance(argument, int | float) else None
+
+    def number(self, name: str) -> float:
+        """Return a floating-point argument."""
+        return float(self.argument(name))
+
+    def integer(self, name: str) -> int:
+        """Return a whole argument."""
+        return int(self.argument(name))
+
+    def flag(self, name: str) -> bool:
+        """Return a truth value; false where the operator has none."""
+        return bool(self.argument(name))
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return whole arguments; one alone as a tuple of it, none as an empty one."""
+        argument = self.argument(name)
+        argument = () if argument is None else argument
+        return (argument,) if isinstance(argument, int) else tuple(map(int, argument))
+
+    def dim(self, rank: int, name: str = "dim") -> int:
+        """Return a dimension's number, counted from 0."""
+        return self.integer(name) % max(1, rank)
 
     def value(self, argument: Any) -> Any:
         """Return an argument with values in place of tensors of known content."""
         if isinstance(argument, Content):
             return value_of(self.translation, argument)
         if isinstance(argument, list | tuple):
-            return type(argument)(self.value(one) for one in argument)
+            return type(argument)(map(self.value, argument))
         return argument
-
-    def dim(self, rank: int, name: str = "dim") -> int:
-        """Return a dimension's number from 0."""
-        return int(self.given(name)) % max(1, rank)
-
-
-def number(call: TracedCall, name: str) -> float | None:
-    """Return an argument that is one number, if need be in every element; None for any other."""
-    found = call.given(name) if name in call.arguments else None
-    if isinstance(found, Content):
-        return found.number
-    return found if isinstance(found, int | float) else None
 
 
 WITHOUT_MEANING = frozenset((
@@ -80,30 +117,57 @@ WITHOUT_MEANING = frozenset((
 """Arguments that change no element of a result, or that its dtype tells."""
 
 
-def refuse_unread(call: TracedCall, schema: Any) -> None:
+def refuse_unread(call: TracedCall, schema: torch.FunctionSchema) -> None:
     """Raise UnsupportedError for an argument that no converter read, unless it is what the schema has by default."""
     for argument in schema.arguments:
         name, value = argument.name, call.arguments[argument.name]
         if name not in call.read | WITHOUT_MEANING and not _is_default(argument, value):
-            found = "a tensor" if isinstance(value, Value | Content) else value
-            raise UnsupportedError(f"{call.op} with {name}={found} has no operator here")
+            shown = "a tensor" if isinstance(value, Value | Content) else value
+            raise UnsupportedError(f"{call.op} with {name}={shown} has no operator here")
 
 
-def _is_default(argument: Any, value: Any) -> bool:
-    """Whether an argument has its default; one that has none that it is no, nothing or zero."""
+def _is_default(argument: torch.Argument, value: Any) -> bool:
+    """Return True for an argument's default; where it has none, for no, nothing or zero."""
     if argument.has_default_value():
         return bool(value == argument.default_value)
     return not any(value) if isinstance(value, list | tuple) else not value
 
 
-Converter = Callable[[Translation, TracedCall], Any]
+Converter = Callable[[Translation, TracedCall], Value | tuple[Value, ...]]
 """Adds what an operator does and returns its value, or a tuple of values."""
 
+CONVERTERS: dict[str, Converter] = {}
+"""How PyTorch's operators are written in the catalog's, by name without overload; ATen's have no namespace."""
 
-def refuse(why: str) -> Converter:
-    """Return the converter of what cannot be taken."""
 
-    def converter(t: Translation, call: TracedCall) -> Value:
-        raise UnsupportedError(why)
+C = TypeVar("C", bound=Converter)
 
-    return converter
+
+def converter(*names: str) -> Callable[[C], C]:
+    """Register the decorated function as the converter of operators of PyTorch: "aten.gelu.default", "mine::scale".
+
+    A converter is of all overloads of an operator. Raises TDLError for one that has a converter already.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise TDLError(f"expected the name of an operator of PyTorch to register a converter for, found {name!r}")
+        if key_of(name) in CONVERTERS:
+            raise TDLError(f"{name}: name clash: the operator has a converter already")
+
+    def enter(entry: C) -> C:
+        CONVERTERS.update({key_of(name): entry for name in names})
+        return entry
+
+    return enter
+
+
+def key_of(name: str) -> str:
+    """Return an operator's name in the table of converters.
+
+    >>> key_of("aten.add.Tensor"), key_of("mine.scale.default"), key_of("mine::scale")
+    ('add', 'mine::scale', 'mine::scale')
+    """
+    namespace, *rest = name.replace("::", ".").split(".")
+    if not rest:
+        return namespace
+    return rest[0] if namespace == "aten" else f"{namespace}::{rest[0]}"

@@ -5,63 +5,70 @@ from __future__ import annotations
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
+from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.elementwise import in_dtype
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import dense
-
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+from planner.pytorch.views import densely
 
 LOGICAL = {
-    "logical_and": "logical_and", "bitwise_and": "logical_and", "__and__": "logical_and",
-    "logical_or": "logical_or", "bitwise_or": "logical_or", "__or__": "logical_or",
-    "logical_xor": "logical_xor", "bitwise_xor": "logical_xor", "__xor__": "logical_xor",
-}  # fmt: skip
+    f"{prefix}_{name}{suffix}": f"logical_{name}"
+    for name in ("and", "or", "xor")
+    for prefix, suffix in (("logical", ""), ("bitwise", ""), ("_", "__"))
+}
+"""The operator of truth values that each of PyTorch's is."""
 
 
+@converter("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool")
 def _cast(t: Translation, call: TracedCall) -> Value:
-    call.need_not()
+    call.ignore()
     return as_dtype(t, call["self"], call.dtypes[0])
 
 
+@converter("eq", "ne", "lt", "le", "gt", "ge")
 def _compared(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
-    if (limit := number(call, "other")) is not None:
-        if t.dtype(value) == "bool":
-            value = as_dtype(t, value, "int32")
-        if t.dtype(value) not in FLOATING and not (float(limit).is_integer() and abs(limit) < 2**31):
-            value = as_dtype(t, value, "float64")  # which holds every whole number, and what lies between
-        found = unary(t, f"{call.op}_scalar", value, value=limit if t.dtype(value) in FLOATING else int(limit))
-        return expanded(t, found, call.shapes[0])
-    one, other = alike(t, value, call["other"])
-    return binary(t, call.op, one, other)
+    if (limit := call.constant("other")) is None:
+        return binary(t, call.op, *in_wider_dtype(t, value, call["other"]))
+    if t.dtype(value) == "bool":
+        value = as_dtype(t, value, "int32")
+    if t.dtype(value) not in FLOATING and not (float(limit).is_integer() and abs(limit) < 2**31):
+        value = as_dtype(t, value, "float64")  # which holds every whole number, and what lies between
+    limit = limit if t.dtype(value) in FLOATING else int(limit)
+    return expanded(t, unary(t, f"{call.op}_scalar", value, value=limit), call.shapes[0])
 
 
-def alike(t: Translation, one: Value, other: Value) -> tuple[Value, Value]:
+def in_wider_dtype(t: Translation, left: Value, right: Value) -> tuple[Value, Value]:
     """Return two values in the dtype that holds both."""
-    dtypes = {t.dtype(one), t.dtype(other)} | ({"int32"} if "bool" in (t.dtype(one), t.dtype(other)) else set())
+    dtypes = {t.dtype(left), t.dtype(right)}
+    dtypes |= {"int32"} if "bool" in dtypes else set()
     wider = max(dtypes, key=lambda name: (name in FLOATING, ITEM_BYTES[name]))
-    return as_dtype(t, one, wider), as_dtype(t, other, wider)
+    return as_dtype(t, left, wider), as_dtype(t, right, wider)
 
 
+@converter(*LOGICAL)
 def _logical(t: Translation, call: TracedCall) -> Value:
-    one, other = call["self"], call["other"]
-    if not t.dtype(one) == t.dtype(other) == "bool":
-        raise UnsupportedError(f"{call.op} of whole numbers has no operator here: expected truth values")
-    if one.dims == other.dims and one.shape == other.shape:
-        return binary(t, LOGICAL[call.op], one, other)
-    one, other = (t.plain(dense(t, expanded(t, value, call.shapes[0]))) for value in (one, other))
-    return binary(t, LOGICAL[call.op], one, other)
+    left, right = call["self"], call["other"]
+    _refuse_whole_numbers(t, call.op, left, right)
+    if left.dims != right.dims or left.shape != right.shape:
+        left, right = (densely(t, expanded(t, value, call.shapes[0])) for value in (left, right))
+    return binary(t, LOGICAL[call.op], left, right)
+
+
+def _refuse_whole_numbers(t: Translation, op: str, *values: Value) -> None:
+    is_other = any(t.dtype(value) != "bool" for value in values)
+    refuse_if(is_other, f"{op} of whole numbers has no operator here: expected truth values")
 
 
 def negated(t: Translation, value: Value) -> Value:
-    """Return whether a value is false."""
+    """Return True where a value is false."""
     return unary(t, "logical_not", as_dtype(t, value, "bool"))
 
 
+@converter("logical_not", "bitwise_not")
 def _not(t: Translation, call: TracedCall) -> Value:
-    if call.op == "bitwise_not" and t.dtype(call["self"]) != "bool":
-        raise UnsupportedError("bitwise_not of whole numbers has no operator here: expected truth values")
+    if call.op == "bitwise_not":
+        _refuse_whole_numbers(t, call.op, call["self"])
     return negated(t, call["self"])
 
 
@@ -70,43 +77,34 @@ def masked(t: Translation, value: Value, hidden: Value, filling: float) -> Value
     return binary(t, "masked_fill", value, hidden, value=filling)
 
 
+@converter("masked_fill")
 def _masked_fill(t: Translation, call: TracedCall) -> Value:
-    filling = number(call, "value")
-    if filling is None:
+    if (filling := call.constant("value")) is None:
         return _chosen(t, call["mask"], call["value"], call["self"], call)
-    value = expanded(t, call["self"], call.shapes[0])
-    return masked(t, value, call["mask"], filling if call.dtypes[0] in FLOATING else int(filling))
+    return masked(t, expanded(t, call["self"], call.shapes[0]), call["mask"], in_dtype(filling, call.dtypes[0]))
 
 
+@converter("where")
 def _where(t: Translation, call: TracedCall) -> Value:
     """Fill with a number where one operand is that, and else choose."""
     mask, dtype = call["condition"], call.dtypes[0]
-    numbers = number(call, "self"), number(call, "other")
-    if (filling := numbers[1]) is not None:
-        value = expanded(t, as_dtype(t, call["self"], dtype), call.shapes[0])
-        return masked(t, value, negated(t, mask), filling if dtype in FLOATING else int(filling))
-    if (filling := numbers[0]) is not None:
-        value = expanded(t, as_dtype(t, call["other"], dtype), call.shapes[0])
-        return masked(t, value, mask, filling if dtype in FLOATING else int(filling))
-    return _chosen(t, mask, call["self"], call["other"], call)
+    numbers = call.constant("self"), call.constant("other")
+    if numbers == (None, None):
+        return _chosen(t, mask, call["self"], call["other"], call)
+    fills_false = numbers[1] is not None
+    value = _as_result(t, call, call["self" if fills_false else "other"])
+    hidden = negated(t, mask) if fills_false else mask
+    return masked(t, value, hidden, in_dtype(numbers[fills_false] or 0, dtype))
 
 
-def _chosen(t: Translation, mask: Value, one: Value, other: Value, call: TracedCall) -> Value:
+def _chosen(t: Translation, mask: Value, chosen: Value, other: Value, call: TracedCall) -> Value:
     """Take an element of one value where the mask is true, else of the other."""
-    hidden = negated(t, mask)
-    dtype = call.dtypes[0]
-    parts = [
-        masked(t, expanded(t, as_dtype(t, value, dtype), call.shapes[0]), where, 0.0 if dtype in FLOATING else 0)
-        for value, where in ((one, hidden), (other, mask))
-    ]
-    return binary(t, "add", parts[0], parts[1])
+    nothing = in_dtype(0, call.dtypes[0])
+    pairs = (chosen, negated(t, mask)), (other, mask)
+    parts = [masked(t, _as_result(t, call, value), hidden, nothing) for value, hidden in pairs]
+    return binary(t, "add", *parts)
 
 
-CONVERTERS: dict[str, Converter] = {
-    **dict.fromkeys(("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool"), _cast),
-    **dict.fromkeys(COMPARISONS, _compared),
-    **dict.fromkeys(LOGICAL, _logical),
-    **dict.fromkeys(("logical_not", "bitwise_not"), _not),
-    "masked_fill": _masked_fill,
-    "where": _where,
-}
+def _as_result(t: Translation, call: TracedCall, value: Value) -> Value:
+    """Return a value in the dtype and shape of the result."""
+    return expanded(t, as_dtype(t, value, call.dtypes[0]), call.shapes[0])

@@ -12,199 +12,187 @@ from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import DTYPES, Content, value_of
 from planner.pytorch.operations import as_dtype, binary, dropped, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError, number
+from planner.pytorch.operators.call import TracedCall, UnsupportedError, converter, refuse_if
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
 
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor",
-    "hardsigmoid", "hardswish", "log", "log10", "log1p", "log2", "log_sigmoid", "neg", "reciprocal", "relu", "round",
-    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc",
+    "gelu", "hardsigmoid", "hardswish", "leaky_relu", "log", "log10", "log1p", "log2", "log_sigmoid", "neg",
+    "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh",
+    "trunc",
 )  # fmt: skip
+"""Operators of one operand that are called alike here and there."""
 
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
+ATTRIBUTES: Mapping[str, Mapping[str, type[str | float]]] = {
+    "gelu": {"approximate": str},
+    "leaky_relu": {"negative_slope": float},
+}
+"""Arguments of some that are attributes here, and of what type."""
+
+CLAMPS: Mapping[str, tuple[str | float, str | float]] = {
+    "clamp": ("min", "max"),
+    "clamp_min": ("min", "max"),
+    "hardtanh": ("min_val", "max_val"),
+    "relu6": (0.0, 6.0),
+}
+"""Operators that clamp: the arguments, or numbers, between which their results lie."""
+
 TORCH = {name: dtype for dtype, name in reversed(DTYPES.items())}
 
 
-def _unary(op: str) -> Converter:
-    def converter(t: Translation, call: TracedCall) -> Value:
-        if call.get("decimals"):
-            raise UnsupportedError(f"{op} to decimals: scale before and after")
-        return unary(t, op, call["self"])
-
-    return converter
+def in_dtype(number: float, dtype: str) -> float:
+    """Return a number as one of a dtype, whole or not."""
+    return float(number) if dtype in FLOATING else int(number)
 
 
+def full(t: Translation, shape: tuple[int, ...], number: float, dtype: str) -> Value:
+    """Return a number, repeated to a shape."""
+    return value_of(t, Content(torch.full((), number, dtype=TORCH[dtype]).expand(shape)))
+
+
+@converter(*UNARY)
+def _unary(t: Translation, call: TracedCall) -> Value:
+    refuse_if(call.argument("decimals"), f"{call.op} to decimals: scale before and after")
+    attributes = {name: kind(call.argument(name)) for name, kind in ATTRIBUTES.get(call.op, {}).items()}
+    return unary(t, call.op, call["self"], **attributes)
+
+
+@converter("clone", "contiguous", "alias", "lift_fresh_copy")
 def _same(t: Translation, call: TracedCall) -> Value:
-    value: Value = call["self"]
-    return value
+    return call["self"]
 
 
-def _gelu(t: Translation, call: TracedCall) -> Value:
-    return unary(t, "gelu", call["self"], approximate=call["approximate"])
+@converter("detach")
+def _detach(t: Translation, call: TracedCall) -> Value:
+    return unary(t, "stop_gradient", call["self"])
 
 
-def _leaky_relu(t: Translation, call: TracedCall) -> Value:
-    return unary(t, "leaky_relu", call["self"], negative_slope=float(call["negative_slope"]))
-
-
+@converter("elu")
 def _elu(t: Translation, call: TracedCall) -> Value:
-    if float(call["input_scale"]) != 1.0:
-        raise UnsupportedError("elu with an input_scale has no operator here")
-    return unary(t, "elu", call["self"], alpha=float(call["alpha"]), scale=float(call["scale"]))
+    refuse_if(call.number("input_scale") != 1, "elu with an input_scale has no operator here")
+    return unary(t, "elu", call["self"], alpha=call.number("alpha"), scale=call.number("scale"))
 
 
+@converter("softplus")
 def _softplus(t: Translation, call: TracedCall) -> Value:
     """Scale before and after; beyond the threshold PyTorch's result differs by less than rounding."""
-    beta = float(call["beta"])
-    value = unary(t, "softplus", scaled(t, call["self"], beta))
-    return scaled(t, value, 1.0 / beta)
+    beta = call.number("beta")
+    return scaled(t, unary(t, "softplus", scaled(t, call["self"], beta)), 1.0 / beta)
 
 
+@converter("prelu")
 def _prelu(t: Translation, call: TracedCall) -> Value:
     """Give what is negative a slope, by channel or the same everywhere."""
     value, slope = call["self"], call["weight"]
     if prod(slope.shape) != 1:
-        rest = (1,) * (value.rank - 2)
-        slope = Value(slope.tensor, ((), slope.dims[0], *((),) * len(rest)), (1, *slope.shape, *rest))
+        slope = along(slope, 1, value.rank)
     below = unary(t, "clamp", value, max=0.0)
     return binary(t, "add", unary(t, "relu", value), binary(t, "mul", below, slope))
 
 
+def along(vector: Value, dim: int, rank: int) -> Value:
+    """Return a vector as it lies along a dimension of a tensor of that rank."""
+    dims = tuple(vector.dims[0] if place == dim else () for place in range(rank))
+    return Value(vector.tensor, dims, tuple(vector.shape[0] if place == dim else 1 for place in range(rank)))
+
+
+@converter("mish")
 def _mish(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
     return binary(t, "mul", value, unary(t, "tanh", unary(t, "softplus", value)))
 
 
+@converter(*CLAMPS)
 def _clamp(t: Translation, call: TracedCall) -> Value:
-    low, high = call.get("min"), call.get("max")
-    if isinstance(low, Value) or isinstance(high, Value):
-        raise UnsupportedError("clamp by tensors: use torch.maximum and torch.minimum")
-    attrs: dict[str, Attribute] = {name: float(end) for name, end in (("min", low), ("max", high)) if end is not None}
-    return unary(t, "clamp", call["self"], **attrs)
-
-
-def _hardtanh(t: Translation, call: TracedCall) -> Value:
-    return unary(t, "clamp", call["self"], min=float(call["min_val"]), max=float(call["max_val"]))
+    bounds = [call.value(call.argument(bound)) if isinstance(bound, str) else bound for bound in CLAMPS[call.op]]
+    refuse_if(any(isinstance(b, Value) for b in bounds), "clamp by tensors: use torch.maximum and torch.minimum")
+    pairs = zip(("min", "max"), bounds, strict=True)
+    attributes: dict[str, Attribute] = {name: float(bound) for name, bound in pairs if bound is not None}
+    return unary(t, "clamp", call["self"], **attributes)
 
 
 def scaled(t: Translation, value: Value, factor: float) -> Value:
     """Return the value times a number."""
-    if factor == 1:
-        return value
-    return unary(t, "scale", value, factor=float(factor) if t.dtype(value) in FLOATING else int(factor))
+    return value if factor == 1 else unary(t, "scale", value, factor=in_dtype(factor, t.dtype(value)))
 
 
+def _shifted(t: Translation, value: Value, shift: float) -> Value:
+    return unary(t, "add_scalar", value, value=in_dtype(shift, t.dtype(value))) if shift else value
+
+
+@converter("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
 def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
     dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
-    if call.get("rounding_mode") is not None:
-        raise UnsupportedError(f"{call.op} with a rounding_mode: round the quotient")
-    alpha = call.get("alpha", 1)
-    if (value := number(call, second)) is not None:
-        found = _with_number(t, call, as_dtype(t, call["self"], dtype), value * alpha)
-        return expanded(t, found, call.shapes[0])
-    if (value := number(call, "self")) is not None:
-        found = _of_number(t, call, value, scaled(t, as_dtype(t, call[second], dtype), alpha))
-        return expanded(t, found, call.shapes[0])
-    one, other = (as_dtype(t, value, dtype) for value in (call["self"], call[second]))
-    return binary(t, call.op, one, scaled(t, other, alpha))
+    refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with a rounding_mode: round the quotient")
+    alpha = call.argument("alpha", 1)
+    if (number := call.constant(second)) is not None:
+        result = _with_number(t, call, as_dtype(t, call["self"], dtype), number * alpha)
+        return expanded(t, result, call.shapes[0])
+    if (number := call.constant("self")) is not None:
+        result = _of_number(t, call, number, scaled(t, as_dtype(t, call[second], dtype), alpha))
+        return expanded(t, result, call.shapes[0])
+    left, right = (as_dtype(t, call[name], dtype) for name in ("self", second))
+    return binary(t, call.op, left, scaled(t, right, alpha))
 
 
-def _with_number(t: Translation, call: TracedCall, one: Value, value: float) -> Value:
+def _with_number(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
     """Apply an operator whose second operand is a number."""
     by_number: Mapping[str, Callable[[], Value]] = {
-        "add": lambda: _shifted(t, one, value),
-        "sub": lambda: _shifted(t, one, -value),
-        "mul": lambda: scaled(t, one, value),
-        "div": lambda: scaled(t, one, 1.0 / value),
-        "pow": lambda: unary(t, "square", one) if value == 2 else unary(t, "pow_scalar", one, value=float(value)),
-        "maximum": lambda: unary(t, "clamp", one, min=float(value)),
-        "minimum": lambda: unary(t, "clamp", one, max=float(value)),
+        "add": lambda: _shifted(t, value, number),
+        "sub": lambda: _shifted(t, value, -number),
+        "mul": lambda: scaled(t, value, number),
+        "div": lambda: scaled(t, value, 1.0 / number),
+        "pow": lambda: unary(t, "square", value) if number == 2 else unary(t, "pow_scalar", value, value=float(number)),
+        "maximum": lambda: unary(t, "clamp", value, min=float(number)),
+        "minimum": lambda: unary(t, "clamp", value, max=float(number)),
     }
-    if call.op not in by_number:
-        raise UnsupportedError(f"{call.op} of a tensor and a number has no operator here")
+    refuse_if(call.op not in by_number, f"{call.op} of a tensor and a number has no operator here")
     return by_number[call.op]()
 
 
-def _of_number(t: Translation, call: TracedCall, value: float, other: Value) -> Value:
+def _of_number(t: Translation, call: TracedCall, number: float, value: Value) -> Value:
     """Apply an operator whose first operand is a number."""
     match call.op:
-        case "sub":
-            return unary(t, "rsub_scalar", other, value=float(value))
+        case "sub" | "pow":
+            return unary(t, f"r{call.op}_scalar", value, value=float(number))
         case "div":
-            return scaled(t, unary(t, "reciprocal", other), value)
-        case "pow":
-            return unary(t, "rpow_scalar", other, value=float(value))
-    return _with_number(t, call, other, value)
+            return scaled(t, unary(t, "reciprocal", value), number)
+    return _with_number(t, call, value, number)
 
 
-def _shifted(t: Translation, value: Value, by: float) -> Value:
-    if not by:
-        return value
-    return unary(t, "add_scalar", value, value=float(by) if t.dtype(value) in FLOATING else int(by))
+@converter("rsub")
+def _rsub(t: Translation, call: TracedCall) -> Value:
+    number = call.constant("other")
+    if number is None or call.number("alpha") != 1:
+        raise UnsupportedError("rsub with a tensor or alpha: write other - self")
+    return unary(t, "rsub_scalar", call["self"], value=number)
 
 
+@converter("floor_divide")
 def _floor_divide(t: Translation, call: TracedCall) -> Value:
     """Divide whole numbers by one, which fractions of 64 bits do exactly."""
-    divisor, value = number(call, "other"), call["self"]
+    divisor, value = call.constant("other"), call["self"]
     if divisor is None or t.dtype(value) != "int32":
         raise UnsupportedError("floor_divide of anything but whole numbers by a number: round the quotient")
-    one = value_of(t, Content(torch.tensor(float(divisor), dtype=torch.float64)))
-    quotient = unary(t, "floor", binary(t, "div", as_dtype(t, value, "float64"), one))
-    return as_dtype(t, quotient, "int32")
+    quotient = binary(t, "div", as_dtype(t, value, "float64"), full(t, (), divisor, "float64"))
+    return as_dtype(t, unary(t, "floor", quotient), "int32")
 
 
-def _copied(t: Translation, call: TracedCall) -> Value:
+@converter("copy", "fill")
+def _overwritten(t: Translation, call: TracedCall) -> Value:
     """Return what is written over a tensor."""
-    call.need_not("self")
-    return expanded(t, as_dtype(t, call["src"], call.dtypes[0]), call.shapes[0])
+    name, dtype, shape = "src" if call.op == "copy" else "value", call.dtypes[0], call.shapes[0]
+    call.ignore("self")
+    number = call.constant(name) if call.op == "fill" else None
+    return expanded(t, as_dtype(t, call[name], dtype), shape) if number is None else full(t, shape, number, dtype)
 
 
-def _filled(t: Translation, call: TracedCall) -> Value:
-    call.need_not("self")
-    value = number(call, "value")
-    if value is None:
-        return expanded(t, as_dtype(t, call["value"], call.dtypes[0]), call.shapes[0])
-    return value_of(t, Content(torch.full((), value, dtype=TORCH[call.dtypes[0]]).expand(call.shapes[0])))
-
-
-def _rsub(t: Translation, call: TracedCall) -> Value:
-    value = number(call, "other")
-    if value is None or float(call["alpha"]) != 1.0:
-        raise UnsupportedError("rsub with a tensor or alpha: write other - self")
-    return unary(t, "rsub_scalar", call["self"], value=value)
-
-
+@converter("dropout", "feature_dropout")
 def _dropout(t: Translation, call: TracedCall) -> Value:
-    value: Value = call["input" if "input" in call.arguments else "self"]
-    p = float(call["p"])
-    if not call["train"] or not p:
+    value, p = call.first("input", "self"), call.number("p")
+    if not call.flag("train") or not p:
         return value
-    if call.op == "feature_dropout":
-        raise UnsupportedError("dropout of whole channels in training: build the model with p=0")
+    refuse_if(call.op == "feature_dropout", "dropout of whole channels in training: build the model with p=0")
     return dropped(t, value, p)
-
-
-CONVERTERS: dict[str, Converter] = {
-    **{name: _unary(name) for name in UNARY},
-    **dict.fromkeys(BINARY, _binary),
-    **dict.fromkeys(("clone", "contiguous", "alias", "lift_fresh_copy"), _same),
-    "gelu": _gelu,
-    "leaky_relu": _leaky_relu,
-    "elu": _elu,
-    "softplus": _softplus,
-    "mish": _mish,
-    "prelu": _prelu,
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "hardtanh": _hardtanh,
-    "relu6": lambda t, call: unary(t, "clamp", call["self"], min=0.0, max=6.0),
-    "rsub": _rsub,
-    "floor_divide": _floor_divide,
-    "copy": _copied,
-    "fill": _filled,
-    "detach": lambda t, call: unary(t, "stop_gradient", call["self"]),
-    "dropout": _dropout,
-    "feature_dropout": _dropout,
-}

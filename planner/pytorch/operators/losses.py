@@ -7,10 +7,11 @@ from math import prod
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.call import TracedCall, converter, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
+from planner.pytorch.operators.indexing import one_hot
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import aligned, dense, densely, merged, view
+from planner.pytorch.views import aligned, dense, densely, single, view
 
 UNREDUCED, MEAN = 0, 1
 """Of a loss, as PyTorch's operators spell it; 2 is the sum."""
@@ -22,31 +23,25 @@ LEAST_DISTANCE = 1e-18
 
 def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
     """Softmax along a dimension from its parts: two reductions and an element-wise quotient."""
-    x = merged(t, x, dim)
-    if not x.dims[dim]:
-        x = densely(t, x)
-    (axis,) = x.dims[dim]
+    x, axis = single(t, x, dim)
     (maximum,) = t.emit_as(f"{op}.maximum", "amax", x.tensor, dims=(axis,))
     total = t.emit_as(f"{op}.total", "sum_exp", x.tensor, maximum, dim=axis)[0]
-    found = t.emit(op, x.tensor, maximum, total, dim=axis)
-    t.same_axes(found, x.tensor)
-    return Value(found, x.dims, x.shape)
+    return t.alike(t.emit(op, x.tensor, maximum, total, dim=axis), x)
 
 
-def _softmax(op: str) -> Converter:
-    def converter(t: Translation, call: TracedCall) -> Value:
-        value = as_dtype(t, call["self"], call.dtypes[0])
-        return softmax(t, value, call.dim(value.rank), op)
-
-    return converter
+@converter("softmax", "log_softmax")
+def _softmax(t: Translation, call: TracedCall) -> Value:
+    value = as_dtype(t, call["self"], call.dtypes[0])
+    return softmax(t, value, call.dim(value.rank), call.op)
 
 
+@converter("cross_entropy_loss")
 def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     """Softmax cross entropy against class numbers."""
-    smoothing = float(call["label_smoothing"])
+    smoothing = call.number("label_smoothing")
     logits, target = _rows(t, call)
     rows = logits.shape[0]
-    is_plain = not smoothing and call["weight"] is None and call["reduction"] != UNREDUCED
+    is_plain = not smoothing and call.optional("weight") is None and call.integer("reduction") != UNREDUCED
     if not is_plain or not _counts_all(t, call):
         logs = softmax(t, logits, 1, "log_softmax")
         return _of_likelihood(t, call, logs, target, smoothing)
@@ -54,10 +49,11 @@ def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     t.logits, t.labels = logits.tensor, labels
     (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(1,))
     total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
-    count = rows if call["reduction"] == MEAN else 1
+    count = rows if call.integer("reduction") == MEAN else 1
     return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
 
 
+@converter("nll_loss", "nll_loss_nd", "nll_loss2d")
 def _nll_loss(t: Translation, call: TracedCall) -> Value:
     return _of_likelihood(t, call, *_rows(t, call))
 
@@ -65,15 +61,13 @@ def _nll_loss(t: Translation, call: TracedCall) -> Value:
 def _rows(t: Translation, call: TracedCall) -> tuple[Value, Value]:
     """Return classes by rows, and the label of every row."""
     logits, target = call["self"], call["target"]
-    if t.dtype(target) != "int32":
-        raise UnsupportedError(f"{call.op} against probabilities: expected class numbers")
+    refuse_if(t.dtype(target) != "int32", f"{call.op} against probabilities: expected class numbers")
     if logits.rank != 2:
-        at = min(1, logits.rank - 1)  # of the classes
-        last = (*(dim for dim in range(logits.rank) if dim != at), at)
-        order = Value(logits.tensor, tuple(logits.dims[d] for d in last), tuple(logits.shape[d] for d in last))
-        logits = view(t, order, (prod(order.shape[:-1]), order.shape[-1]))
+        classes = min(1, logits.rank - 1)
+        last = logits.permuted((*(dim for dim in range(logits.rank) if dim != classes), classes))
+        logits = view(t, last, (prod(last.shape[:-1]), last.shape[-1]))
         target = view(t, target, (prod(target.shape),))
-    ignored, classes = int(call["ignore_index"]), logits.shape[1]
+    ignored, classes = call.integer("ignore_index"), logits.shape[1]
     is_left_out = not 0 <= ignored < classes and not _counts_all(t, call)
     t.holds_below(target, classes, ignored if is_left_out else None)
     return _rows_by_sample(t, logits, target)
@@ -87,17 +81,18 @@ def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value
     if not any(t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]):
         return logits, target
     logits, target = aligned(t, logits, 0, target, 0)
-    order = sorted(range(len(logits.dims[0])), key=lambda at: t.axes.is_stacked((logits.tensor, logits.dims[0][at])))
+    is_stacked = [t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]]
+    order = sorted(range(len(is_stacked)), key=is_stacked.__getitem__)
 
     def ordered(value: Value) -> Value:
-        return Value(value.tensor, (tuple(value.dims[0][at] for at in order), *value.dims[1:]), value.shape)
+        return Value(value.tensor, (tuple(value.dims[0][place] for place in order), *value.dims[1:]), value.shape)
 
     return ordered(logits), ordered(target)
 
 
 def _counts_all(t: Translation, call: TracedCall) -> bool:
-    """Whether no row is left out: no class is, and labels are the data's own, whose example leaves none out."""
-    return int(call["ignore_index"]) < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
+    """Return True if no row is left out: no class is, and labels are the data's own, whose example leaves none out."""
+    return call.integer("ignore_index") < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
 
 
 def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value, smoothing: float = 0.0) -> Value:
@@ -108,42 +103,38 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value,
     rows, classes = logs.shape
     labels, ignored = target, None
     if not _counts_all(t, call):
-        ignored = unary(t, "eq_scalar", target, value=int(call["ignore_index"]))
+        ignored = unary(t, "eq_scalar", target, value=call.integer("ignore_index"))
         labels = masked(t, target, ignored, -1)
-    by_row, is_mean = call["reduction"] == UNREDUCED, call["reduction"] == MEAN
+    by_row, is_mean = call.integer("reduction") == UNREDUCED, call.integer("reduction") == MEAN
     logs, numbers = densely(t, logs), dense(t, labels)
     if ignored is None and not by_row:
         t.logits, t.labels = logs.tensor, numbers
     divisor = _total_weight(t, call, logs, numbers, ignored) if is_mean else None
     count = rows if is_mean and divisor is None else 1
-    if call["weight"] is not None:
-        logs = densely(t, binary(t, "mul", logs, as_dtype(t, call["weight"], t.dtype(logs))))
+    if (weight := call.optional("weight")) is not None:
+        logs = densely(t, binary(t, "mul", logs, as_dtype(t, weight, t.dtype(logs))))
     if by_row:
-        others = negated(t, _one_hot(t, numbers, classes))
-        found = unary(t, "neg", reduce(t, "sum", masked(t, logs, others, 0.0), (1,)))
+        others = negated(t, one_hot(t, numbers, classes))
+        loss = unary(t, "neg", reduce(t, "sum", masked(t, logs, others, 0.0), (1,)))
     else:
-        found = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers, count=count)[0], (), ())
+        loss = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers, count=count)[0], (), ())
     if smoothing:
         spread = reduce(t, "sum", logs, (1,))
         spread = spread if ignored is None else masked(t, spread, ignored, 0.0)
         spread = spread if by_row else reduce(t, "sum", spread, (0,))
-        own, other = 1 - smoothing, -smoothing / classes / count
-        found = binary(t, "add", unary(t, "scale", found, factor=own), unary(t, "scale", spread, factor=other))
+        shares = (loss, 1 - smoothing), (spread, -smoothing / classes / count)
+        loss = binary(t, "add", *(unary(t, "scale", value, factor=share) for value, share in shares))
     if divisor is not None:
-        return _divided(t, found, divisor)
-    return view(t, found, call.shapes[0]) if by_row else found
-
-
-def _one_hot(t: Translation, numbers: str, classes: int) -> Value:
-    return t.plain(t.emit("one_hot", numbers, depth=classes))
+        return _divided(t, loss, divisor)
+    return view(t, loss, call.shapes[0]) if by_row else loss
 
 
 def _total_weight(t: Translation, call: TracedCall, logs: Value, numbers: str, ignored: Value | None) -> Value | None:
     """Return the weight of all rows that count, or None if that is how many rows there are."""
     dtype = t.dtype(logs)
-    if call["weight"] is not None:
-        hot = as_dtype(t, _one_hot(t, numbers, logs.shape[1]), dtype)
-        return reduce(t, "sum", binary(t, "mul", hot, as_dtype(t, call["weight"], dtype)), ())
+    if (weight := call.optional("weight")) is not None:
+        hot = as_dtype(t, one_hot(t, numbers, logs.shape[1]), dtype)
+        return reduce(t, "sum", binary(t, "mul", hot, as_dtype(t, weight, dtype)), ())
     return None if ignored is None else reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), dtype), ())
 
 
@@ -155,60 +146,46 @@ def _divided(t: Translation, total: Value, weight: Value) -> Value:
     return binary(t, "add", mean, unary(t, "stop_gradient", nothing))
 
 
-def _elementwise_loss(op: str) -> Converter:
-    def converter(t: Translation, call: TracedCall) -> Value:
-        return _of_elements(t, call, op, (call["self"], call["target"]))
-
-    return converter
+@converter("mse_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+def _elementwise_loss(t: Translation, call: TracedCall) -> Value:
+    return _of_elements(t, call, call.op, (call["self"], call["target"]))
 
 
 def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value], factor: float = 1.0) -> Value:
     """Add up a loss of elements, times a factor."""
-    if call["reduction"] == UNREDUCED:
-        raise UnsupportedError(f"{call.op} without a reduction: expected mean or sum")
-    count = (prod(pair[0].shape) if call["reduction"] == MEAN else 1) / factor
-    one, other = (value if value.rank else view(t, value, (1,)) for value in pair)
-    (found,) = t.emit_as("loss", op, dense(t, one), dense(t, other), count=count)
-    return Value(found, (), ())
+    reduction = call.integer("reduction")
+    refuse_if(reduction == UNREDUCED, f"{call.op} without a reduction: expected mean or sum")
+    count = (prod(pair[0].shape) if reduction == MEAN else 1) / factor
+    pair = [value if value.rank else view(t, value, (1,)) for value in pair]
+    (loss,) = t.emit_as("loss", op, *(dense(t, value) for value in pair), count=count)
+    return Value(loss, (), ())
 
 
+@converter("smooth_l1_loss", "huber_loss")
 def _smooth_l1(t: Translation, call: TracedCall) -> Value:
     """Measure in units of the distance from which on the loss is straight."""
     is_huber = call.op == "huber_loss"
-    limit = float(call["delta" if is_huber else "beta"])
-    if not LEAST_DISTANCE <= limit <= 1 / LEAST_DISTANCE and limit:
-        raise UnsupportedError(f"{call.op} that is straight from {limit:g} on has no operator here")
+    limit = call.number("delta" if is_huber else "beta")
     if not limit:
         return _of_elements(t, call, "l1_loss", (call["self"], call["target"]))
+    is_kept = LEAST_DISTANCE <= limit <= 1 / LEAST_DISTANCE
+    refuse_if(not is_kept, f"{call.op} that is straight from {limit:g} on has no operator here")
     pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]
     return _of_elements(t, call, "smooth_l1_loss", pair, limit * limit if is_huber else limit)
 
 
+@converter("kl_div")
 def _kl_div(t: Translation, call: TracedCall) -> Value:
     """Add up t log t - t x, of which t log t is zero where t is."""
     logs, target = call["self"], call["target"]
-    if call["log_target"]:
-        own = binary(t, "mul", unary(t, "exp", target), target)
+    if call.flag("log_target"):
+        entropy = binary(t, "mul", unary(t, "exp", target), target)
         target = unary(t, "exp", target)
     else:
         safe = masked(t, target, unary(t, "eq_scalar", target, value=0.0), 1.0)
-        own = binary(t, "mul", target, unary(t, "log", safe))
-    found = binary(t, "sub", own, binary(t, "mul", target, logs))
-    if call["reduction"] == UNREDUCED:
-        return found
-    total = reduce(t, "sum", found, ())
-    return unary(t, "scale", total, factor=1 / prod(found.shape)) if call["reduction"] == MEAN else total
-
-
-CONVERTERS: dict[str, Converter] = {
-    "softmax": _softmax("softmax"),
-    "log_softmax": _softmax("log_softmax"),
-    "cross_entropy_loss": _cross_entropy,
-    "kl_div": _kl_div,
-    **dict.fromkeys(("smooth_l1_loss", "huber_loss"), _smooth_l1),
-    **dict.fromkeys(("nll_loss", "nll_loss_nd", "nll_loss2d"), _nll_loss),
-    **{
-        name: _elementwise_loss(name)
-        for name in ("mse_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
-    },
-}
+        entropy = binary(t, "mul", target, unary(t, "log", safe))
+    loss = binary(t, "sub", entropy, binary(t, "mul", target, logs))
+    if call.integer("reduction") == UNREDUCED:
+        return loss
+    total = reduce(t, "sum", loss, ())
+    return unary(t, "scale", total, factor=1 / prod(loss.shape)) if call.integer("reduction") == MEAN else total

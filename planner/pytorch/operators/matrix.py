@@ -4,65 +4,58 @@ from __future__ import annotations
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import binary, contract, reduce
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
+from planner.pytorch.operators.call import TracedCall, converter, refuse_if
 from planner.pytorch.operators.elementwise import scaled
-from planner.pytorch.operators.shapes import permuted
 from planner.pytorch.translation import Translation
 
 
+@converter("linear")
 def _linear(t: Translation, call: TracedCall) -> Value:
-    x, weight, bias = call["input"], call["weight"], call["bias"]
-    found = contract(t, x, weight, [(x.rank - 1, 1)])
-    return found if bias is None else binary(t, "add", found, bias)
+    x, weight, bias = call["input"], call["weight"], call.optional("bias")
+    product = contract(t, x, weight, [(x.rank - 1, 1)])
+    return product if bias is None else binary(t, "add", product, bias)
 
 
+@converter("matmul", "mm", "bmm")
 def _matmul(t: Translation, call: TracedCall) -> Value:
-    one, other = call["self"], call["other"] if "other" in call.arguments else call["mat2"]
-    return matmul(t, one, other)
+    return matmul(t, call["self"], call.first("other", "mat2"))
 
 
-def matmul(t: Translation, one: Value, other: Value) -> Value:
+def matmul(t: Translation, left: Value, right: Value) -> Value:
     """Multiply two values as torch.matmul does."""
-    if one.rank == 1 or other.rank == 1:
-        return contract(t, one, other, [(one.rank - 1, max(0, other.rank - 2))])
-    batch = max(one.rank, other.rank) - 2
-    ones, others = one.rank - 2, other.rank - 2
-    if ones != others:
-        # Leading dimensions that only one operand has come first in the result, as they do in its own order.
-        extra = batch - min(ones, others)
-        shared = [(ones - 1 - at, others - 1 - at) for at in reversed(range(min(ones, others)))]
-        found = contract(t, one, other, [(one.rank - 1, other.rank - 2)], shared)
-        return _reordered(found, len(shared), extra, ones > others)
-    return contract(t, one, other, [(one.rank - 1, other.rank - 2)], [(at, at) for at in range(batch)])
+    if left.rank == 1 or right.rank == 1:
+        return contract(t, left, right, [(left.rank - 1, max(0, right.rank - 2))])
+    rows, columns = left.rank - 2, right.rank - 2
+    shared = [(rows - 1 - place, columns - 1 - place) for place in reversed(range(min(rows, columns)))]
+    product = contract(t, left, right, [(left.rank - 1, right.rank - 2)], shared)
+    # Leading dimensions that only one operand has come first in the result, as they do in its own order.
+    first = len(shared) + (rows < columns)
+    extra = range(first, first + abs(rows - columns))
+    return product.permuted([*extra, *(dim for dim in range(product.rank) if dim not in extra)])
 
 
-def _reordered(found: Value, shared: int, extra: int, of_first: bool) -> Value:
-    """Put leading dimensions of one operand before the shared ones."""
-    first = shared if of_first else shared + 1
-    moved = list(range(first, first + extra))
-    rest = [dim for dim in range(found.rank) if dim not in moved]
-    return permuted(found, [*moved, *rest])
-
-
+@converter("addmm", "baddbmm")
 def _addmm(t: Translation, call: TracedCall) -> Value:
-    one, other = (call["mat1"], call["mat2"]) if call.op == "addmm" else (call["batch1"], call["batch2"])
-    product = scaled(t, matmul(t, one, other), call["alpha"])
-    return binary(t, "add", product, scaled(t, call["self"], call["beta"])) if call["beta"] else product
+    left, right = call.first("mat1", "batch1"), call.first("mat2", "batch2")
+    product = scaled(t, matmul(t, left, right), call.argument("alpha"))
+    beta = call.argument("beta")
+    return binary(t, "add", product, scaled(t, call["self"], beta)) if beta else product
 
 
+@converter("einsum")
 def _einsum(t: Translation, call: TracedCall) -> Value:
     """Multiply operands two by two, in their order; what only one operand has is summed before."""
-    equation, operands = call["equation"].replace(" ", ""), list(call["tensors"])
+    equation, operands = call.argument("equation").replace(" ", ""), call.tensors("tensors")
     left, arrow, output = equation.partition("->")
     inputs = left.split(",")
-    if "." in equation or not arrow or any(len(set(letters)) < len(letters) for letters in inputs):
-        raise UnsupportedError(f"einsum {equation!r}: expected an arrow, no dots, and no letter twice in an operand")
+    is_other = "." in equation or not arrow or any(len(set(letters)) < len(letters) for letters in inputs)
+    refuse_if(is_other, f"einsum {equation!r}: expected an arrow, no dots, and no letter twice in an operand")
     letters, value = inputs[0], operands[0]
-    for number, (own, other) in enumerate(zip(inputs[1:], operands[1:], strict=True), 2):
+    for number, following in enumerate(zip(inputs[1:], operands[1:], strict=True), 2):
         kept = {*output, *"".join(inputs[number:])}
-        letters, value = _pair(t, (letters, value), (own, other), kept)
+        letters, value = _pair(t, (letters, value), following, kept)
     letters, value = _alone(t, letters, value, set(output))
-    return permuted(value, [letters.index(letter) for letter in output])
+    return value.permuted([letters.index(letter) for letter in output])
 
 
 Lettered = tuple[str, Value]
@@ -70,7 +63,7 @@ Lettered = tuple[str, Value]
 
 def _alone(t: Translation, letters: str, value: Value, kept: set[str]) -> Lettered:
     """Sum over the letters that are not kept."""
-    gone = [at for at, letter in enumerate(letters) if letter not in kept]
+    gone = [dim for dim, letter in enumerate(letters) if letter not in kept]
     return ("".join(x for x in letters if x in kept), reduce(t, "sum", value, gone)) if gone else (letters, value)
 
 
@@ -82,14 +75,3 @@ def _pair(t: Translation, one: Lettered, other: Lettered, kept: set[str]) -> Let
     shared = [letter for letter in common if letter in kept]
     found = contract(t, left, right, [pairs[x] for x in common if x not in kept], [pairs[x] for x in shared])
     return "".join([*shared, *(x for x in first + second if x not in common)]), found
-
-
-CONVERTERS: dict[str, Converter] = {
-    "linear": _linear,
-    "matmul": _matmul,
-    "mm": _matmul,
-    "bmm": _matmul,
-    "addmm": _addmm,
-    "baddbmm": _addmm,
-    "einsum": _einsum,
-}

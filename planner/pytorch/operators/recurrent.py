@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import binary, contract, dropped, unary
-from planner.pytorch.operators.call import Converter, TracedCall, UnsupportedError
-from planner.pytorch.operators.shapes import joined, permuted, pieces, stacked, taken
+from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.shapes import joined, pieces, stacked, taken
 from planner.pytorch.translation import Translation
 
 
@@ -22,16 +22,18 @@ class _Layer:
     biases: tuple[Value, ...]
 
     def of_inputs(self, t: Translation, x: Value) -> Value:
-        return self._product(t, x, self.inputs, self.biases[:1])
+        """Return the product with the inputs' weight, and its bias."""
+        return _added(t, contract(t, x, self.inputs, [(1, 1)]), *self.biases[:1])
 
     def of_hidden(self, t: Translation, h: Value) -> Value:
-        return self._product(t, h, self.hidden, self.biases[1:])
+        """Return the product with the hidden state's weight, and its bias."""
+        return _added(t, contract(t, h, self.hidden, [(1, 1)]), *self.biases[1:])
 
-    def _product(self, t: Translation, x: Value, weight: Value, biases: Sequence[Value]) -> Value:
-        found = contract(t, x, weight, [(1, 1)])
-        for bias in biases:
-            found = binary(t, "add", found, bias)
-        return found
+
+def _added(t: Translation, value: Value, *others: Value) -> Value:
+    for other in others:
+        value = binary(t, "add", value, other)
+    return value
 
 
 State = tuple[Value, ...]
@@ -43,9 +45,8 @@ Cell = Callable[[Translation, _Layer, Value, State], State]
 def _lstm_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
     """Take a step of an LSTM; the gates are in the order i, f, g, o."""
     h, c = state
-    gates = binary(t, "add", contract(t, x, layer.inputs, [(1, 1)]), contract(t, h, layer.hidden, [(1, 1)]))
-    for bias in layer.biases:
-        gates = binary(t, "add", gates, bias)
+    of_x, of_h = contract(t, x, layer.inputs, [(1, 1)]), contract(t, h, layer.hidden, [(1, 1)])
+    gates = _added(t, of_x, of_h, *layer.biases)
     i, f, g, o = _gates(t, gates, 4)
     i, f, o = (unary(t, "sigmoid", gate) for gate in (i, f, o))
     kept = binary(t, "mul", f, c)
@@ -63,59 +64,54 @@ def _gru_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
     return (binary(t, "add", n, binary(t, "mul", z, binary(t, "sub", h, n))),)
 
 
-def _rnn_cell(function: str) -> Cell:
-    def cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
-        return (unary(t, function, binary(t, "add", layer.of_inputs(t, x), layer.of_hidden(t, state[0]))),)
-
-    return cell
+def _rnn_cell(function: str, t: Translation, layer: _Layer, x: Value, state: State) -> State:
+    return (unary(t, function, binary(t, "add", layer.of_inputs(t, x), layer.of_hidden(t, state[0]))),)
 
 
 def _gates(t: Translation, value: Value, count: int) -> tuple[Value, ...]:
     return pieces(t, value, 1, [value.shape[1] // count] * count)
 
 
-def _recurrent(cell: Cell) -> Converter:
-    """Return the converter of layers of a cell, in one or both directions; it returns outputs and last states."""
+CELLS: Mapping[str, Cell] = {
+    "lstm": _lstm_cell,
+    "gru": _gru_cell,
+    "rnn_tanh": partial(_rnn_cell, "tanh"),
+    "rnn_relu": partial(_rnn_cell, "relu"),
+}
 
-    def converter(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-        p = call["dropout"] * bool(call["train"])
-        sequence, states = call["input"], call["hx"]
-        states = (states,) if isinstance(states, Value) else states
-        if call["batch_first"]:
-            sequence = permuted(sequence, (1, 0, 2))
-        layers = _layers(call)
-        steps = []
-        for step in range(sequence.shape[0]):
-            with t.timestep(step):
-                steps.append(taken(t, sequence, 0, step))
-        last: list[State] = []
-        place, directions = t.place, 2 if call["bidirectional"] else 1
-        for number in range(len(layers) // directions):
-            t.place, found = f"{place}.l{number}", []
-            steps = [_dropped(t, step, x, p if number else 0.0) for step, x in enumerate(steps)]
-            for direction in range(directions):
-                at = number * directions + direction
-                t.place = f"{place}.l{number}{'_reverse' if direction else ''}"
-                first = tuple(taken(t, state, 0, at) for state in states)
-                outputs, ended = _run(t, partial(cell, t, layers[at]), steps, first, reverse=bool(direction))
-                found.append(outputs)
-                last.append(ended)
-            steps = [_side_by_side(t, step, outputs) for step, outputs in enumerate(zip(*found, strict=True))]
-        t.place = place
-        result = stacked(t, steps, 0)
-        if call["batch_first"]:
-            result = permuted(result, (1, 0, 2))
-        return result, *(stacked(t, ends, 0) for ends in zip(*last, strict=True))
 
-    return converter
+@converter(*CELLS)
+def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    """Unroll layers of a cell, in one or both directions; return outputs and last states."""
+    p = call.number("dropout") * call.flag("train")
+    sequence, states, is_batch_first = call["input"], call.tensors("hx"), call.flag("batch_first")
+    sequence = sequence.permuted((1, 0, 2)) if is_batch_first else sequence
+    layers, place, directions = _layers(call), t.place, 2 if call.flag("bidirectional") else 1
+    steps, last = [], list[State]()
+    for step in range(sequence.shape[0]):
+        with t.timestep(step):
+            steps.append(taken(t, sequence, 0, step))
+    for number in range(0, len(layers), directions):
+        t.place = f"{place}.l{number // directions}"
+        steps, outputs = [_dropped(t, step, x, p if number else 0.0) for step, x in enumerate(steps)], []
+        for direction, layer in enumerate(layers[number : number + directions]):
+            t.place = f"{place}.l{number // directions}{'_reverse' if direction else ''}"
+            first = tuple(taken(t, state, 0, number + direction) for state in states)
+            output, ended = _run(t, partial(CELLS[call.op], t, layer), steps, first, reverse=bool(direction))
+            outputs.append(output)
+            last.append(ended)
+        steps = [_side_by_side(t, step, pair) for step, pair in enumerate(zip(*outputs, strict=True))]
+    t.place = place
+    result = stacked(t, steps, 0)
+    result = result.permuted((1, 0, 2)) if is_batch_first else result
+    return result, *(stacked(t, ends, 0) for ends in zip(*last, strict=True))
 
 
 def _layers(call: TracedCall) -> list[_Layer]:
     """Return the weights of every layer, and of every direction of it."""
-    each, weights = 4 if call["has_biases"] else 2, call["params"]
-    count = call["num_layers"] * (2 if call["bidirectional"] else 1)
-    if len(weights) != each * count:
-        raise UnsupportedError("nn.LSTM with projections: expected proj_size=0")
+    each, weights = 4 if call.flag("has_biases") else 2, call.tensors("params")
+    count = call.integer("num_layers") * (2 if call.flag("bidirectional") else 1)
+    refuse_if(len(weights) != each * count, "nn.LSTM with projections: expected proj_size=0")
     groups = (weights[each * number : each * (number + 1)] for number in range(count))
     return [_Layer(inputs, hidden, tuple(biases)) for inputs, hidden, *biases in groups]
 
@@ -140,11 +136,3 @@ def _dropped(t: Translation, step: int, x: Value, p: float) -> Value:
 def _side_by_side(t: Translation, step: int, outputs: Sequence[Value]) -> Value:
     with t.timestep(step):
         return joined(t, outputs, 1)
-
-
-CONVERTERS: dict[str, Converter] = {
-    "lstm": _recurrent(_lstm_cell),
-    "gru": _recurrent(_gru_cell),
-    "rnn_tanh": _recurrent(_rnn_cell("tanh")),
-    "rnn_relu": _recurrent(_rnn_cell("relu")),
-}
