@@ -254,6 +254,7 @@ def op(
     and nothing else; one of them called `row` is set to the number, within the whole batch, of the first row that a
     node computes. An operator that works `only_in_training` returns its first operand in evaluation.
 
+    >>> from tdl import language
     >>> @op(category="elementwise", random_keys=("seed",))
     ... def noise(x, step, *, seed=0):
     ...     return lambda i, j: x[i, j] + language.random_bits(seed, step[()], i, j)
