@@ -259,7 +259,7 @@ def op(
     ... def noise(x, step, *, seed=0):
     ...     return lambda i, j: x[i, j] + language.random_bits(seed, step[()], i, j)
     >>> print(noise.describe((2, 0), {"seed": 1}))
-    noise(x, step): lambda i, j: (x[i, j] + random_bits(1, step[()], i, j))
+    noise(x, step): lambda i, j: x[i, j] + random_bits(1, step[], i, j)
     """
 
     def described(function: Callable[..., Any]) -> Operator:
