@@ -167,6 +167,23 @@ def notes(comparison: PlanComparison) -> list[str]:
     return lines
 
 
+def conclusion(comparison: PlanComparison) -> str:
+    """Say in a sentence how near a prediction came, on the first machine that has one and a run; else nothing."""
+    predictions = {r.machine: r.seconds_per_step for r in comparison.reports if r.source == "simulator"}
+    for report in comparison.reports:
+        predicted = predictions.get(report.machine)
+        if report.source == "simulator" or not predicted or report.seconds_per_step is None:
+            continue
+        pairs, ratio = len(comparison.pairs), report.seconds_per_step / predicted
+        equal = pairs - len(comparison.unequal_pairs)
+        return (
+            f"{comparison.plan}: a step was predicted to take {seconds(predicted)} on {report.machine} and took "
+            f"{seconds(report.seconds_per_step)}, {ratio:.3g} times as long; between {equal} "
+            f"of {pairs} pairs of workers exactly the planned bytes moved"
+        )
+    return ""
+
+
 def _pair_row(comparison: PlanComparison, pair: tuple[int, int]) -> list[str]:
     values = comparison.values(pair)
     verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"

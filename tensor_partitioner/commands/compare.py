@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.failures import JOB_FAILED
-from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
+from planner.report.compare import bytes_table, compare, conclusion, memory_table, notes, seconds_table
 from planner.report.schema import read_reports
 from planner.report.task_tables import task_tables
 from tensor_partitioner.commands.console import command_errors, stdout
@@ -38,8 +38,9 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool, tasks: bo
         if tasks:
             console.print(*task_tables(comparison), sep="\n")
     console.print(seconds_table(comparisons))
-    for line in (note for comparison in comparisons for note in notes(comparison)):
-        console.print(printable(line))
+    for line in (line for comparison in comparisons for line in (*notes(comparison), conclusion(comparison))):
+        if line:
+            console.print(printable(line))
     if any(
         comparison.unequal_pairs or comparison.unequal_arenas or comparison.misallocated for comparison in comparisons
     ):

@@ -102,7 +102,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
 
 
 def _note(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(f"note: {text}", err=True)
 
 
 def _check_system(context: click.Context, options: dict[str, Any], swept: Mapping[str, Sequence[str]]) -> None:

@@ -50,7 +50,7 @@ def ends_well(main, arguments, capsys):
         main([str(argument) for argument in arguments])
     shown = capsys.readouterr()
     assert ended.value.code in {0, 2}, shown.err
-    errors = [line for line in shown.err.splitlines() if not line.startswith("warning: ")]
+    errors = [line for line in shown.err.splitlines() if not line.startswith(("warning: ", "note: "))]
     assert len(errors) == (1 if ended.value.code else 0), shown.err
 
 

@@ -111,7 +111,9 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
     swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,uniform-2")
     assert run("mlp-2-16", "--workers", "4", *swept, "--json", file) == 1
     shown = capsys.readouterr()
-    assert shown.err == f"{ALSO_DATA_PARALLEL}\nerror: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
+    assert (
+        shown.err == f"note: {ALSO_DATA_PARALLEL}\nerror: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
+    )
     assert shown.out.count("error: uniform-2") == 4
     assert shown.out.count("not possible") == 2
     found = json.loads(file.read_text())
