@@ -1,6 +1,17 @@
-"""Graphs from PyTorch's modules: traced without being run, and differentiated here."""
+"""Graphs from PyTorch's modules: traced without being run, and differentiated here.
 
+`converter` says how an operator of PyTorch that is not known here is written in the catalog's: a function from the
+`Translation` under way and the `TracedCall` to a `Value`, with `unary`, `binary`, `reduce` and `contract` to build it.
+"""
+
+from planner.pytorch.axes import Value
 from planner.pytorch.importing import from_torch
+from planner.pytorch.operations import binary, contract, reduce, unary
+from planner.pytorch.operators.call import TracedCall, UnsupportedError, converter
+from planner.pytorch.translation import Translation
 from planner.pytorch.user_model import graph_of
 
-__all__ = ["from_torch", "graph_of"]
+__all__ = [
+    "TracedCall", "Translation", "UnsupportedError", "Value", "binary", "contract", "converter", "from_torch",
+    "graph_of", "reduce", "unary",
+]  # fmt: skip
