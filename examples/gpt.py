@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two fully connected layers, each normalised before and added to its input."""
+    """Attention and two fully connected layers, each normalized before and added to its input."""
 
     def __init__(self, width, heads):
         super().__init__()

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def convolutions(inner, outer):
-    """Return two convolutions, each normalised."""
+    """Return two convolutions, each normalized."""
     return nn.Sequential(
         nn.Conv2d(inner, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(inplace=True),
         nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(inplace=True),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from executor.arena import Memory
 from executor.values import Array
-from planner.layout.split import normalise
+from planner.layout.split import normalize
 
 HostBytes = NDArray[np.uint8]
 
@@ -70,7 +70,7 @@ class Mirrored:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._staged = {n: (b.offset, b.offset + b.nbytes) for n, b in enumerate(memory.buffers) if b.kind == "staging"}
-        self._runs = normalise(self._staged.values())
+        self._runs = normalize(self._staged.values())
         self._uploads: dict[int, Any] = {}
         self._overlapping: dict[int, tuple[int, ...]] = {}
         self.outside_arena: dict[str, int] = {}

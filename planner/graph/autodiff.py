@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import FLOATING, Node
-from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialise
+from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialize
 
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
@@ -108,7 +108,7 @@ class _Reverse:
         constants = [gradient for gradient in contributions if isinstance(gradient, float)]
         if len(constants) == len(contributions):
             return sum(constants)
-        inputs = tuple(materialise(self.builder, gradient, tensor) for gradient in contributions)
+        inputs = tuple(materialize(self.builder, gradient, tensor) for gradient in contributions)
         producer = self.producers.get(tensor)
         forward, unroll, line = (producer.name, producer.unroll, producer.line) if producer else (None, None, "")
         node = Node(_gradient_name(tensor), "add_n", inputs, (), {}, forward, unroll, line)
@@ -118,7 +118,7 @@ class _Reverse:
         total = self._total(tensor)
         if total is None:
             raise GraphError(f"the loss does not depend on tensor {tensor!r}")
-        return materialise(self.builder, total, tensor)
+        return materialize(self.builder, total, tensor)
 
 
 def _gradient_name(tensor: str) -> str:

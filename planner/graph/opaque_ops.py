@@ -11,7 +11,7 @@ from typing import cast
 
 import tdl
 from planner.graph.ir import Graph
-from planner.graph.rules import RULES, Backward, Gradients, materialise
+from planner.graph.rules import RULES, Backward, Gradients, materialize
 
 CALL = "torch_call"
 GRADIENT = "torch_call_backward"
@@ -44,7 +44,7 @@ def _gradient(b: Backward) -> Gradients:
     if not wanted or not arriving:
         return tuple(found)
     gradients = [
-        materialise(b.builder, gradient, of)
+        materialize(b.builder, gradient, of)
         for gradient, of in zip(b.arriving, b.node.outputs, strict=True)
         if gradient is not None
     ]

@@ -20,7 +20,7 @@ from planner.layout.split import (
     eligible,
     first_eligible,
     iteration_runs,
-    normalise,
+    normalize,
     shares_of,
 )
 
@@ -78,7 +78,7 @@ def reached(index: tdl.Index, extents: Mapping[str, int], runs: Mapping[str, Run
         return _reached_digits(index.variables, extents, runs)
     per_variable = [runs.get(name, ((0, extents[name]),)) for name in index.variables]
     images = (index.image(dict(zip(index.variables, bounds, strict=True))) for bounds in product(*per_variable))
-    return normalise((max(low, 0), min(high, extent)) for low, high in images)
+    return normalize((max(low, 0), min(high, extent)) for low, high in images)
 
 
 def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: Mapping[str, Runs]) -> Runs:
@@ -90,7 +90,7 @@ def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: 
         if inner == ((0, radix),):
             found = tuple((start * radix, stop * radix) for start, stop in found)
         else:
-            found = normalise(
+            found = normalize(
                 (value * radix + low, value * radix + high)
                 for start, stop in found
                 for value in range(start, stop)
@@ -108,7 +108,7 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[i
     def region(worker: int) -> Region:
         runs = split_runs(signature, strategy, ways, worker)
         return tuple(
-            normalise(run for index in indices for run in reached(index[dim], signature.extents, runs, extent))
+            normalize(run for index in indices for run in reached(index[dim], signature.extents, runs, extent))
             for dim, extent in enumerate(shape)
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.graph.entries import groups
 from planner.layout.region import Region
-from planner.layout.split import Runs, normalise
+from planner.layout.split import Runs, normalize
 
 
 def coarser(region: Region, fine: Sequence[int], coarse: Sequence[int]) -> Region:
@@ -28,4 +28,4 @@ def _joined(runs: Sequence[Runs], lengths: Sequence[int]) -> Runs:
     if inner == ((0, lengths[-1]),):
         return tuple((start * lengths[-1], stop * lengths[-1]) for start, stop in _joined(outer, lengths[:-1]))
     places = (index * lengths[-1] for start, stop in _joined(outer, lengths[:-1]) for index in range(start, stop))
-    return normalise([(place + start, place + stop) for place in places for start, stop in inner])
+    return normalize([(place + start, place + stop) for place in places for start, stop in inner])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 
-from planner.layout.split import REMEMBERED, Runs, normalise
+from planner.layout.split import REMEMBERED, Runs, normalize
 
 Region = tuple[Runs, ...]
 """One tuple of runs per dimension; the empty tuple is the single element of a scalar."""
@@ -63,7 +63,7 @@ def subtract_runs(one: Runs, other: Runs) -> Runs:
             found.append((at, low))
             at = high
         found.append((at, stop))
-    return normalise(found)
+    return normalize(found)
 
 
 def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:

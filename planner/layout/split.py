@@ -149,7 +149,7 @@ def chosen_runs(extent: int, chosen: tuple[int | None, ...], cut_at: tuple[Bound
             for low, high in (part(stop - start, bounds, number) for number in wanted)
             if low < high
         ]
-    return normalise(runs)
+    return normalize(runs)
 
 
 def iteration_runs(extent: int, steps: Iterable[int], ways: tuple[int, ...], worker: int) -> Runs:
@@ -159,7 +159,7 @@ def iteration_runs(extent: int, steps: Iterable[int], ways: tuple[int, ...], wor
     return chosen_runs(extent, tuple(own[i] if i in at else None for i in range(len(ways))), cuts(ways, worker))
 
 
-def normalise(runs: Iterable[tuple[int, int]]) -> Runs:
+def normalize(runs: Iterable[tuple[int, int]]) -> Runs:
     """Sort runs and merge those that overlap or touch; empty ones vanish."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(runs):

@@ -1,7 +1,7 @@
 """AlexNet as trained on one device: five convolutions and three fully connected layers, all with biases.
 
 Channels are those of Krizhevsky's "One weird trick for parallelizing convolutional neural networks"; as in today's
-implementations there is no response normalisation. There is no dropout.
+implementations there is no response normalization. There is no dropout.
 """
 
 from __future__ import annotations

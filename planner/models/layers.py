@@ -40,7 +40,7 @@ def padded_convolution(
 
 
 def batch_norm(b: GraphBuilder, x: str, name: str, running: bool = False) -> str:
-    """Batch norm of x [n, c, y, x] from its parts: the statistics are reductions, the normalisation is element-wise.
+    """Batch norm of x [n, c, y, x] from its parts: the statistics are reductions, the normalization is element-wise.
 
     With `running`, states "name.running_mean" and "name.running_var" follow them, the variance without bias.
     """
@@ -93,7 +93,7 @@ def global_pool(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
-    """Layer norm over the last dimension of x, from its parts: two reductions and an element-wise normalisation."""
+    """Layer norm over the last dimension of x, from its parts: two reductions and an element-wise normalization."""
     *rest, width = b.shape(x)
     rows, last = tuple(range(len(rest))), (len(rest),)
     weight = b.weight(f"{name}.w", (width,), ONES)

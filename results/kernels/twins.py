@@ -20,7 +20,7 @@ def mlp(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
     return functional.cross_entropy(x, inputs["labels"].long()), x
 
 
-def normalised(x: Tensor, weights: Tensors, name: str) -> Tensor:
+def normalized(x: Tensor, weights: Tensors, name: str) -> Tensor:
     if f"{name}.w" not in weights:
         return x
     return functional.batch_norm(x, None, None, weights[f"{name}.w"], weights[f"{name}.b"], training=True, eps=1e-5)
@@ -29,7 +29,7 @@ def normalised(x: Tensor, weights: Tensors, name: str) -> Tensor:
 def convolved(x: Tensor, weights: Tensors, name: str, norm: str, stride: int = 1) -> Tensor:
     weight = weights[f"{name}.w"]
     y = functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
-    return normalised(y, weights, norm)
+    return normalized(y, weights, norm)
 
 
 def classified(x: Tensor, weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ a training graph takes as its nodes: all are in the catalog, and whole numbers g
 operator's class is computed from its parts: *opaque* if one calls a function that the analysis does not look into,
 *element-wise* if all are, *output reduction* if one may be split along a reduced index, else *other*. *Kernel*,
 *gradient* and *verified* count the operators of which every part has a kernel, a gradient rule, and passes
-`operators check`. (Softmax and normalisations are differentiated whole, by the rule of their last part; those of their
+`operators check`. (Softmax and normalizations are differentiated whole, by the rule of their last part; those of their
 parts that have no rule need none, but are counted as without one.) Descriptions without a kernel are not thereby
 unchecked: tests compare every composition here that is not random with NumPy, SciPy or PyTorch (gradients with central
 differences), and [every strategy](#verification) of every description with the unsplit result.

@@ -1,4 +1,4 @@
-"""Normalisation, with the statistics as operands.
+"""Normalization, with the statistics as operands.
 
 `batch_norm` is for NCHW images; their mean is `mean(dims=(0, 2, 3))`. `normalize` is layer, group and instance norm:
 mean and variance (`mean`, `var`) have the dimensions `statistics` of x, weight and bias the dimensions `weights`.

@@ -67,7 +67,7 @@ def _normalize(
     dims: tuple[tuple[int, ...], tuple[int, ...]],
     eps: float,
 ) -> str:
-    """Normalise (x, weight, bias) with statistics and weights of the given dimensions."""
+    """Normalize (x, weight, bias) with statistics and weights of the given dimensions."""
     (x, weight, bias), (statistics, weights) = operands, dims
     shape = b.shape(x)
     reduced = tuple(dim for dim in range(len(shape)) if dim not in statistics)
@@ -79,7 +79,7 @@ def _normalize(
 
 
 def layer_norm(b: GraphBuilder, x: str, weight: str, bias: str, name: str, eps: float = 1e-5) -> str:  # noqa: PLR0917
-    """Normalise over the last dimensions, those of the weight."""
+    """Normalize over the last dimensions, those of the weight."""
     rank = len(b.shape(x))
     kept = rank - len(b.shape(weight))
     return _normalize(b, (x, weight, bias), name, (tuple(range(kept)), tuple(range(kept, rank))), eps)
@@ -88,7 +88,7 @@ def layer_norm(b: GraphBuilder, x: str, weight: str, bias: str, name: str, eps: 
 def group_norm(  # noqa: PLR0917
     b: GraphBuilder, x: str, weight: str, bias: str, groups: int, name: str, eps: float = 1e-5
 ) -> str:
-    """Normalise [n, c, ...] over each of `groups` groups of channels."""
+    """Normalize [n, c, ...] over each of `groups` groups of channels."""
     n, c, *rest = b.shape(x)
     grouped = reshape(b, x, (n, groups, c // groups, *rest), f"{name}.groups")
     parameters = [reshape(b, own, (groups, c // groups), f"{name}.{own}") for own in (weight, bias)]

@@ -211,7 +211,7 @@ def test_random_graphs(case):
     compare_with_central_differences(*case)
 
 
-def normalised(b):
+def normalized(b):
     x = b.weight("x", (3, 2, 2, 2), Init("uniform", 1.0))
     w, bias = (b.weight(name, (2,), Init("uniform", 1.0)) for name in ("w", "b"))
     mean = b.apply("mean", x, name="mean", dims=(0, 2, 3), count=12)
@@ -221,12 +221,12 @@ def normalised(b):
 
 def test_batch_norm_is_differentiated_through_its_statistics():
     b = GraphBuilder("float64")
-    compare_with_central_differences(b, total(b, [normalised(b)]), ("x", "w", "b"))
+    compare_with_central_differences(b, total(b, [normalized(b)]), ("x", "w", "b"))
 
 
 def test_statistics_of_batch_norm_get_no_gradient_of_their_own():
     b = GraphBuilder("float64")
-    loss = total(b, [normalised(b)])
+    loss = total(b, [normalized(b)])
     gradients(b, loss, ("x", "w", "b"))
     backward = [node for node in b.nodes if node.forward == "norm"]
     assert [node.op for node in backward] == ["batch_norm_backward_reduce", "batch_norm_backward"]

@@ -31,7 +31,7 @@ MODELS = {
     "transformer-2-12": {**TOKENS, "heads": 3},
     "encoder-decoder-2-8": {"sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2, "tied": False},
 }
-NORMALISED = {
+NORMALIZED = {
     "cnn-2-6": {"image": 6, "classes": 5, "channels": 2, "batch_norm": True},
     "wresnet-14-0.0625": {"image": 8, "classes": 10},
 }
@@ -39,7 +39,7 @@ BATCH = 8
 
 
 def made(name, dtype="float64", **options):
-    return build(name, batch=BATCH, dtype=dtype, **{**MODELS, **NORMALISED}[name], **options)
+    return build(name, batch=BATCH, dtype=dtype, **{**MODELS, **NORMALIZED}[name], **options)
 
 
 def trained(plan, steps=2):
@@ -72,14 +72,14 @@ def test_micro_batches_equal_the_whole_batch(name, count):
     assert furthest(trained(single_worker(cut(graph)))[0], whole_batch(name)) < 1e-10
 
 
-@pytest.mark.parametrize("name", NORMALISED)
+@pytest.mark.parametrize("name", NORMALIZED)
 def test_batch_norm_is_of_a_micro_batch(name):
     found, _ = trained(single_worker(cut(made(name, micro_batches=2))))
     expected, _ = trained(single_worker(cut(made(name))))
     assert furthest(found, expected) > 1e-6
 
 
-@pytest.mark.parametrize("name", [*MODELS, *NORMALISED])
+@pytest.mark.parametrize("name", [*MODELS, *NORMALIZED])
 def test_recomputation_changes_no_bit(name):
     plain, again = (made(name, "float32", recompute=recompute) for recompute in ("none", "segments"))
     assert recomputed(again) > 0 == recomputed(plain)

@@ -32,7 +32,7 @@ class Upsampled(nn.Module):
 
 
 class Norms(nn.Module):
-    """Normalisations, broadcasting either way, statistics, clipping, rolling, slicing."""
+    """Normalizations, broadcasting either way, statistics, clipping, rolling, slicing."""
 
     def __init__(self):
         super().__init__()

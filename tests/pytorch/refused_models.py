@@ -135,18 +135,18 @@ def reentrant():
     return made(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
 
-def normalised(times, **named):
+def normalized(times, **named):
     model, inputs = made(lambda self, x: self.norm(self.norm(x)) if times == 2 else self.norm(x))
     model.norm = nn.BatchNorm1d(6, **named)
     return model, inputs
 
 
-def normalised_twice():
-    return normalised(2)
+def normalized_twice():
+    return normalized(2)
 
 
 def average_of_all():
-    return normalised(1, momentum=None)
+    return normalized(1, momentum=None)
 
 
 def wrong_width():
@@ -179,7 +179,7 @@ SAID = {
     "index_of_two": r"refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
     "reentrant": r"refused_models\.py:\d+: .*use_reentrant=False",
-    "normalised_twice": r"batch_norm that is called twice.*refused_models\.py:\d+",
+    "normalized_twice": r"batch_norm that is called twice.*refused_models\.py:\d+",
     "average_of_all": r"norm: BatchNorm1d with momentum=None has no operator",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
     "loss_without_a_line": r"soft_margin_loss has no operator here .* \(1 times, first at the loss\)",

@@ -72,7 +72,7 @@ def reshaped(b):
     return parts.reshape(b, x, (4, 1, 4), "wide")
 
 
-def normalised(b):
+def normalized(b):
     """A group norm of one group."""
     x = b.apply("mm", b.input("x", (4, 6)), b.weight("w", (6, 6), Init("uniform", 1.0)), name="fc")
     x = parts.reshape(b, x, (4, 6, 1), "image")
@@ -80,7 +80,7 @@ def normalised(b):
 
 
 @pytest.mark.parametrize("name", ["recursive", "joint", *sorted(set(SEARCHERS) - set(FREE))])
-@pytest.mark.parametrize("make", [reshaped, normalised])
+@pytest.mark.parametrize("make", [reshaped, normalized])
 def test_an_extent_of_one_has_no_digits(make, name):
     b = GraphBuilder()
     x = make(b)

@@ -1,4 +1,4 @@
-"""Cases of reductions and of what is built on them: normalisation, softmax, losses."""
+"""Cases of reductions and of what is built on them: normalization, softmax, losses."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ so that the nodes which compute the statistics get no gradient of their own.
 """
 
 from planner.graph.rules import compound, elementwise, matrix, reduction, shape
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialise
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialize
 
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
@@ -16,4 +16,4 @@ RULES: dict[str, Rule] = {
     **compound.RULES,
 }
 
-__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialise"]
+__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialize"]

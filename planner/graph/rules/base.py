@@ -33,7 +33,7 @@ class Backward:
         arriving = self.arriving[0]
         if arriving is None:
             raise GraphError(f"node {self.node.name!r} ({self.node.op}): no gradient reaches its first output")
-        return materialise(self.builder, arriving, self.result)
+        return materialize(self.builder, arriving, self.result)
 
     @property
     def result(self) -> str:
@@ -106,7 +106,7 @@ def _check_gradient(backward: Backward, operand: int, gradient: object, where: s
         raise GraphError(f"{where} returns a gradient of shape {found} for operand {operand}, which has shape {shape}")
 
 
-def materialise(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
+def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
     """Return the gradient of a tensor as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import tdl
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialise, number
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number
 
 
 def _reshape(b: Backward) -> Gradients:
@@ -22,7 +22,7 @@ def _unbind(b: Backward) -> Gradients:
         if gradient is None:
             parts.append(b.emit_step("scale", (output,), 0, f"zeros.{place}", factor=0.0))
         else:
-            parts.append(materialise(b.builder, gradient, output))
+            parts.append(materialize(b.builder, gradient, output))
     return (b.emit("stack", tuple(parts), 0, **b.attrs("dim")),)
 
 

@@ -26,7 +26,7 @@ from planner.layout.split import (
     deciding,
     digits,
     iteration_runs,
-    normalise,
+    normalize,
     shares_of,
 )
 
@@ -142,7 +142,7 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> t
             for name, mask in zip(extents, chosen, strict=True)
             if mask
         }
-        return normalise(run for index in need.indices for run in reached(index, extents, runs, need.extent))
+        return normalize(run for index in need.indices for run in reached(index, extents, runs, need.extent))
 
     found: dict[tuple[int, ...], Runs] = {}
     alike = [tuple(digits(ways, worker)[step] for step in steps) for worker in range(prod(ways))]

@@ -88,7 +88,7 @@ UNGROUPED = (
     'reshape(y, source=(("v0",), ("v1",), ("v2",), ("v3",), ("v4",)), target=(("v0",), ("v1", "v2"), ("v3",), ("v4",)))'
 )
 
-NORMALISATION = {
+NORMALIZATION = {
     "_softmax": described(SOFTMAX),
     "_log_softmax": described(LOG_SOFTMAX),
     "_native_batch_norm_legit": described(
@@ -258,4 +258,4 @@ LEFT_OUT = (
     | left_out("resize_", "host: it changes the storage of a tensor in place, leaving elements undefined")
 )
 
-ATEN = table(UNARY, BINARY, CREATION, REDUCTIONS, MATRIX, NORMALISATION, INDEXING, WINDOWS, SHAPE, ORDERING, LEFT_OUT)
+ATEN = table(UNARY, BINARY, CREATION, REDUCTIONS, MATRIX, NORMALIZATION, INDEXING, WINDOWS, SHAPE, ORDERING, LEFT_OUT)

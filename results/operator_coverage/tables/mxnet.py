@@ -211,7 +211,7 @@ MOMENTS = "m = mean(x[4], dims=(0, 2, 3), count=40); v = batch_norm_var(x, m, co
 SOFTMAX = "m = amax(x[2], dims=(1,)); t = sum_exp(x, m); softmax(x, m, t)"
 LOG_SOFTMAX = "m = amax(x[2], dims=(1,)); t = sum_exp(x, m); log_softmax(x, m, t)"
 
-NORMALISATION = (
+NORMALIZATION = (
     each("BatchNorm BatchNorm_v1 CuDNNBatchNorm", MOMENTS + "batch_norm(x, m, v, weight[1], bias[1], eps=1e-5)")
     | each("Softmax SoftmaxActivation SoftmaxOutput softmax", SOFTMAX)
     | {
@@ -305,7 +305,7 @@ RECURRENT = left_out(
 PLACEHOLDER = left_out("_NoGradient", "a placeholder without operands or value, for gradients that do not exist")
 
 FORWARD = table(
-    UNARY, BINARY, BROADCAST, SCALAR, OPTIMIZERS, CREATION, RANDOM, INDEXING, MATRIX, WINDOWS, NORMALISATION,
+    UNARY, BINARY, BROADCAST, SCALAR, OPTIMIZERS, CREATION, RANDOM, INDEXING, MATRIX, WINDOWS, NORMALIZATION,
     REDUCTIONS, ORDERING, SHAPE, QUANTIZED, CUSTOM, HOST, SEQUENTIAL, RECURRENT, PLACEHOLDER,
 )  # fmt: skip
 """Forward operators registered in `src/`."""

@@ -73,7 +73,7 @@ def statistics(x, dims):
 
 LAYER, LAYER_GRAD = real(2, 3, 4), real(2, 3, 4)
 GROUP_GRAD = real(2, 4, 4, 5)
-NORMALISATION = {
+NORMALIZATION = {
     "_native_batch_norm_legit_no_training": by(F.batch_norm, IMAGE, real(4), positive(4), positive(4), real(4)),
     "native_layer_norm": by(lambda x, w, b: F.layer_norm(x, (4,), w, b), LAYER, positive(4), real(4)),
     "native_layer_norm_backward": gradient(
@@ -191,4 +191,4 @@ SHAPE = {
     ),
 }
 
-ORACLES = {**ELEMENTS, **REDUCED, **NORMALISATION, **INDEXING, **WINDOWS, **SHAPE}
+ORACLES = {**ELEMENTS, **REDUCED, **NORMALIZATION, **INDEXING, **WINDOWS, **SHAPE}

@@ -302,13 +302,13 @@ def won(grad, winner, rois):
     return out.reshape(2, 2, 4, 5)
 
 
-def normalised(axes, eps):
+def normalized(axes, eps):
     return lambda x, w: o.batch_norm(x, w, np.zeros_like(w), eps, axes)
 
 
 def through(axes, eps, statistics):
     weight, grad = positive(2), real(*IMAGE.shape)
-    function = normalised(axes, eps)
+    function = normalized(axes, eps)
     return of(lambda g, x, m, v, w: slopes(function, 0, g, x, w), grad, IMAGE, *statistics, weight)
 
 
@@ -321,7 +321,7 @@ LAYERS = {
     "_backward_FullyConnected": of(lambda g, w, x: g.sum(0), real(3, 5), real(5, 4), X),
     "_backward_Pooling": of(unpool, real(2, 2, 2, 3), PLACES),
     "_backward_BatchNorm": of(
-        lambda g, x, m, v, w: slopes(normalised((0, 2, 3), 1e-5), 0, g, x, w),
+        lambda g, x, m, v, w: slopes(normalized((0, 2, 3), 1e-5), 0, g, x, w),
         real(2, 2, 4, 5), BATCH_NORM_IMAGE, BATCH_NORM_IMAGE.mean((0, 2, 3)), BATCH_NORM_IMAGE.var((0, 2, 3)),
         positive(2),
     ),

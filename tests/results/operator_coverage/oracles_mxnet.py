@@ -190,7 +190,7 @@ def instance_norm(x, weight, bias):
     return o.batch_norm(x, weight, bias, 1e-3, (2, 3))
 
 
-NORMALISATION = (
+NORMALIZATION = (
     table("BatchNorm BatchNorm_v1 CuDNNBatchNorm", lambda _: of(o.batch_norm, IMAGE, positive(3), real(3)))
     | table("Softmax SoftmaxActivation SoftmaxOutput softmax", lambda _: of(o.softmax, X))
     | {
@@ -250,6 +250,6 @@ QUANTIZED = {
 }
 
 ORACLES = {
-    **UNARY, **BINARY, **OPTIMIZERS, **CREATION, **INDEXING, **MATRIX, **WINDOWS, **NORMALISATION, **REDUCTIONS,
+    **UNARY, **BINARY, **OPTIMIZERS, **CREATION, **INDEXING, **MATRIX, **WINDOWS, **NORMALIZATION, **REDUCTIONS,
     **ORDERING, **SHAPE, **QUANTIZED,
 }  # fmt: skip

@@ -27,7 +27,7 @@ def fft_last(x: Operand, *, length: int) -> Lambda:
 
 @op
 def ifft_last(x: Operand, *, length: int) -> Lambda:
-    """Real part of the unnormalised inverse transform of alternating real and imaginary parts."""
+    """Real part of the unnormalized inverse transform of alternating real and imaginary parts."""
     return _transform(x, lambda row: np.fft.ifft(row[0::2] + 1j * row[1::2]).real * length, length)
 
 
