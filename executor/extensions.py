@@ -1,12 +1,16 @@
-"""Kernels of one's own, and cases by which they are verified; descriptions and gradient rules come before them."""
+"""What users' files add to the executor: kernels and cases of their operators, data sets, transports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from executor.cases import REGISTERED, Generate
+from executor.data import DATA_SETS, MakeDataSet
 from executor.kernels import KERNELS, Kernel
-from planner.extensions import register_in
+from executor.transport import CHOICES, MakeTransport, Medium, plain_arena
+from executor.transport import REGISTERED as TRANSPORTS
+from planner.extensions import register_in, register_named
+from tdl.errors import TDLError
 
 
 def kernel(name: str) -> Callable[[Kernel], Kernel]:
@@ -17,3 +21,23 @@ def kernel(name: str) -> Callable[[Kernel], Kernel]:
 def cases(name: str) -> Callable[[Generate], Generate]:
     """Register the decorated function as the generator of an operator's random cases; TDLError if it has one."""
     return register_in(REGISTERED, "generator of cases", name)
+
+
+def data_set(name: str) -> Callable[[MakeDataSet], MakeDataSet]:
+    """Register the decorated function as the data set that `--data NAME` takes; TDLError if there is one."""
+    return register_named(DATA_SETS, "data set", name)
+
+
+def transport(name: str) -> Callable[[MakeTransport], MakeTransport]:
+    """Register the decorated class as what `--transport NAME` takes; TDLError if there is one.
+
+    It is called by all ranks together, with the worker's memory, MPI's communicator, and whether ranks outnumber cores.
+    """
+    if name in CHOICES:
+        raise TDLError(f"{name}: name clash: there is a transport of this name already")
+
+    def enter(make: MakeTransport) -> MakeTransport:
+        register_named(TRANSPORTS, "transport", name)(Medium(plain_arena, make))
+        return make
+
+    return enter

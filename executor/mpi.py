@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
-from executor.transport import Medium
+from executor.transport import REGISTERED, Medium
 from executor.transport.choice import TRANSPORTS, choose
 from executor.values import ArrayModule
 from executor.waiting import doze, host_place
@@ -31,7 +31,7 @@ class MpiCluster(Cluster):
 
     def medium(self, name: str) -> Medium:
         """Return what a transport of this name needs."""
-        return TRANSPORTS[name]
+        return REGISTERED[name] if name in REGISTERED else TRANSPORTS[name]
 
     def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses (collective)."""

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 from executor.data.arrays import ROWS, user_arrays
-from executor.data.base import DataError, DataSet, HeldOut, data_tensors
+from executor.data.base import DataError, DataSet, HeldOut, Shuffled, data_tensors
 from executor.data.digits import digit_images
 from executor.data.synthetic import Random
 from executor.data.text import source_text
 from planner.graph.ir import Graph
 
-__all__ = ("ARRAYS", "DATA_SETS", "ROWS", "DataError", "DataSet", "HeldOut", "Random", "data_set", "data_tensors")
-
-DATA_SETS: Mapping[str, Callable[[Graph, int], DataSet]] = MappingProxyType(
-    {"random": Random, "digits": digit_images, "text": source_text}
+__all__ = (
+    "ARRAYS",
+    "DATA_SETS",
+    "ROWS",
+    "DataError",
+    "DataSet",
+    "HeldOut",
+    "Random",
+    "Shuffled",
+    "data_set",
+    "data_tensors",
 )
-"""Data sets by name; each is made for a graph and a seed."""
+
+MakeDataSet = Callable[[Graph, int], DataSet]
+"""Makes a data set for a graph and a seed; DataError where the graph does not fit."""
+
+DATA_SETS: dict[str, MakeDataSet] = {"random": Random, "digits": digit_images, "text": source_text}
+"""Data sets by name, users' own among them once `executor.extensions.data_set` registers them."""
 
 ARRAYS = (".npz", ".safetensors")
 """What the name of a file of a user's own arrays ends in."""

@@ -8,8 +8,6 @@ rank computes; with NCCL, what is queued behind a transfer's end waits for it, n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import torch.distributed as dist
 
@@ -18,7 +16,6 @@ from executor.exchange import Action
 from executor.torch.lost import others_may_be_lost
 from executor.torch.tensors import tensor_of
 from executor.transport.messages import GroupedMessages, Staged
-from planner.program.tasks import Message
 
 
 class ProcessGroupMessages(GroupedMessages):
@@ -30,7 +27,10 @@ class ProcessGroupMessages(GroupedMessages):
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
-        operations = [*self._operations(dist.isend, *outgoing), *self._operations(dist.irecv, *incoming)]
+        kinds = ((dist.isend, outgoing), (dist.irecv, incoming))
+        operations = [
+            dist.P2POp(kind, tensor_of(data), peer, self._group) for kind, messages in kinds for peer, data in messages
+        ]
         works: list[dist.Work] = []
 
         def start() -> None:
@@ -46,8 +46,3 @@ class ProcessGroupMessages(GroupedMessages):
             self.waits.append((begun, time.perf_counter()))
 
         return start, end
-
-    def _operations(self, kind: Callable[..., Any], staging: int, messages: list[Message]) -> list[dist.P2POp]:
-        raw = self._memory.raw(self._memory.buffers[staging])
-        parts = ((m.peer, raw[m.staging_offset : m.staging_offset + m.nbytes]) for m in messages)
-        return [dist.P2POp(kind, tensor_of(part), peer, self._group) for peer, part in parts]

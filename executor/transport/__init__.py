@@ -51,6 +51,10 @@ class Transport(Protocol):
         """Return the action that ends an iteration; then this worker's arena is its own."""
 
 
+MakeTransport = Callable[[Memory, Any, bool], Transport]
+"""Makes the transport of a worker, given its memory, the communicator, and whether ranks outnumber cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Medium:
     """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
@@ -60,7 +64,7 @@ class Medium:
     """
 
     arena: Callable[[ArrayModule, int, Any], Arena]
-    transport: Callable[[Memory, Any, bool], Transport]
+    transport: MakeTransport
     kernels: KernelSet = KERNEL_SET
 
 
@@ -69,12 +73,16 @@ def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
     return Arena(xp, nbytes)
 
 
+REGISTERED: dict[str, Medium] = {}
+"""Transports that users' files add, by name; those of MPI's ranks stand in `executor.transport.choice`."""
+
+
 class TransportError(InputError):
     """The transport asked for cannot be used here; the message says why."""
 
 
 CHOICES = ("auto", "shared", "ipc", "nccl", "p2p", "gloo")
-"""What `--transport` takes; "auto" is the fastest that there is."""
+"""What `--transport` takes beside those of users' files; "auto" is `shared` within a host."""
 
 
 def transports_between(name: str, ranks: int, ranks_on_host: int) -> str:

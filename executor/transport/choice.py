@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from executor.progress import ORDERED
 from executor.shared_memory import neighbours, obstacle
-from executor.transport import Medium, TransportError, plain_arena
+from executor.transport import CHOICES, REGISTERED, Medium, TransportError, plain_arena
 from executor.transport.ipc import ipc, ipc_arena
 from executor.transport.ipc import obstacle as ipc_obstacle
 from executor.transport.nccl import Nccl, nccl_of
@@ -37,8 +37,10 @@ def choose(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     "auto" is "shared" where some ranks share a host and can map each other's memory, else "p2p". Raises TransportError
     on every rank where another is asked for and cannot be.
     """
-    if asked == "p2p":
+    if asked == "p2p" or asked in REGISTERED:
         return asked
+    if asked not in CHOICES:
+        raise TransportError(f"transport {asked!r}: expected one of {', '.join((*CHOICES, *REGISTERED))}")
     if asked not in ("auto", *TRANSPORTS):
         raise TransportError(f"transport {asked!r} is of ranks that torchrun starts: use --transport auto")
     here = neighbours(comm)

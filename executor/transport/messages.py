@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from executor.arena import Memory
 from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
+from executor.values import Array
 from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
 
 
@@ -59,8 +60,8 @@ class Messages:
         return nothing
 
 
-Staged = tuple[int, list[Message]]
-"""The number of a staging buffer, and messages that lie packed in it."""
+Staged = list[tuple[int, Array]]
+"""Messages where they lie packed in a staging buffer: each one's peer, and its bytes."""
 
 
 class GroupedMessages(Messages, ABC):
@@ -75,22 +76,22 @@ class GroupedMessages(Messages, ABC):
         messages = [message for message in task.messages if message.nbytes]
         if task.staging is None or not messages:
             return nothing
-        self._outgoing[task.transfer] = task.staging, messages
+        self._outgoing[task.transfer] = self._packed(task.staging, messages)
         pairs = [pair for m in messages for pair in packing(self._memory, task.staging, task.buffer, m)]
         return copying(self._memory.xp, pairs)
 
     def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
         """Return the action that starts a transfer, asked for after `send`; `arrived` is done by `wait`."""
         self._arrivals[task.transfer] = arrived
-        packed, outgoing = self._outgoing.pop(task.transfer, (0, []))
-        incoming = [message for message in task.messages if message.nbytes and task.staging is not None]
+        outgoing = self._outgoing.pop(task.transfer, [])
+        incoming = [] if task.staging is None else self._packed(task.staging, task.messages)
         if not outgoing and not incoming:
             return nothing
-        start, end = self.exchange((packed, outgoing), (task.staging or 0, incoming))
+        start, end = self.exchange(outgoing, incoming)
         self._arrivals[task.transfer] = in_order([end, arrived])
         counts = np.zeros_like(self.sent_bytes)
-        for message in outgoing:
-            counts[message.peer] += message.nbytes
+        for peer, data in outgoing:
+            counts[peer] += data.nbytes
 
         def action() -> None:
             start()
@@ -100,4 +101,8 @@ class GroupedMessages(Messages, ABC):
 
     @abstractmethod
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
-        """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
+        """Return the actions that start sending and receiving a transfer's messages, and that end both."""
+
+    def _packed(self, staging: int, messages: Iterable[Message]) -> Staged:
+        raw = self._memory.raw(self._memory.buffers[staging])
+        return [(m.peer, raw[m.staging_offset : m.staging_offset + m.nbytes]) for m in messages if m.nbytes]

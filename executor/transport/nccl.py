@@ -17,10 +17,6 @@ from executor.exchange import Action
 from executor.multifetch import address
 from executor.transport.messages import GroupedMessages, Staged
 from executor.values import ArrayModule
-from planner.program.tasks import Message
-
-Part = tuple[int, int, int]
-"""A message's peer, address and bytes."""
 
 
 def nccl_of(xp: ArrayModule) -> Any:
@@ -41,26 +37,21 @@ class Nccl(GroupedMessages):
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that queue a transfer, and that queue what comes behind it."""
-        sent, received = self._parts(*outgoing), self._parts(*incoming)
         ready, done = (self._cuda.Event(disable_timing=True) for _ in range(2))
 
         def start() -> None:
             ready.record(self._cuda.get_current_stream())
             self._stream.wait_event(ready)
-            self._exchange(sent, received)
+            self._exchange(outgoing, incoming)
             done.record(self._stream)
 
         return start, lambda: self._cuda.get_current_stream().wait_event(done)
 
-    def _parts(self, staging: int, messages: list[Message]) -> list[Part]:
-        start = address(self._memory.raw(self._memory.buffers[staging]))
-        return [(message.peer, start + message.staging_offset, message.nbytes) for message in messages]
-
-    def _exchange(self, outgoing: list[Part], incoming: list[Part]) -> None:
+    def _exchange(self, outgoing: Staged, incoming: Staged) -> None:
         nccl, communicator, stream = self._nccl, self._communicator, self._stream.ptr
         nccl.groupStart()
-        for peer, pointer, nbytes in outgoing:
-            communicator.send(pointer, nbytes, nccl.NCCL_UINT8, peer, stream)
-        for peer, pointer, nbytes in incoming:
-            communicator.recv(pointer, nbytes, nccl.NCCL_UINT8, peer, stream)
+        for peer, data in outgoing:
+            communicator.send(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
+        for peer, data in incoming:
+            communicator.recv(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
         nccl.groupEnd()

@@ -22,14 +22,13 @@ from executor.mpi import MpiCluster
 from executor.process.launch import agree, require_size
 from executor.reporting import hardware
 from executor.training import rank_programs
-from executor.transport import CHOICES
 from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.console import operators_option, stdout
-from tensor_partitioner.commands.on_ranks import command_main, job_cluster
+from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import progress
 
@@ -40,7 +39,7 @@ DEFAULT_SECONDS = 60.0
 @click.command("calibrate", context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
-@click.option("--transport", type=click.Choice(CHOICES), default="auto", help="auto: shared within a host.")
+@click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
 @click.option("--seconds", type=click.FloatRange(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")

@@ -24,7 +24,7 @@ from executor.process.environment import blas
 from executor.process.launch import SharedError, agree, digest, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import RankPrograms, rank_programs
-from executor.transport import CHOICES, transports_between
+from executor.transport import transports_between
 from executor.weights.files import READERS
 from planner.errors import InputError
 from planner.extensions import load_operators
@@ -36,7 +36,7 @@ from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import collect_seldom, operators_option, stdout
-from tensor_partitioner.commands.on_ranks import command_main, job_cluster, load_pytorch
+from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, load_pytorch
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
 
@@ -54,7 +54,7 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
-@click.option("--transport", type=click.Choice(CHOICES), default="auto", help="auto: shared within a host.")
+@click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")

@@ -13,10 +13,14 @@ import click
 from executor.cluster import Cluster
 from executor.process.environment import is_torchrun
 from executor.process.launch import agree, job_main, require_alike
+from executor.transport import CHOICES
 from planner.errors import InputError
 from tensor_partitioner.commands.console import with_version
 from tensor_partitioner.commands.status import StatusLine
 from tensor_partitioner.display.progress import OBSERVER
+
+TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
+"""The help of `--transport`."""
 
 
 def job_cluster() -> Cluster:

@@ -9,7 +9,7 @@ import pytest
 
 import tdl
 from executor.cases import REGISTERED
-from executor.extensions import cases, kernel
+from executor.extensions import cases, data_set, kernel, transport
 from executor.kernels import KERNELS
 from executor.verification.cases import generators
 from planner import extensions
@@ -163,6 +163,12 @@ def test_names_that_are_taken_or_unknown(register):
         register("nothing")
     with pytest.raises(tdl.TDLError, match=r"expected the name of an operator to register a .* for, found <function"):
         register(lambda call: None)
+
+
+@pytest.mark.parametrize(("register", "name"), [(data_set, "digits"), (transport, "p2p"), (transport, "auto")])
+def test_data_sets_and_transports_keep_their_names(register, name):
+    with pytest.raises(tdl.TDLError, match=f"{name}: name clash: there is a .* of this name already"):
+        register(name)(lambda *_: None)
 
 
 def test_a_failed_file_can_be_mended(own):
