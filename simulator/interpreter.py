@@ -63,7 +63,8 @@ class MessageSpan:
 class Blocked:
     """A worker blocked within one of its tasks until the last of its messages of a transfer was complete.
 
-    That message was `started_s`, when both its ends were, and had `latency_s` of latency.
+    That message was `started_s`, when both its ends were, had `latency_s` of latency and was complete at `arrived_s`;
+    noticing that may take its receiver until `end_s`.
     """
 
     task: int
@@ -71,6 +72,7 @@ class Blocked:
     end_s: float
     started_s: float
     latency_s: float
+    arrived_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -211,8 +213,9 @@ class _Interpreter:
         begin_s = self._environment.now
         event = transfer.waiting[worker] = Event(self._environment)
         yield event
+        arrived_s = self._environment.now
         if self._switches.communicate:
-            yield from self._busy(worker, self._costs.woken(worker, self._environment.now - begin_s))
+            yield from self._busy(worker, self._costs.woken(worker, arrived_s - begin_s))
         self._timeline.blocked[worker].append(
             Blocked(
                 task=len(self._timeline.stops_s[worker]),
@@ -220,6 +223,7 @@ class _Interpreter:
                 end_s=self._environment.now,
                 started_s=float(transfer.last_start_s[worker]),
                 latency_s=float(transfer.last_latency_s[worker]),
+                arrived_s=arrived_s,
             )
         )
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.program.tasks import Call, Compute, Kernel
+from simulator.breakdown import breakdown
 from simulator.interpreter import Switches, interpret
 from tests.simulator.programs import fetch, program, send, wait
 from topologies import parse_topology
@@ -13,12 +14,12 @@ ALONE = Call((), (), {}, (), None)
 
 
 def work(name):
-    return Compute((Kernel("node", name, {}, (ALONE,)),), "other", 0.0, 0)
+    return Compute((Kernel("node", "relu", {"name": name}, (ALONE,)),), "other", 0.0, 0)
 
 
 def host(ranks, cores, seconds, *, latency_s=0.0, sending="{}", fetching="{}", waiting="wake_s: 0", memories=1):
     """A host of so many ranks, on which `work(name)` takes what `seconds` says; or as if several, by its memories."""
-    tasks = ", ".join(f"'{name}  -> ': {value}" for name, value in seconds.items())
+    tasks = ", ".join(f"'relu(name={name})  -> ': {value}" for name, value in seconds.items())
     return parse_topology(f"""
 format: topology/2
 name: here
@@ -94,6 +95,8 @@ def test_waiting_takes_its_share_of_a_core():
     found = interpret(program(*tasks), machine)
     assert found.stops_s[1] == pytest.approx([0.0, 0.0, 3.7, 4.7])
     assert found.blocked[1][0].end_s == pytest.approx(3.7)
+    spent = breakdown(program(*tasks), machine, found)[1]
+    assert (spent.wire_s, spent.hidden_s, spent.waiting_s) == (0.0, 0.0, pytest.approx(3.7))
 
 
 def test_without_communication_only_kernels_take_time():
