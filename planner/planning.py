@@ -96,7 +96,7 @@ def plan(
     placements_of(search)
     if workers is None and search.shares:
         workers = len(search.shares)
-    return best_plan(graph, _workers(workers, search.ways), search)
+    return best_plan(graph, _workers(workers, search.division.factors), search)
 
 
 def _read(name: str, value: object) -> object:

@@ -14,7 +14,7 @@ import msgspec
 from planner.errors import InputError
 from planner.graph.graph_json import to_data
 from planner.graph.ir import ITEM_BYTES, Graph, Tensor
-from planner.layout import Region, elements, shares_of
+from planner.layout import Region, elements
 from planner.layout.region import holders
 from planner.plans.plan import Plan
 
@@ -95,7 +95,7 @@ def plan_digest(plan: Plan) -> str:
     """Return what only plans of equal graphs that decide everything alike have in common."""
     layouts = {name: list(map(str, layout)) for name, layout in plan.layouts.items()}
     strategies = {name: list(strategy) for name, strategy in plan.strategies.items()}
-    shares = [list(shares)] if (shares := shares_of(plan.ways)) else []
+    shares = [list(shares)] if (shares := plan.ways.shares) else []
     return digest([graph_digest(plan.graph), list(plan.ways), *shares, layouts, strategies])
 
 

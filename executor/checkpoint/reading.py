@@ -29,7 +29,7 @@ from executor.cluster import HostArray
 from executor.process.launch import agree
 from executor.training import Trainer
 from planner.graph.ir import Tensor
-from planner.layout import Region, divided, local_shape, owned_by_all, parse_placement
+from planner.layout import Region, Ways, local_shape, owned_by_all, parse_placement
 from planner.layout.region import boxes, intersect
 from planner.plans.plan import Plan
 
@@ -122,7 +122,7 @@ class Checkpoint:
     def _places(self) -> Mapping[str, list[Place]]:
         """Where the tiles of every tensor lie, by the plan that wrote them."""
         shares = () if self.manifest.shares is UNSET else self.manifest.shares
-        ways, layouts = divided(self.manifest.ways, shares), self.manifest.layouts
+        ways, layouts = Ways(tuple(self.manifest.ways), tuple(shares)), self.manifest.layouts
         regions = {
             tensor.name: owned_by_all(tensor.shape, tuple(map(parse_placement, layouts[tensor.name])), ways)
             for tensor in self.tensors

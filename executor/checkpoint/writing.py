@@ -28,7 +28,6 @@ from executor.cluster import raw_bytes
 from executor.process.launch import SharedError, agree
 from executor.training import Trainer
 from planner.files import named_errors, write_file
-from planner.layout import shares_of
 
 KEPT = 2
 """How many checkpoints are kept: the one before stays valid while the next is written."""
@@ -54,7 +53,7 @@ class Saver:
             data=data,
             schedule=schedule,
             ways=list(plan.ways),
-            shares=list(shares_of(plan.ways)) or UNSET,
+            shares=list(plan.ways.shares) or UNSET,
             layouts={tensor.name: [*map(str, plan.layouts[tensor.name])] for tensor in tensors},
             files=[],
         )

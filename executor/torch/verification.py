@@ -22,7 +22,7 @@ from planner.errors import GraphError
 from planner.graph.dropout import ITERATION
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
-from planner.plans.plan import Plan
+from planner.plans.plan import undivided
 from planner.pytorch.tracing import Inputs, Step, in_order
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
@@ -129,7 +129,7 @@ def verified(made: UserModel, model: str) -> Verification:
 
 def _ours(graph: Graph, made: UserModel) -> Mapping[str, tuple[HostArray, float]]:
     """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
-    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    plan = undivided(graph)
     trainer = Trainer(rank_programs(plan, 0, 0), single_rank(cpu_count() or 1), np, "p2p")
     state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))

@@ -21,7 +21,7 @@ from executor.values import indices
 from executor.verification.check import Application, Check, compared
 from executor.verification.parts import Assembled, PartError, Subject, blank
 from planner.errors import PlanError
-from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, digits, eligible, local_shape, needed
+from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, Ways, eligible, local_shape, needed
 from planner.layout import production as produce
 from planner.program.calls import CallGeometry, node_work
 from tdl import REDUCERS
@@ -38,14 +38,14 @@ def planned_checks(application: Application, draw: Draw) -> Iterator[Check]:
         application.operator.name, subject.case.attributes, shapes, subject.description, subject.extents, outputs
     )
     for variable in subject.description.strategies:
-        ways = WAYS[draw.size(0, len(WAYS) - 1)]
+        ways = Ways(WAYS[draw.size(0, len(WAYS) - 1)])
         strategy = _strategy(subject, variable, ways, draw)
         if variable in strategy and _has_slices(signature, strategy, ways):
             name = f"planned {','.join(strategy)} on {'x'.join(map(str, ways))} workers"
             yield compared(name, partial(run_planned, subject, signature, strategy, ways), application.expected)
 
 
-def _strategy(subject: Subject, variable: str, ways: tuple[int, ...], draw: Draw) -> Strategy:
+def _strategy(subject: Subject, variable: str, ways: Ways, draw: Draw) -> Strategy:
     """Return a strategy that splits a variable at some steps, where its extent allows, and others elsewhere."""
     found = subject.description.strategies
     reducers = {None, found[variable].reducer} if found[variable].reducer else {None}
@@ -64,7 +64,7 @@ def _strategy(subject: Subject, variable: str, ways: tuple[int, ...], draw: Draw
     return tuple(chosen)
 
 
-def _has_slices(signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> bool:
+def _has_slices(signature: Signature, strategy: Strategy, ways: Ways) -> bool:
     """Whether lowering accepts the strategy; a merged dimension may have no slices along it."""
     try:
         node_work(signature, strategy, ways, 0)
@@ -73,9 +73,9 @@ def _has_slices(signature: Signature, strategy: Strategy, ways: tuple[int, ...])
     return True
 
 
-def run_planned(subject: Subject, signature: Signature, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Array, ...]:
+def run_planned(subject: Subject, signature: Signature, strategy: Strategy, ways: Ways) -> tuple[Array, ...]:
     """Run every worker's calls on what it needs, and put what all produced together."""
-    workers = range(prod(ways))
+    workers = range(ways.workers)
     made = [produce(signature, number, strategy, ways) for number in range(len(signature.outputs))]
     results = [_run_worker(subject, signature, strategy, (ways, worker)) for worker in workers]
     return tuple(
@@ -83,9 +83,7 @@ def run_planned(subject: Subject, signature: Signature, strategy: Strategy, ways
     )
 
 
-def _run_worker(
-    subject: Subject, signature: Signature, strategy: Strategy, place: tuple[tuple[int, ...], int]
-) -> list[Array]:
+def _run_worker(subject: Subject, signature: Signature, strategy: Strategy, place: tuple[Ways, int]) -> list[Array]:
     """Run one worker's calls; return its local outputs."""
     ways, worker = place
     held = [
@@ -115,7 +113,7 @@ def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Se
             target[...] = subject.xp.asarray(merged)
 
 
-def _assemble(made: Production, parts: Sequence[Array], ways: tuple[int, ...]) -> Array:
+def _assemble(made: Production, parts: Sequence[Array], ways: Ways) -> Array:
     """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
     whole = Assembled(np.zeros(made.shape, parts[0].dtype), np.zeros(made.shape, int))
     for worker, own in enumerate(parts):
@@ -130,10 +128,10 @@ def _assemble(made: Production, parts: Sequence[Array], ways: tuple[int, ...]) -
     return whole.values
 
 
-def _twin(worker: int, same: frozenset[int], ways: tuple[int, ...]) -> int:
+def _twin(worker: int, same: frozenset[int], ways: Ways) -> int:
     """Return the first worker that has this one's digits at all but the given steps."""
     found = 0
-    for step, digit in enumerate(digits(ways, worker)):
+    for step, digit in enumerate(ways.digits(worker)):
         found = found * ways[step] + (0 if step in same else digit)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def stored(plan: Plan) -> tuple[Stored, ...]:
         for (shape, dtype), count in Counter(members).items():
             parts = [elements(owned(shape, layout, plan.ways, worker)) for worker in range(plan.workers)]
             item = ITEM_BYTES[dtype] * count
-            whole += item * elements(owned(shape, (), (), 0))
+            whole += item * math.prod(shape)
             held = [total + item * part for total, part in zip(held, parts, strict=True)]
         found.append(Stored(role, layout, len(members), whole, sum(held), max(held)))
     return tuple(sorted(found, key=lambda group: -group.nbytes))

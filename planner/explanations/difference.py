@@ -16,7 +16,7 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
 from planner.graph.ir import Graph
-from planner.layout import Layout, Strategy
+from planner.layout import Layout, Strategy, Ways
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
@@ -130,7 +130,7 @@ def _decided(plans: Plans, chosen: Callable[[Plan], Mapping[str, Layout | Strate
     return write
 
 
-def write_parts(choices: Layout | Strategy, ways: Sequence[int]) -> str:
+def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
     """Write a layout or a strategy with the parts that each choice makes, as in `S0/4 S1/2`."""
     merged: list[tuple[str, int]] = []
     for choice, way in zip(map(str, choices), ways, strict=True):
@@ -158,7 +158,7 @@ def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 def _facts(plans: Plans) -> Iterator[Fact]:
     one, other = plans
-    yield Fact("workers", (grid(one.ways), grid(other.ways)))
+    yield Fact("workers", (grid(one.ways.factors), grid(other.ways.factors)))
     yield Fact("search", (_searched(one), _searched(other)))
     yield _number("bytes per iteration", (one.total_bytes, other.total_bytes))
     steps = zip_longest(one.step_bytes(), other.step_bytes(), fillvalue=0)

@@ -18,7 +18,7 @@ from planner.export.moves import Engine
 from planner.export.targets import TARGETS, Target, dims_to_hold
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
-from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, shares_of, signatures
+from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
 from planner.plans.plan import Plan
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, grid, table
@@ -110,7 +110,7 @@ def export(plan: Plan, name: str) -> Exported:
     target, graph = TARGETS[name], plan.graph
     if not plan.ways:
         raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
-    if shares := shares_of(plan.ways):
+    if shares := plan.ways.shares:
         raise PlanError(f"expected workers of equal shares, as {target.name} has, found {', '.join(map(str, shares))}")
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if name == "dtensor" else _activations(graph)
@@ -258,7 +258,7 @@ def _tables(exported: Exported) -> list[Table]:
     ]
     summary = [
         ("mesh", ", ".join(f"{axis} {way}" for axis, way in zip(exported.mesh.axes, exported.mesh.ways, strict=True))),
-        ("workers", grid(exported.plan.ways)),
+        ("workers", grid(exported.plan.ways.factors)),
         ("bytes of the plan", exact_bytes(exported.plan.total_bytes)),
         (f"bytes that {exported.target.name} will move", f"{exact_bytes(exported.target_bytes)}, by its rules"),
     ]

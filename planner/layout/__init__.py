@@ -27,7 +27,8 @@ from planner.layout.placement import (
 )
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures, told_apart
-from planner.layout.split import Runs, digits, divided, eligible, first_steps, iteration_runs, part, shares_of
+from planner.layout.split import Runs, eligible, iteration_runs, part
+from planner.layout.ways import Ways
 
 __all__ = [
     "EVERYWHERE",
@@ -45,14 +46,12 @@ __all__ = [
     "Shard",
     "Signature",
     "Strategy",
+    "Ways",
     "can_split",
     "count",
-    "digits",
-    "divided",
     "elements",
     "eligible",
     "fetch",
-    "first_steps",
     "format_layout",
     "iteration_runs",
     "local_shape",
@@ -62,7 +61,6 @@ __all__ = [
     "parse_placement",
     "part",
     "production",
-    "shares_of",
     "signatures",
     "store",
     "told_apart",

@@ -1,6 +1,7 @@
 """Exchanges: who sends which elements to whom, counted and cut into pieces.
 
 An exchange takes every worker from what all workers hold (sources) to what it is to hold (targets). A worker reads
+from planner.layout.ways import Ways
 from the workers that share its digits at the `fixed` steps; those hold, between them, all it wants. With a reducer
 several of them hold partial results of the same elements, and all are read.
 """
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.region import Region, elements, intersect, intersect_runs, length, subtract_all
-from planner.layout.split import REMEMBERED, Runs, digits
+from planner.layout.split import REMEMBERED, Runs
+from planner.layout.ways import Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Exchange:
     those elements do not move again.
     """
 
-    ways: tuple[int, ...]
+    ways: Ways
     sources: tuple[Region, ...]
     targets: tuple[Region, ...]
     fixed: frozenset[int] = frozenset()
@@ -51,17 +53,16 @@ class Exchange:
 
 
 @lru_cache(REMEMBERED)
-def peers(ways: tuple[int, ...], fixed: frozenset[int], worker: int) -> tuple[int, ...]:
+def peers(ways: Ways, fixed: frozenset[int], worker: int) -> tuple[int, ...]:
     """Return the workers that share the worker's digits at the fixed steps, in ascending order."""
     return tuple(int(other) for other in np.flatnonzero(sharing(ways, fixed)[:, worker]))
 
 
-def sharing(ways: tuple[int, ...], fixed: frozenset[int]) -> NDArray[np.bool_]:
+def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
     """Return the k x k matrix of pairs of workers whose digits agree at every fixed step."""
-    total = int(np.prod(ways, dtype=np.int64))
-    own = np.array([digits(ways, worker) for worker in range(total)]).reshape(total, len(ways))
-    at = sorted(fixed)
-    return np.asarray((own[:, None, at] == own[None, :, at]).all(axis=2))
+    digits = np.array([ways.digits(worker) for worker in range(ways.workers)]).reshape(ways.workers, len(ways))
+    steps = sorted(fixed)
+    return np.asarray((digits[:, None, steps] == digits[None, :, steps]).all(axis=2))
 
 
 @lru_cache(REMEMBERED)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import prod
 
 import tdl
 from planner.layout.exchange import Exchange
@@ -16,13 +15,12 @@ from planner.layout.signature import Signature
 from planner.layout.split import (
     REMEMBERED,
     Runs,
-    digits,
     eligible,
     first_eligible,
     iteration_runs,
     normalize,
-    shares_of,
 )
+from planner.layout.ways import Ways
 
 Strategy = tuple[str, ...]
 """One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
@@ -33,9 +31,9 @@ TERMS = "+"
 Holding = tuple[Placement | Single, ...]
 
 
-def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: int) -> Region:
+def owned(shape: Sequence[int], layout: Holding, ways: Ways, worker: int) -> Region:
     """Return what a worker holds of a tensor of this shape and layout."""
-    own = digits(ways, worker)
+    own = ways.digits(worker)
     if any(isinstance(placement, Single) and own[step] for step, placement in enumerate(layout)):
         return nothing(shape)
     return tuple(
@@ -45,17 +43,17 @@ def owned(shape: Sequence[int], layout: Holding, ways: tuple[int, ...], worker: 
 
 
 @lru_cache(REMEMBERED)
-def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: tuple[int, ...]) -> tuple[Region, ...]:
+def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: Ways) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
-    return tuple(owned(shape, layout, ways, worker) for worker in range(prod(ways)))
+    return tuple(owned(shape, layout, ways, worker) for worker in range(ways.workers))
 
 
-def can_split(signature: Signature, variable: str, ways: tuple[int, ...], step: int) -> bool:
+def can_split(signature: Signature, variable: str, ways: Ways, step: int) -> bool:
     """Whether a step can split an operator along a variable: every part has an iteration, or one is meant to."""
     return variable == tdl.ON_ONE or eligible(signature.extents[variable], ways, step)
 
 
-def split_runs(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> dict[str, Runs]:
+def split_runs(signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> dict[str, Runs]:
     """Return the worker's runs of every index variable that the strategy splits."""
     return {
         name: iteration_runs(
@@ -100,7 +98,7 @@ def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: 
 
 
 @lru_cache(REMEMBERED)
-def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
+def needed(signature: Signature, operand: int, strategy: Strategy, ways: Ways) -> tuple[Region, ...]:
     """Return what each worker needs of an operand: a product over its dimensions, united over the accesses."""
     shape = signature.shapes[operand]
     indices = [access.index for access in signature.description.accesses if access.operand == operand]
@@ -112,10 +110,10 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: tuple[i
             for dim, extent in enumerate(shape)
         )
 
-    return tuple(region(worker) for worker in range(prod(ways)))
+    return tuple(region(worker) for worker in range(ways.workers))
 
 
-def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> tuple[Region, ...]:
+def produced(signature: Signature, output: int, strategy: Strategy, ways: Ways) -> tuple[Region, ...]:
     """Return which elements of an output each worker computes (whole values or partial results)."""
     shape = signature.outputs[output]
     indices = signature.description.outputs[output].index
@@ -126,14 +124,14 @@ def produced(signature: Signature, output: int, strategy: Strategy, ways: tuple[
             reached(index, signature.extents, runs, extent) for index, extent in zip(indices, shape, strict=True)
         )
 
-    return tuple(region(worker) for worker in range(prod(ways)))
+    return tuple(region(worker) for worker in range(ways.workers))
 
 
 def fetch(
     shape: tuple[int, ...],
     layout: Layout,
     targets: tuple[Region, ...],
-    ways: tuple[int, ...],
+    ways: Ways,
     terms: frozenset[int] = frozenset(),
 ) -> Exchange:
     """Return the exchange by which workers fetch what they need of a stored tensor.
@@ -167,7 +165,7 @@ class Production:
 
 
 @lru_cache(REMEMBERED)
-def production(signature: Signature, output: int, strategy: Strategy, ways: tuple[int, ...]) -> Production:
+def production(signature: Signature, output: int, strategy: Strategy, ways: Ways) -> Production:
     """Return how a strategy leaves an output."""
     summed = signature.description.reduction_variables
     return Production(
@@ -180,7 +178,7 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: tupl
 
 
 @lru_cache(REMEMBERED)
-def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exchange, ...]:
+def store(made: Production, layout: Holding, ways: Ways) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
     None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
@@ -196,12 +194,12 @@ def store(made: Production, layout: Holding, ways: tuple[int, ...]) -> tuple[Exc
         return (Exchange(ways, made.regions, stored, same, made.reducer),)
     cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
     shares = tuple(map(intersect, made.regions, cuts))
-    kept = same if shares_of(ways) else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
+    kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
 
 
-def share_layout(made: Production, layout: Holding, ways: tuple[int, ...]) -> Holding:
+def share_layout(made: Production, layout: Holding, ways: Ways) -> Holding:
     """Return how partial results are shared out before they are fetched to where they are stored.
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.layout.placement import Layout, Partial, Placement, Replicate, Shard
-from planner.layout.split import shares_of
+from planner.layout.ways import Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Axis:
     steps: tuple[int, ...]
 
 
-def step_placements(layout: Layout, ways: Sequence[int]) -> tuple[AxisPlacement, ...]:
+def step_placements(layout: Layout, ways: Ways) -> tuple[AxisPlacement, ...]:
     """Return the placement of every step, as an axis of a mesh that has one axis per step."""
     return tuple(_placement(layout, ways, step) for step in range(len(layout)))
 
 
-def mesh_axes(layout: Layout, ways: Sequence[int]) -> tuple[Axis, ...]:
+def mesh_axes(layout: Layout, ways: Ways) -> tuple[Axis, ...]:
     """Return the fewest axes that spell a layout: adjacent steps with the same placement are one.
 
     DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at adjacent steps.
@@ -57,7 +57,7 @@ def mesh_axes(layout: Layout, ways: Sequence[int]) -> tuple[Axis, ...]:
     return _merged(step_placements(layout, ways), ways)
 
 
-def _merged(placements: Sequence[AxisPlacement], ways: Sequence[int]) -> tuple[Axis, ...]:
+def _merged(placements: Sequence[AxisPlacement], ways: Ways) -> tuple[Axis, ...]:
     found = []
     for placement, entries in groupby(enumerate(placements), key=lambda entry: entry[1]):
         steps = tuple(step for step, _ in entries)
@@ -66,7 +66,7 @@ def _merged(placements: Sequence[AxisPlacement], ways: Sequence[int]) -> tuple[A
 
 
 def mesh_axes_of_view(
-    layout: Layout, ways: Sequence[int], fine: Sequence[int], groups: Sequence[Sequence[int]]
+    layout: Layout, ways: Ways, fine: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> tuple[Axis, ...]:
     """Return the axes that spell a layout of a tensor of shape `fine` for a view of it with coarser dimensions.
 
@@ -86,15 +86,16 @@ def mesh_axes_of_view(
     return _merged(found, ways)
 
 
-def uneven(shape: Sequence[int], layout: Layout, ways: Sequence[int]) -> str | None:
+def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
     """Say which dimension's extent its splits do not divide, so that no mesh of others spells the layout; else None.
 
     Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
     """
     for dim, steps in _sharded(layout):
-        if shares := shares_of(ways):
+        if shares := ways.shares:
             return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
-        parts = math.prod(ways[: steps[-1] + 1]) if _is_interleaved(steps) else math.prod(ways[s] for s in steps)
+        cutting = range(steps[-1] + 1) if _is_interleaved(steps) else steps
+        parts = math.prod(ways[step] for step in cutting)
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"
     return None
@@ -113,7 +114,7 @@ def interleaved_twice(axes: Sequence[Axis]) -> str | None:
     )
 
 
-def _placement(layout: Layout, ways: Sequence[int], step: int) -> AxisPlacement:
+def _placement(layout: Layout, ways: Ways, step: int) -> AxisPlacement:
     placement: Placement = layout[step]
     if not isinstance(placement, Shard):
         return placement

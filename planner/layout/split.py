@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+from planner.layout.ways import Ways
+
 REMEMBERED = 1 << 14
 """Entries of every cache of geometry. Alike layers share theirs, so that one plan of the largest zoo model has fewer; a
 process that plans many forgets the oldest."""
@@ -22,76 +24,25 @@ Equal parts have `range(parts + 1)`.
 """
 
 
-class UnevenWays(tuple[int, ...]):
-    """Ways of workers with different shares; `shares` are those of all workers, in the order of their ranks.
-
-    Ways are a plain tuple where all shares are equal: `divided` makes what is due.
-    """
-
-    shares: tuple[int, ...]
-
-    def __new__(cls, ways: Iterable[int], shares: Iterable[int]) -> UnevenWays:
-        """Return ways, of which no function of a tuple but these may be asked for: a slice knows no shares."""
-        found = super().__new__(cls, ways)
-        found.shares = tuple(shares)
-        return found
-
-    def __repr__(self) -> str:
-        return f"UnevenWays({tuple(self)}, {self.shares})"
-
-    def __getnewargs__(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return tuple(self), self.shares
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnevenWays) and self.shares == other.shares and tuple(self) == tuple(other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((tuple(self), self.shares))
-
-
-def divided(ways: Sequence[int], shares: Sequence[int]) -> tuple[int, ...]:
-    """Return the ways of workers with these shares, in lowest terms; without any, or with equal ones, a plain tuple."""
-    common = math.gcd(*shares)
-    if len(set(shares)) <= 1:
-        return tuple(ways)
-    return UnevenWays(ways, (share // common for share in shares))
-
-
-def shares_of(ways: Sequence[int]) -> tuple[int, ...]:
-    """Return the shares of all workers; none where they are equal."""
-    return ways.shares if isinstance(ways, UnevenWays) else ()
-
-
-def first_steps(ways: tuple[int, ...], steps: int | None) -> tuple[int, ...]:
-    """Return the ways of the first steps (None: all), in which a group of workers is one with the shares of all."""
-    if not isinstance(ways, UnevenWays):
-        return ways[:steps]
-    size = math.prod(ways[len(ways) if steps is None else steps :])
-    return divided(ways[:steps], [sum(ways.shares[at : at + size]) for at in range(0, len(ways.shares), size)])
-
-
 @lru_cache(REMEMBERED)
-def cuts(ways: tuple[int, ...], worker: int) -> tuple[Bounds, ...]:
+def cuts(ways: Ways, worker: int) -> tuple[Bounds, ...]:
     """Return how each step cuts what the worker holds: in proportion to the shares of the groups that it is among.
 
     So a step's cut depends on the worker's digits at the steps before, if shares differ.
     """
-    if not isinstance(ways, UnevenWays):
-        return tuple(range(way + 1) for way in ways)
+    if not ways.shares:
+        return tuple(range(factor + 1) for factor in ways)
     found, group = [], ways.shares
-    for way, digit in zip(ways, digits(ways, worker), strict=True):
-        size = len(group) // way
+    for factor, digit in zip(ways, ways.digits(worker), strict=True):
+        size = len(group) // factor
         found.append((0, *accumulate(sum(group[at : at + size]) for at in range(0, len(group), size))))
         group = group[digit * size : (digit + 1) * size]
     return tuple(found)
 
 
-def deciding(ways: tuple[int, ...], steps: Sequence[int]) -> Sequence[int]:
+def deciding(ways: Ways, steps: Sequence[int]) -> Sequence[int]:
     """Return the steps at which a worker's digits decide what it holds of a dimension that is sharded at `steps`."""
-    return range(max(steps, default=-1) + 1) if isinstance(ways, UnevenWays) else steps
+    return range(max(steps, default=-1) + 1) if ways.shares else steps
 
 
 def part(extent: int, bounds: Bounds, number: int) -> tuple[int, int]:
@@ -99,27 +50,18 @@ def part(extent: int, bounds: Bounds, number: int) -> tuple[int, int]:
     return extent * bounds[number] // bounds[-1], extent * bounds[number + 1] // bounds[-1]
 
 
-def digits(ways: Sequence[int], worker: int) -> tuple[int, ...]:
-    """Return a rank's digits, one per step; step 1 is the most significant."""
-    found = []
-    for way in reversed(ways):
-        worker, digit = divmod(worker, way)
-        found.append(digit)
-    return tuple(reversed(found))
-
-
-def eligible(extent: int, ways: tuple[int, ...], step: int) -> bool:
+def eligible(extent: int, ways: Ways, step: int) -> bool:
     """Whether an extent can be split at step (counted from 0): then no part of it is empty."""
-    if not isinstance(ways, UnevenWays):
-        return extent >= math.prod(ways[: step + 1])
+    if not ways.shares:
+        return extent >= math.prod(ways.factors[: step + 1])
     return _least_leaf(extent, ways, step) > 0
 
 
 @lru_cache(REMEMBERED)
-def _least_leaf(extent: int, ways: tuple[int, ...], step: int) -> int:
+def _least_leaf(extent: int, ways: Ways, step: int) -> int:
     """Return the length of the smallest range that steps up to this one make of an extent, by any worker's cuts."""
     least = extent
-    for worker in range(0, math.prod(ways), math.prod(ways[step:])):
+    for worker in range(0, ways.workers, math.prod(ways.factors[step:])):
         lengths = {extent}
         for bounds in cuts(ways, worker)[: step + 1]:
             starts = ([length * bound // bounds[-1] for bound in bounds] for length in lengths)
@@ -128,7 +70,7 @@ def _least_leaf(extent: int, ways: tuple[int, ...], step: int) -> int:
     return least
 
 
-def first_eligible(shape: Sequence[int], ways: tuple[int, ...], step: int) -> int | None:
+def first_eligible(shape: Sequence[int], ways: Ways, step: int) -> int | None:
     """Return the first dimension that can be split at `step`, or None."""
     return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step)), None)
 
@@ -152,10 +94,10 @@ def chosen_runs(extent: int, chosen: tuple[int | None, ...], cut_at: tuple[Bound
     return normalize(runs)
 
 
-def iteration_runs(extent: int, steps: Iterable[int], ways: tuple[int, ...], worker: int) -> Runs:
+def iteration_runs(extent: int, steps: Iterable[int], ways: Ways, worker: int) -> Runs:
     """Return the indices whose digit is the worker's at each of the given steps (counted from 0)."""
     at = set(steps)
-    own = digits(ways, worker)
+    own = ways.digits(worker)
     return chosen_runs(extent, tuple(own[i] if i in at else None for i in range(len(ways))), cuts(ways, worker))
 
 

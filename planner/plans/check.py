@@ -15,9 +15,9 @@ from planner.layout import (
     Layout,
     Shard,
     Signature,
+    Ways,
     can_split,
     eligible,
-    shares_of,
     signatures,
 )
 from planner.layout.split import first_eligible
@@ -135,9 +135,9 @@ def _check_factorisations(plan: Plan) -> None:
         raise PlanError(f"{where}: expected {found.cost} for the plan's ways {list(plan.ways)}, found {own or 'none'}")
 
 
-def check_countable(graph: Graph, ways: Sequence[int]) -> None:
+def check_countable(graph: Graph, ways: Ways) -> None:
     """Raise a PlanError where every worker reading and storing everything would move more than can be counted."""
-    workers = math.prod(ways)
+    workers = ways.workers
     check_workers(workers)
     if (most := most_moved_bytes(graph, workers)) > MOST_BYTES:
         largest = max(graph.tensors, key=lambda name: graph.tensors[name].nbytes)
@@ -242,7 +242,7 @@ def _sums(signature: Signature, choice: str) -> bool:
     return choice == TERMS or (strategy is not None and strategy.reducer == "Sum")
 
 
-def _check_extent(extent: int, ways: tuple[int, ...], step: int, what: str) -> None:
+def _check_extent(extent: int, ways: Ways, step: int, what: str) -> None:
     if not eligible(extent, ways, step):
-        least = "which no part is empty" if shares_of(ways) else f"at least {math.prod(ways[: step + 1])} to split"
+        least = "which no part is empty" if ways.shares else f"at least {ways.prefix(step + 1).workers} to split"
         raise PlanError(f"{what} is not eligible: expected an extent of {least} at this step, found {extent}")

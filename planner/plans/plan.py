@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,7 +16,7 @@ from planner.files import write_file
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
-from planner.layout import Layout, Strategy, first_steps, shares_of
+from planner.layout import Layout, Strategy, Ways
 from planner.plans.records import (
     DECISIVE,
     FORMAT,
@@ -46,15 +45,20 @@ class Plan(Shown):
 
     graph: Graph
     seed: int
-    ways: tuple[int, ...]
+    ways: Ways
     layouts: Mapping[str, Layout]
     strategies: Mapping[str, Strategy]
     search: SearchRecord = NOT_SEARCHED
 
+    def __post_init__(self) -> None:
+        """Take factors alone for the ways of workers with equal shares."""
+        if isinstance(self.ways, tuple):
+            object.__setattr__(self, "ways", Ways(self.ways))
+
     @property
     def workers(self) -> int:
         """The number of workers, k."""
-        return math.prod(self.ways)
+        return self.ways.workers
 
     @property
     def bytes(self) -> NDArray[np.int64]:
@@ -71,7 +75,7 @@ class Plan(Shown):
         return replace(
             self,
             search=NOT_SEARCHED,
-            ways=first_steps(self.ways, steps),
+            ways=self.ways.prefix(steps),
             layouts={name: layout[:steps] for name, layout in self.layouts.items()},
             strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
         )
@@ -111,7 +115,7 @@ class Plan(Shown):
             graph=to_data(self.graph),
             seed=self.seed,
             ways=list(self.ways),
-            shares=list(shares_of(self.ways)),
+            shares=list(self.ways.shares),
             search=decisive,
             steps=steps,
             reported=reported,
@@ -125,7 +129,7 @@ class Plan(Shown):
         write_file(path, self.to_json())
 
     def __repr__(self) -> str:
-        return f"<plan of {len(self.graph.nodes)} nodes for {grid(self.ways)} workers, seed {self.seed}>"
+        return f"<plan of {len(self.graph.nodes)} nodes for {grid(self.ways.factors)} workers, seed {self.seed}>"
 
 
 @lru_cache(maxsize=2)
@@ -146,6 +150,11 @@ def _step_bytes(plan: Plan) -> tuple[int, ...]:
     totals = [int(Traffic(plan.prefix(steps), like=whole).bytes().sum()) for steps in range(1, len(plan.ways))]
     costs = np.diff([0, *totals, plan.total_bytes])
     return tuple(int(cost) for cost in costs) if plan.ways else ()
+
+
+def undivided(graph: Graph) -> Plan:
+    """Return the plan of a graph for one worker, with seed 0."""
+    return Plan(graph, 0, Ways(), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
 
 
 def single_worker(plan: Plan) -> Plan:

@@ -14,7 +14,7 @@ import msgspec
 from planner.errors import GraphError, PlanError
 from planner.files import format_of
 from planner.graph.graph_json import distinct_keys, from_data
-from planner.layout import divided, parse_placement
+from planner.layout import Ways, parse_placement
 from planner.plans.check import check_names, check_plan, check_search, check_shares
 from planner.plans.plan import Plan
 from planner.plans.records import FORMAT, READ, PlanRecord, ReportedRecord
@@ -100,7 +100,7 @@ def _plan(record: PlanRecord) -> Plan:
     return Plan(
         graph,
         record.seed,
-        divided(ways, record.shares),
+        Ways(ways, tuple(record.shares)),
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),

@@ -24,6 +24,7 @@ from planner.layout import (
     Region,
     Signature,
     Strategy,
+    Ways,
     fetch,
     needed,
     production,
@@ -43,7 +44,7 @@ class Decided(Protocol):
         """The training graph."""
 
     @property
-    def ways(self) -> tuple[int, ...]:
+    def ways(self) -> Ways:
         """The parts of each step."""
 
     @property

@@ -9,7 +9,7 @@ from itertools import product
 
 import tdl
 from planner.errors import PlanError
-from planner.layout import Runs, Signature, Strategy, needed, production
+from planner.layout import Runs, Signature, Strategy, Ways, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.products import contraction
 from planner.layout.region import elements, length, offset
@@ -46,7 +46,7 @@ class NodeWork:
 
 
 @lru_cache(REMEMBERED)
-def node_work(signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> NodeWork:
+def node_work(signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> NodeWork:
     """Return a worker's share of a node."""
     return _NodeWorker(signature, strategy, ways, worker).work()
 
@@ -58,7 +58,7 @@ class _NodeWorker:
     run; these are `apart`. Any other is one range as long as its runs together.
     """
 
-    def __init__(self, signature: Signature, strategy: Strategy, ways: tuple[int, ...], worker: int) -> None:
+    def __init__(self, signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> None:
         self.signature = signature
         self.description = signature.description
         self.runs = split_runs(signature, strategy, ways, worker)

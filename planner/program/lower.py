@@ -104,7 +104,7 @@ class Lowering:
     def program(self) -> Program:
         """Write all workers' tasks."""
         workers = tuple(map(self.worker, tracked("lowering", range(self._plan.workers))))
-        return Program(self._plan.ways, workers, self.tensors, self.regions, self.bytes)
+        return Program(self._plan.ways.factors, workers, self.tensors, self.regions, self.bytes)
 
     def worker(self, worker: int) -> WorkerProgram:
         """Write one worker's tasks in the common order."""

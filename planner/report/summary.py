@@ -12,7 +12,6 @@ from rich.table import Table
 import tdl
 from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
-from planner.layout import shares_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord, Tried
 from planner.program.tasks import Program
@@ -33,9 +32,9 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways)), *_shares(plan), *_moved(plan)]
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways.factors)), *_shares(plan), *_moved(plan)]
     rows += _opaque(plan)
-    rows += _found(plan.search, plan.ways)
+    rows += _found(plan.search, plan.ways.factors)
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -69,8 +68,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "tensors": len(plan.graph.tensors),
         "weight_bytes": _weight_bytes(plan.graph),
         "workers": plan.workers,
-        "ways": tuple(plan.ways),
-        **({"shares": shares} if (shares := shares_of(plan.ways)) else {}),
+        "ways": plan.ways.factors,
+        **({"shares": shares} if (shares := plan.ways.shares) else {}),
         "search": msgspec.to_builtins(plan.search),
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
@@ -99,7 +98,7 @@ def _batch(graph: Graph) -> str:
 
 
 def _shares(plan: Plan) -> Rows:
-    if shares := shares_of(plan.ways):
+    if shares := plan.ways.shares:
         yield "shares", ", ".join(map(str, shares))
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace as with_fields
 from planner.errors import PlanError
 from planner.graph.facts import no_data_parallelism
 from planner.graph.ir import Graph
-from planner.layout import divided, eligible, shares_of
+from planner.layout import Ways, eligible
 from planner.plans.check import check_plan, check_search, check_shares, check_workers
 from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
@@ -40,7 +40,7 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     _check_shares(graph, workers, options)
     started, coarsenings = time.perf_counter(), Coarsenings(graph)
     plan = (
-        search(graph, replace(options, ways=divided(options.ways, options.shares)), coarsenings)
+        search(graph, options, coarsenings)
         if options.ways
         else _best_plan_over_factorisations(graph, workers, options, coarsenings)
     )
@@ -57,11 +57,11 @@ def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
     if not options.shares:
         return
     check_shares(options.shares, workers)
-    ways = options.ways or (workers,)
+    ways = options.division.factors or (workers,)
     longest = max((extent for tensor in graph.tensors.values() for extent in tensor.shape), default=0)
-    uneven, steps = divided(ways, options.shares), range(len(ways))
-    for step in steps:
-        if eligible(longest, ways, step) and not eligible(longest, uneven, step):
+    uneven = Ways(ways, options.shares)
+    for step in range(len(ways)):
+        if eligible(longest, Ways(ways), step) and not eligible(longest, uneven, step):
             raise PlanError(
                 f"shares: expected shares that leave no worker without a part, found that step {step + 1} of ways "
                 f"{','.join(map(str, ways))} makes an empty one even of the longest dimension, of {longest}"
@@ -80,8 +80,7 @@ def _best_plan_over_factorisations(
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
         again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
         try:
-            own = replace(options, ways=divided(ways, options.shares))
-            plan = search(graph, own, coarsenings, again if bytes_alone else ALTERNATIVES)
+            plan = search(graph, replace(options, ways=ways), coarsenings, again if bytes_alone else ALTERNATIVES)
         except DoesNotFitError as error:
             failed.append(error)
             continue
@@ -97,7 +96,7 @@ def _best_plan_over_factorisations(
 
 def data_parallel_bytes(plan: Plan, coarsenings: Coarsenings) -> int | None:
     """Return what data parallelism over the plan's workers would move; None where there is no batch to split."""
-    ways = divided((plan.workers,), shares_of(plan.ways)) if plan.ways else ()
+    ways = Ways((plan.workers,), plan.ways.shares) if plan.ways else plan.ways
     if no_data_parallelism(plan.graph, plan.workers):
         return None
     options = SearchOptions(ways, "data-parallel")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
+from planner.layout import Ways
 from planner.plans.plan import Plan
 from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import Coarsenings, Ties
@@ -42,7 +43,7 @@ class SearchOptions(Shown):
     lower bound even where the searcher knows none.
     """
 
-    ways: tuple[int, ...] = field(
+    ways: tuple[int, ...] | Ways = field(
         default=(), metadata=described("--ways", WAYS, read=whole_numbers(2, "4,2"), metavar="K1,K2,...")
     )
     searcher: str = field(default="recursive", metadata=described("--search", f"One of {', '.join(SEARCHERS)}."))
@@ -64,6 +65,11 @@ class SearchOptions(Shown):
     shares: tuple[int, ...] = field(
         default=(), metadata=described("--shares", SHARES, read=whole_numbers(1, "2,2,1,1"), metavar="S1,S2,...")
     )
+
+    @property
+    def division(self) -> Ways:
+        """The ways with the workers' shares."""
+        return self.ways if isinstance(self.ways, Ways) else Ways(self.ways, self.shares)
 
 
 def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
@@ -111,7 +117,7 @@ def placements_of(options: SearchOptions) -> str:
             f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.searcher!r}"
         )
     ways = options.ways
-    if not isinstance(ways, tuple) or any(type(way) is not int or way < 2 for way in ways):
+    if not isinstance(ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
     if "P" in wanted:
         return "S,R,P"

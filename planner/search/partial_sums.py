@@ -16,7 +16,7 @@ from functools import partial
 from planner.errors import PlanError
 from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import Graph
-from planner.layout import Signature, eligible, first_steps
+from planner.layout import Signature, Ways, eligible
 from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
@@ -43,14 +43,14 @@ class _Flow:
     through: Mapping[int, frozenset[tuple[int, Operands]]]
 
 
-def carriage_of(coarse: CoarseGraph, ways: tuple[int, ...]) -> Carriage:
+def carriage_of(coarse: CoarseGraph, ways: Ways) -> Carriage:
     """Return what may be partial and be carried at each step."""
     flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
-    steps = [_carriage_at_last_step(coarse, flow, possible, first_steps(ways, step + 1)) for step in range(len(ways))]
+    steps = [_carriage_at_last_step(coarse, flow, possible, ways.prefix(step + 1)) for step in range(len(ways))]
     return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
 
-def may_be_partial(graph: Graph, ways: tuple[int, ...]) -> frozenset[str]:
+def may_be_partial(graph: Graph, ways: Ways) -> frozenset[str]:
     """Return the tensors that may be partial at some step, if none are tied."""
     coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
     steps = carriage_of(coarse, ways).partial
@@ -92,7 +92,7 @@ def _data_flow(coarse: CoarseGraph) -> _Flow:
 
 
 def _carriage_at_last_step(
-    coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: tuple[int, ...]
+    coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: Ways
 ) -> tuple[frozenset[int], dict[int, tuple[Operands, ...]]]:
     """Return what may be partial and carried at the last of these steps: what is left of everything possible."""
     summing = {
@@ -121,7 +121,7 @@ def _carriage_at_last_step(
         left = kept
 
 
-def _node_can_sum_at_last_step(signature: Signature, ways: tuple[int, ...]) -> bool:
+def _node_can_sum_at_last_step(signature: Signature, ways: Ways) -> bool:
     return any(
         how.reducer == "Sum" and eligible(signature.extents[name], ways, len(ways) - 1)
         for name, how in signature.description.strategies.items()

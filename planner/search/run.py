@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
-from math import prod
 
 from msgspec.structs import replace as with_fields
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.layout import shares_of
+from planner.layout import Ways
 from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
@@ -53,7 +52,7 @@ def search(
     """
     started = time.perf_counter()
     placements = placements_of(options)
-    check_countable(graph, options.ways)
+    check_countable(graph, options.division)
     coarsenings = coarsenings or Coarsenings(graph)
     asked = _found_in_space(space_of(graph, options, coarsenings), options)
     proved = asked.outcome.lower_bound == asked.outcome.cost and options.memory_bytes is None
@@ -120,26 +119,26 @@ def _may_be_near(space: Space, options: SearchOptions, cost: int) -> bool:
     name, ways = options.searcher, space.ways
 
     def moves_less(name: str, way: int, cost: float) -> bool:
-        return SEARCHERS[name](replace(space, ways=(way,)), options.limits).cost < cost
+        return SEARCHERS[name](replace(space, ways=Ways((way,))), options.limits).cost < cost
 
-    if space.objective is not BYTES or shares_of(ways):
+    if space.objective is not BYTES or ways.shares:
         return True
     if name == "hybrid":
         return moves_less("data-parallel", ways[0], cost) and moves_less("model-parallel", ways[-1], cost)
-    return moves_less(name, prod(ways), cost if name in UNIFORM else FAR * cost)
+    return moves_less(name, ways.workers, cost if name in UNIFORM else FAR * cost)
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
     """Return the space of plans that the options describe."""
     coarsenings = coarsenings or Coarsenings(graph)
     placements, ties = placements_of(options), ties_of(options, coarsenings)
-    partial = "P" in placements
-    untied = may_be_partial(graph, options.ways) if partial and options.ties is None else frozenset[str]()
+    partial, ways = "P" in placements, options.division
+    untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
     coarse = coarsenings.of(ties, partial=partial, untied=untied)
     most_ticks, machine = MOST_TICKS_PARTIAL if partial else MOST_TICKS, options.machine
-    objective = BYTES if machine is None else time_objective(machine, options.ways, coarse, most_ticks)
-    carriage = carriage_of(coarse, options.ways) if partial else None
-    return Space(coarse, options.ways, "R" in placements, objective=objective, carriage=carriage)
+    objective = BYTES if machine is None else time_objective(machine, ways, coarse, most_ticks)
+    carriage = carriage_of(coarse, ways) if partial else None
+    return Space(coarse, ways, "R" in placements, objective=objective, carriage=carriage)
 
 
 def plan_with_bound(plan: Plan, options: SearchOptions, coarsenings: Coarsenings) -> Plan:

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from planner.errors import PlanError
-from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, first_steps
+from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, Ways
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
@@ -45,7 +45,7 @@ class Space:
     """
 
     coarse: CoarseGraph
-    ways: tuple[int, ...]
+    ways: Ways
     replicate: bool
     tables: Tables = field(default_factory=Tables)
     objective: Objective = BYTES
@@ -90,7 +90,7 @@ class Space:
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
         """Return a domain of given states of a variable, over the first `steps` steps, in order of preference."""
-        variable, ways = self.coarse.variables[v], first_steps(self.ways, steps)
+        variable, ways = self.coarse.variables[v], self.ways if steps is None else self.ways.prefix(steps)
         if isinstance(variable, TensorVariable):
             return layouts_domain(variable.shape, ways, tuple(states))
         return strategies_domain(variable.signature, ways, tuple(states))

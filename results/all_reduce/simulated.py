@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from planner.graph import GraphBuilder
-from planner.layout import REPLICATE, Layout, Shard
+from planner.layout import REPLICATE, Layout, Shard, Ways
 from planner.plans.plan import Plan
 from planner.program.lower import lower
 from simulator.interpreter import Switches, interpret
@@ -25,7 +25,7 @@ def plan(workers: int, nbytes: int) -> Plan:
     total = builder.apply("sum", rows, name="total", dims=(0,))
     replicated: Layout = (REPLICATE,)
     layouts = {rows: (Shard(0),), gradient: replicated, total: replicated}
-    return Plan(builder.finish({gradient: total}, {}), 0, (workers,), layouts, {"total": ("r0",)})
+    return Plan(builder.finish({gradient: total}, {}), 0, Ways((workers,)), layouts, {"total": ("r0",)})
 
 
 def machine(half_bandwidth_bytes: float | None = None) -> Machine:

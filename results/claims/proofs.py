@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tdl
-from planner.layout import PARTIAL, Layout, Shard, elements, owned
+from planner.layout import PARTIAL, Layout, Shard, Ways, elements, owned
 from results.claims.claim import FAILS, HOLDS, OTHER, Answer, claim, data, of, statement
 
 
@@ -131,7 +131,7 @@ def _all_reduce() -> Answer:
 
 
 def _held(layout: Layout) -> float:
-    return elements(owned((8, 8), layout, (4,), 0)) / 64
+    return elements(owned((8, 8), layout, Ways((4,)), 0)) / 64
 
 
 @claim("distpar-appendix", (12, 13), "Reduce-Scatter saves (n - 1) / n of |T| on each device")

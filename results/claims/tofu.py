@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 import planner
-from planner.layout import Shard, needed, owned, signatures
+from planner.layout import Shard, Ways, needed, owned, signatures
 from planner.layout.geometry import reached
 from planner.layout.region import elements
 from results.claims.claim import FAILS, GB, HOLDS, OTHER, Answer, claim, data, of, published, span, statement
@@ -229,7 +229,7 @@ def _configurations() -> Answer:
 @claim("tofu", (132, 155), "row then column gives a grid of 2 x 2, row twice four parts of rows")
 def _grid() -> Answer:
     def shape(*dims: int) -> tuple[int, ...]:
-        region = owned((8, 8), tuple(map(Shard, dims)), (2, 2), 0)
+        region = owned((8, 8), tuple(map(Shard, dims)), Ways((2, 2)), 0)
         return tuple(sum(stop - start for start, stop in runs) for runs in region)
 
     found = shape(0, 1), shape(0, 0)
@@ -247,8 +247,8 @@ def _extra_inputs() -> Answer:
     b = planner.GraphBuilder("float32")
     y = b.apply("mm", b.input("a", (2, 2)), b.input("b", (2, 2)), name="y")
     graph = planner.Graph(b.tensors, tuple(b.nodes), {}, {"y": y})
-    whole = elements(needed(signatures(graph)["y"], 1, ("i",), (2,))[0])
-    held = elements(owned((2, 2), (Shard(0),), (2,), 0))
+    whole = elements(needed(signatures(graph)["y"], 1, ("i",), Ways((2,)))[0])
+    held = elements(owned((2, 2), (Shard(0),), Ways((2,)), 0))
     believed = [one["lemma_2"]["believed"] / one["bytes"] for one in data("theorems")["models"]]
     return Answer(
         f"a group needs {whole} elements of B and holds {held}",

@@ -33,6 +33,7 @@ from planner.layout.placement import (
 )
 from planner.layout.region import nothing
 from planner.layout.split import eligible
+from planner.layout.ways import Ways
 
 ATOMS: dict[tuple[type[Placement], type[Placement]], str] = {
     (Shard, Shard): "all-to-all",
@@ -98,10 +99,11 @@ def direct(shape: tuple[int, ...], source: Layout, target: Layout, ways: tuple[i
 
     Where it becomes partial, a copy's digit 0 keeps it and a shard is padded with zeros: neither moves.
     """
+    divided = Ways(ways)
     made = Production(
-        shape, owned_by_all(shape, source, ways), steps_with(source, Partial), steps_with(source, Replicate), "Sum"
+        shape, owned_by_all(shape, source, divided), steps_with(source, Partial), steps_with(source, Replicate), "Sum"
     )
-    return store(made, tuple(map(_kept, source, target)), ways)
+    return store(made, tuple(map(_kept, source, target)), divided)
 
 
 def _kept(source: Placement, target: Placement) -> Placement | Single:
@@ -115,12 +117,12 @@ def send(
     shape: tuple[int, ...], source: Layout, ways: tuple[int, ...], target: Layout, target_ways: tuple[int, ...]
 ) -> Exchange:
     """Return the exchange from one set of workers to another, numbered one after the other."""
-    held = owned_by_all(shape, _alone(source, Replicate), ways)
-    wanted = owned_by_all(shape, _alone(target, Partial), target_ways)
+    held = owned_by_all(shape, _alone(source, Replicate), Ways(ways))
+    wanted = owned_by_all(shape, _alone(target, Partial), Ways(target_ways))
     none = (nothing(shape),)
     everyone = (len(held) + len(wanted),)
     reducer = "Sum" if PARTIAL in source else None
-    return Exchange(everyone, held + none * len(wanted), none * len(held) + wanted, frozenset(), reducer)
+    return Exchange(Ways(everyone), held + none * len(wanted), none * len(held) + wanted, frozenset(), reducer)
 
 
 def _alone(layout: Layout, kind: type[Placement]) -> Holding:
@@ -132,7 +134,11 @@ def every_layout(shape: tuple[int, ...], ways: tuple[int, ...]) -> tuple[Layout,
     """Return every layout of a tensor: at each step sharded where it can be, replicated or partial."""
 
     def at(step: int) -> tuple[Placement, ...]:
-        return (*(Shard(dim) for dim, extent in enumerate(shape) if eligible(extent, ways, step)), REPLICATE, PARTIAL)
+        return (
+            *(Shard(dim) for dim, extent in enumerate(shape) if eligible(extent, Ways(ways), step)),
+            REPLICATE,
+            PARTIAL,
+        )
 
     return tuple(product(*map(at, range(len(ways)))))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from planner.layout import REPLICATE, Placement, Shard
+from planner.layout import REPLICATE, Placement, Shard, Ways
 from planner.plans.plan import Plan
 from results.theorems import accounts, draws
 
@@ -83,7 +83,7 @@ def plan_of(scheme: str, one: Example, ways: tuple[int, ...]) -> Plan:
     kind = {name: name.rstrip("0123456789") for name in graph.tensors}
     layouts = {name: tuple(step[kind[name]][0] for step in steps) for name in graph.tensors}
     strategies = {node.name: tuple(step[kind[node.name]][1] for step in steps) for node in graph.nodes}
-    return Plan(graph, 0, ways, layouts, strategies)
+    return Plan(graph, 0, Ways(ways), layouts, strategies)
 
 
 def moved(scheme: str, one: Example) -> int:

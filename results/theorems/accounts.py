@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from planner.layout import REPLICATE, Shard, digits, part, signatures
+from planner.layout import REPLICATE, Shard, Ways, part, signatures
 from planner.plans.plan import Plan
 
 ITEM = 4
@@ -34,7 +34,7 @@ def counted_by_step(plan: Plan) -> tuple[int, ...]:
 
 def counted_by_level(plan: Plan) -> tuple[int, ...]:
     """Return, per step, the elements that move between workers whose digits first differ at that step."""
-    own = np.array([digits(plan.ways, worker) for worker in range(plan.workers)])
+    own = np.array([plan.ways.digits(worker) for worker in range(plan.workers)])
     level = (own[:, None] != own[None, :]).argmax(axis=2)
     off = ~np.eye(plan.workers, dtype=bool)
     return tuple(int(plan.bytes[off & (level == step)].sum()) // ITEM for step in range(len(plan.ways)))
@@ -96,7 +96,7 @@ def _kept(plan: Plan, tensor: str) -> tuple[Fraction, ...]:
 def lemma_2(plan: Plan) -> tuple[int, ...]:
     """Charge every step as if a group held, and needed, nothing but its stored share (Tofu Lemma 2, SoyBean Alg. 1)."""
     every = list(transfers(plan))
-    costs = [prod(plan.ways[:step]) * sum(_alone(one, step) for one in every) for step in range(len(plan.ways))]
+    costs = [prod(plan.ways.factors[:step]) * sum(_alone(one, step) for one in every) for step in range(len(plan.ways))]
     return tuple(map(_whole, costs))
 
 
@@ -176,10 +176,10 @@ def tiles(plan: Plan, tensor: str) -> list[Box]:
     return [tile(plan.graph.tensors[tensor].shape, dims, plan.ways, worker) for worker in range(plan.workers)]
 
 
-def tile(shape: Sequence[int], dims: Sequence[int | None], ways: tuple[int, ...], worker: int) -> Box:
+def tile(shape: Sequence[int], dims: Sequence[int | None], ways: Ways, worker: int) -> Box:
     """Cut a box step by step along the given dimensions (None: not at all)."""
     box = [(0, extent) for extent in shape]
-    for way, digit, dim in zip(ways, digits(ways, worker), dims, strict=True):
+    for way, digit, dim in zip(ways, ways.digits(worker), dims, strict=True):
         if dim is not None:
             start, stop = box[dim]
             low, high = part(stop - start, range(way + 1), digit)
@@ -198,5 +198,5 @@ def reordered(plan: Plan, order: Sequence[int]) -> Plan:
     def permuted(of: Mapping[str, tuple[Choice, ...]]) -> dict[str, tuple[Choice, ...]]:
         return {name: tuple(choices[step] for step in order) for name, choices in of.items()}
 
-    ways = tuple(plan.ways[step] for step in order)
+    ways = Ways(tuple(plan.ways[step] for step in order))
     return Plan(plan.graph, plan.seed, ways, permuted(plan.layouts), permuted(plan.strategies))

@@ -8,7 +8,7 @@ from random import Random
 from planner.graph import Graph, GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
-from planner.layout import format_layout
+from planner.layout import Ways, format_layout
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import coarsen
@@ -87,14 +87,14 @@ def products_drawn(rng: Random, extents: list[int]) -> Graph:
 
 def space_of(graph: Graph, ways: tuple[int, ...], *, replicate: bool) -> Space:
     """Return the space of plans of a graph in which nothing is tied."""
-    return Space(coarsen(graph, UNTIED), ways, replicate)
+    return Space(coarsen(graph, UNTIED), Ways(ways), replicate)
 
 
 def plan_drawn(rng: Random, graph: Graph, ways: tuple[int, ...], *, replicate: bool = False) -> Plan:
     """Draw a layout of every tensor and a strategy of every node."""
     space = space_of(graph, ways, replicate=replicate)
     choice = [rng.choice(space.candidates(v)) for v in range(len(space.coarse.variables))]
-    return Plan(graph, 0, ways, space.layouts(choice), space.strategies(choice))
+    return Plan(graph, 0, space.ways, space.layouts(choice), space.strategies(choice))
 
 
 def size(graph: Graph) -> int:
@@ -114,4 +114,4 @@ def decisions(plan: Plan) -> str:
     """Write a plan in one line."""
     layouts = ", ".join(f"{name} {format_layout(layout)}" for name, layout in plan.layouts.items())
     computed = ", ".join(f"{name} by {','.join(strategy)}" for name, strategy in plan.strategies.items())
-    return f"{shapes(plan.graph)}; ways {plan.ways}; stored: {layouts}; computed: {computed}"
+    return f"{shapes(plan.graph)}; ways {plan.ways.factors}; stored: {layouts}; computed: {computed}"

@@ -24,7 +24,7 @@ def row(name: str, batch: int, placements: str) -> dict[str, Any]:
     space = space_of(graph, SearchOptions(WAYS, placements=placements))
     choice, believed = recursions.at_its_word(space)
     found = recursions.exact(space, "recursive")
-    plan = Plan(graph, 0, WAYS, space.layouts(found.choice), space.strategies(found.choice))
+    plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
     item = accounts.ITEM
     return {
         "model": name,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from planner.layout import REPLICATE
+from planner.layout import REPLICATE, Ways
 from planner.search import SEARCHERS, Limits, Outcome, Space
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import Layouts, Strategies, choices_at_step, placements_at_step
@@ -38,7 +38,7 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
     choice: list[State] = [()] * len(space.coarse.variables)
     believed = []
     for step, way in enumerate(space.ways):
-        single = Space(_shares(space, choice, step), (way,), space.replicate)
+        single = Space(_shares(space, choice, step), Ways((way,)), space.replicate)
         found = best_plan_among_candidates(
             single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS
         )
@@ -68,7 +68,7 @@ def _shares(space: Space, choice: list[State], steps: int) -> CoarseGraph:
 def best_in_its_own_account(space: Space) -> int:
     """Return the least sum of two steps' costs by Lemma 2, over all plans of two steps."""
     coarse, (way, _) = space.coarse, space.ways
-    single = Space(coarse, (way,), space.replicate)
+    single = Space(coarse, Ways((way,)), space.replicate)
     domains = [single.domain(v, single.candidates(v)) for v in range(len(coarse.variables))]
     pairs = [np.array(list(product(range(len(domain.states)), repeat=2))) for domain in domains]
     tables, terms = Tables(), []

@@ -12,13 +12,12 @@ from random import Random
 import numpy as np
 
 from planner.graph import Graph, GraphBuilder
-from planner.layout import Layout, Region, Shard, Signature, digits, format_layout, owned_by_all, signatures
+from planner.layout import Layout, Region, Shard, Signature, Ways, format_layout, owned_by_all, signatures
 from planner.plans.plan import Plan
 from planner.search import Space
 from results.theorems import accounts, alignment, draws, leveldp, recursions
 
-Ways = tuple[int, ...]
-SEVERAL: tuple[Ways, ...] = ((2, 2), (2, 2, 2), (3, 2))
+SEVERAL: tuple[tuple[int, ...], ...] = ((2, 2), (2, 2, 2), (3, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Trial:
 Draw = Callable[[Random], Trial]
 
 
-def drawn(rng: Random, *, replicate: bool = False, ways: tuple[Ways, ...] = SEVERAL) -> Plan:
+def drawn(rng: Random, *, replicate: bool = False, ways: tuple[tuple[int, ...], ...] = SEVERAL) -> Plan:
     """Draw a plan of a few products whose extents every cut divides."""
     chosen = rng.choice(ways)
     graph = draws.products_drawn(rng, [prod(chosen), 2 * prod(chosen)])
@@ -96,12 +95,12 @@ def steps_with_extra_inputs(rng: Random) -> Trial:
 
 def flattening(rng: Random, tiles_of: Callable[[tuple[int, int], Layout, Ways], Sequence[object]]) -> Trial:
     """Draw a matrix and a layout; the set of its tiles must be the same whatever the order of the cuts."""
-    ways: Ways = rng.choice([(2, 2), (2, 2, 2)])
+    ways = Ways(rng.choice([(2, 2), (2, 2, 2)]))
     shape = (rng.choice([1, 2]) * prod(ways), rng.choice([1, 2]) * prod(ways))
     layout: Layout = tuple(Shard(rng.choice([0, 1])) for _ in ways)
     other = tuple(rng.sample(layout, len(layout)))
     one, two = ({*tiles_of(shape, placed, ways)} for placed in (layout, other))
-    what = f"a matrix {shape} stored {format_layout(layout)} or {format_layout(other)}, ways {ways}"
+    what = f"a matrix {shape} stored {format_layout(layout)} or {format_layout(other)}, ways {ways.factors}"
     return Trial(one == two, prod(shape), lambda: what)
 
 
@@ -131,7 +130,7 @@ def _renumbered(runs: Iterable[tuple[int, int]], extent: int, cut: list[int], wa
     found = set()
     for start, stop in runs:
         for index in range(start, stop):
-            own, number = digits(ways, index // leaf), 0
+            own, number = ways.digits(index // leaf), 0
             for step in order:
                 number = number * ways[step] + own[step]
             found.add(number * leaf + index % leaf)
@@ -182,7 +181,7 @@ def commutes_uneven(rng: Random) -> Trial:
 # Theorem 4 of Tofu, 3 of SoyBean: later steps cost at least as much
 
 
-def perceptron(rng: Random, ways: Ways, *, replicate: bool) -> Space:
+def perceptron(rng: Random, ways: tuple[int, ...], *, replicate: bool) -> Space:
     extents = [prod(ways) * factor for factor in (1, 2, 4, 8)]
     widths = [rng.choice(extents) for _ in range(rng.choice([2, 3, 4]))]
     return draws.space_of(draws.perceptron(rng.choice(extents), widths), ways, replicate=replicate)
@@ -193,7 +192,7 @@ def _of_space(space: Space, holds: bool, figures: str, ratio: float = 1.0) -> Tr
     shapes = [tensor.shape for name, tensor in graph.tensors.items() if re.fullmatch(r"x0?|w[1-9]", name)]
     widths = " x ".join(str(shape[-1]) for shape in shapes)
     kept = "S,R" if space.replicate else "S"
-    what = f"batch {shapes[0][0]}, widths {widths}, ways {space.ways}, {kept}: {figures}"
+    what = f"batch {shapes[0][0]}, widths {widths}, ways {space.ways.factors}, {kept}: {figures}"
     return Trial(holds, draws.size(graph), lambda: what, ratio)
 
 
@@ -253,7 +252,7 @@ def one_step_is_two_alike(rng: Random) -> Trial:
     plan = drawn(rng, replicate=True, ways=((4,),))
     layouts = {name: layout * 2 for name, layout in plan.layouts.items()}
     strategies = {name: strategy * 2 for name, strategy in plan.strategies.items()}
-    return equal(plan, accounts.counted(Plan(plan.graph, 0, (2, 2), layouts, strategies)), accounts.counted(plan))
+    return equal(plan, accounts.counted(Plan(plan.graph, 0, Ways((2, 2)), layouts, strategies)), accounts.counted(plan))
 
 
 # Dynamic programming over breadth-first levels, and aligned tilings (SoyBean Sec 4.2)

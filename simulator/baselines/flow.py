@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from planner.graph.ir import Graph
-from planner.plans.plan import Plan
+from planner.plans.plan import undivided
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
@@ -46,8 +46,7 @@ class Flow:
 
 def worker_program(graph: Graph) -> WorkerProgram:
     """Lower a graph for a single device."""
-    layouts, strategies = (dict.fromkeys(names, ()) for names in (graph.tensors, (node.name for node in graph.nodes)))
-    return lower(Plan(graph, 0, (), layouts, strategies)).workers[0]
+    return lower(undivided(graph)).workers[0]
 
 
 def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:

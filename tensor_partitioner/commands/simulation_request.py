@@ -10,7 +10,6 @@ from typing import Any
 from planner.errors import PlanError
 from planner.graph.facts import no_data_parallelism
 from planner.graph.ir import Graph
-from planner.layout import shares_of
 from planner.model_source import model as load_model
 from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
@@ -106,5 +105,5 @@ def _data_parallelism(
     if refused := no_data_parallelism(plan.graph, plan.workers):
         return DataParallelism(refused=refused)
     note(ALSO_DATA_PARALLEL)
-    rival = search_plan(plan.graph, ways=(plan.workers,), shares=shares_of(plan.ways), searcher="data-parallel")
+    rival = search_plan(plan.graph, ways=(plan.workers,), shares=plan.ways.shares, searcher="data-parallel")
     return data_parallelism(rival, plan.workers, machine, settings)

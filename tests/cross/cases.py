@@ -5,7 +5,7 @@ from functools import cache
 
 from planner.graph.build import GraphBuilder
 from planner.graph.training import training_graph
-from planner.layout import divided, shares_of
+from planner.layout import Ways
 from planner.models import Training, build
 from planner.models.layers import classify, convolution, linear
 from planner.plans.plan import Plan
@@ -18,12 +18,12 @@ MODELS = {
     "wresnet": ("wresnet-14-0.0625", {"batch": 8, "image": 8, "channels": 1, "classes": 10}),
     "rnn": ("rnn-2-6", {"batch": 4, "unroll": 3, "input_width": 5, "classes": 7}),
 }
-WAYS = [(2,), (2, 2), (2, 2, 2), (3,), (3, 2), (4, 2)]
+WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (3,), (3, 2), (4, 2))]
 SHARED_WAYS = [
-    divided((2,), (3, 1)),
-    divided((2, 2), (1, 2, 2, 1)),
-    divided((3, 2), (2, 1, 1, 1, 2, 2)),
-    divided((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
+    Ways((2,), (3, 1)),
+    Ways((2, 2), (1, 2, 2, 1)),
+    Ways((3, 2), (2, 1, 1, 1, 2, 2)),
+    Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
 ]
 """Ways of workers of which some have more to do than others."""
 
@@ -45,7 +45,7 @@ class Case:
     """One plan to check."""
 
     model: str
-    ways: tuple[int, ...]
+    ways: Ways
     searcher: str
     placements: str
     dtype: str = "float32"
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self):
-        ways = "x".join(map(str, self.ways)) + "".join(f"-{share}" for share in shares_of(self.ways))
+        ways = "x".join(map(str, self.ways)) + "".join(f"-{share}" for share in self.ways.shares)
         placements = self.placements.replace(",", "")
         return f"{self.model}-{ways}-{self.searcher}-{placements}-{self.dtype}-{self.optimizer}"
 

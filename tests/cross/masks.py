@@ -15,7 +15,7 @@ ITEM = {"float32": 4, "float64": 8, "int32": 4}
 def shares_below(ways, worker):
     """At every step, the shares of those who have the worker's digits before, and a lower one than 0, 1, ... there."""
     everyone = list(itertools.product(*map(range, ways)))
-    shares = dict(zip(everyone, getattr(ways, "shares", itertools.repeat(1)), strict=False))
+    shares = dict(zip(everyone, ways.shares or itertools.repeat(1), strict=False))
     return [
         [sum(shares[one] for one in everyone if one[:at] == worker[:at] and one[at] < n) for n in range(way + 1)]
         for at, way in enumerate(ways)
@@ -44,7 +44,7 @@ class Recount:
         self.fetches = {}
 
     def along(self, extent, step, worker):
-        key = extent, step, worker[:step] if hasattr(self.ways, "shares") else ()
+        key = extent, step, worker[:step] if self.ways.shares else ()
         if key not in self.digits:
             below = shares_below(self.ways, worker)
             self.digits[key] = np.array([digit(x, extent, step, below) for x in range(extent)])
@@ -194,6 +194,6 @@ class Recount:
                 elif step in reducing or step in same:
                     cuts[step] = layout[step]
             shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]
-            alike = same if hasattr(self.ways, "shares") else [i for i in range(len(self.ways)) if i not in reducing]
+            alike = same if self.ways.shares else [i for i in range(len(self.ways)) if i not in reducing]
             self.move(made, shares, alike, item)
             self.move(shares, stored, same, item)

@@ -12,7 +12,7 @@ import tdl
 from planner.errors import GraphError
 from planner.extensions import load_file
 from planner.graph import GraphBuilder
-from planner.layout import divided
+from planner.layout import Ways
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import plan_from_json
 from planner.program.lower import lower
@@ -27,7 +27,7 @@ from tests.cross.test_lowering import trained
 from tests.tables import kept_tables
 from topologies import load_topology
 
-WAYS = [(2,), (2, 2), (3, 2), divided((2, 2), (3, 1, 2, 2))]
+WAYS = [Ways((2,)), Ways((2, 2)), Ways((3, 2)), Ways((2, 2), (3, 1, 2, 2))]
 OPERATORS = Path(__file__).parent / "opaque_operators.py"
 OPAQUE = ("sorted", "extremes", "sorted.grad_x0")
 

@@ -5,7 +5,7 @@ import pytest
 
 import planner
 from planner.export.exported import export
-from planner.layout import REPLICATE, Shard, divided, elements, fetch, owned_by_all, shares_of
+from planner.layout import REPLICATE, Shard, Ways, elements, fetch, owned_by_all
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.schema import read_reports
@@ -58,7 +58,7 @@ def test_training_goes_on_under_other_shares(tmp_path):
 
 def test_shares_are_stored_and_asked_for_in_lowest_terms(tmp_path):
     plan = planner.plan(planner.model("mlp-2-64", batch=64), shares=[6, 2, 4, 4])
-    assert (plan.workers, shares_of(plan.ways)) == (4, (3, 1, 2, 2))
+    assert (plan.workers, plan.ways.shares) == (4, (3, 1, 2, 2))
     plan.save(tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json").ways == plan.ways
     assert '"shares": [3, 1, 2, 2]' in (tmp_path / "plan.json").read_text()
@@ -114,7 +114,7 @@ def test_equal_shares_are_none():
 
 def test_what_a_worker_holds_by_hand():
     """Of shares 3 1 2 2 step 1 halves; step 2 cuts both parts 3 to 1 for the first group, 1 to 1 for the second."""
-    ways = divided((2, 2), (3, 1, 2, 2))
+    ways = Ways((2, 2), (3, 1, 2, 2))
     columns = [((0, 6), (8, 14)), ((6, 8), (14, 16)), ((0, 4), (8, 12)), ((4, 8), (12, 16))]
     rows = [((0, 6),), ((0, 6),), ((6, 12),), ((6, 12),)]
     layout = (Shard(0), Shard(1))
@@ -133,7 +133,7 @@ def test_what_a_worker_holds_by_hand():
 
 def test_who_sends_what_by_hand():
     """An 8 x 8 matrix in (S0, S1), all rows of whose columns are needed; sums as in docs/explanation/shares.md."""
-    ways = divided((2, 2), (3, 1, 2, 2))
+    ways = Ways((2, 2), (3, 1, 2, 2))
     held, needed = (owned_by_all((8, 8), layout, ways) for layout in ((Shard(0), Shard(1)), (REPLICATE, Shard(1))))
     assert [elements(own) for own in held] == [24, 8, 16, 16]
     moved = fetch((8, 8), (Shard(0), Shard(1)), needed, ways).moved()

@@ -2,14 +2,14 @@
 
 from hypothesis import strategies as st
 
-from planner.layout import signatures
+from planner.layout import Ways, signatures
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.search.costs.domains import choices_at_step, placements_at_step
 from tests.search.samples import training_graphs
 
 GRAPHS = training_graphs()
-WAYS = st.sampled_from([(), (2,), (3,), (2, 2), (4, 2), (2, 2, 2)])
+WAYS = st.sampled_from([(), (2,), (3,), (2, 2), (4, 2), (2, 2, 2)]).map(Ways)
 
 
 @st.composite

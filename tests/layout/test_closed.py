@@ -6,18 +6,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout import REPLICATE, Exchange, Production, Shard, digits, fetch, owned_by_all, store
+from planner.layout import REPLICATE, Exchange, Production, Shard, fetch, owned_by_all, store
 from planner.layout.region import elements, subtract_all
 from planner.layout.split import first_eligible
+from planner.layout.ways import Ways
 from tests.layout.closed_forms import FetchStep, StoreStep, fetched, fetched_across, moved, moved_across
 
-WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2), (5,), (2, 3, 2)])
+WAYS = st.sampled_from([(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2), (5,), (2, 3, 2)]).map(Ways)
 
 
 def placements(draw, shape, ways, replicate=True):
     options = []
     for step in range(len(ways)):
-        fits = [Shard(d) for d, n in enumerate(shape) if n >= math.prod(ways[: step + 1])]
+        fits = [Shard(d) for d, n in enumerate(shape) if n >= ways.prefix(step + 1).workers]
         options.append([*fits, REPLICATE] if replicate or not fits else fits)
     return tuple(draw(st.sampled_from(option)) for option in options)
 
@@ -26,7 +27,7 @@ def by_level(matrix, ways):
     """Sum a matrix by the first step at which two workers' digits differ."""
     totals = [0] * len(ways)
     for u, w in np.argwhere(matrix):
-        first = next(i for i, (a, b) in enumerate(zip(digits(ways, u), digits(ways, w), strict=True)) if a != b)
+        first = next(i for i, (a, b) in enumerate(zip(ways.digits(u), ways.digits(w), strict=True)) if a != b)
         totals[first] += int(matrix[u, w])
     return tuple(totals)
 
@@ -67,7 +68,7 @@ def test_fetch_counting_equals_masks(case):
     want = [element_mask(region, shape) for region in exchange.targets]
     for u in range(math.prod(ways)):
         for w in range(math.prod(ways)):
-            same = all(digits(ways, u)[i] == digits(ways, w)[i] for i in exchange.fixed)
+            same = all(ways.digits(u)[i] == ways.digits(w)[i] for i in exchange.fixed)
             assert matrix[u, w] == (int((own[u] & want[w]).sum()) if same and u != w else 0)
 
 
@@ -134,7 +135,7 @@ def test_store_counting_equals_masks(case):
         matrix = hop.moved()
         for u in range(k):
             for w in range(k):
-                same = all(digits(ways, u)[i] == digits(ways, w)[i] for i in hop.fixed)
+                same = all(ways.digits(u)[i] == ways.digits(w)[i] for i in hop.fixed)
                 assert matrix[u, w] == (int((have[u] & want[w]).sum()) if same and u != w else 0)
     _arrives(case, hops)
 
@@ -146,7 +147,7 @@ def _arrives(case, hops):
     reducing = [i for i, kind in enumerate(kinds) if kind == "reduce"]
     held = []
     for w, region in enumerate(owned_by_all(shape, made, ways)):
-        number = sum(digits(ways, w)[i] * 10**place for place, i in enumerate(reducing))
+        number = sum(ways.digits(w)[i] * 10**place for place, i in enumerate(reducing))
         held.append(np.where(element_mask(region, shape), 1 + number, 0))
     expected = sum(
         1 + sum(d * 10**place for place, d in enumerate(combination))
@@ -158,7 +159,7 @@ def _arrives(case, hops):
             want = element_mask(hop.targets[w], shape)
             total = np.zeros(shape, dtype=np.int64)
             for u in range(k):
-                if all(digits(ways, u)[i] == digits(ways, w)[i] for i in hop.fixed):
+                if all(ways.digits(u)[i] == ways.digits(w)[i] for i in hop.fixed):
                     total += np.where(want & element_mask(hop.sources[u], shape), held[u], 0)
             after.append(total)
         held = after

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tdl
-from planner.layout import REPLICATE, Production, Shard, fetch, iteration_runs, owned_by_all, store
+from planner.layout import REPLICATE, Production, Shard, Ways, fetch, iteration_runs, owned_by_all, store
 from planner.layout.geometry import reached
 
 CASES = Path(__file__).parents[3] / "shared/golden/layout_cases.json"
@@ -25,13 +25,13 @@ def layout_of(entries):
 
 
 def fetch_matrix(case):
-    shape, ways = tuple(case["shape"]), tuple(case["ways"])
+    shape, ways = tuple(case["shape"]), Ways(tuple(case["ways"]))
     needs = owned_by_all(shape, layout_of(case["need"]), ways)
     return fetch(shape, layout_of(case["layout"]), needs, ways).moved()
 
 
 def store_matrix(case):
-    shape, ways, steps = tuple(case["shape"]), tuple(case["ways"]), case["produced"]
+    shape, ways, steps = tuple(case["shape"]), Ways(tuple(case["ways"])), case["produced"]
     made = Production(
         shape,
         owned_by_all(shape, layout_of(steps), ways),
@@ -40,16 +40,16 @@ def store_matrix(case):
         "Sum",
     )
     hops = store(made, layout_of(case["layout"]), ways)
-    return sum((hop.moved() for hop in hops), np.zeros((np.prod(ways),) * 2, dtype=np.int64))
+    return sum((hop.moved() for hop in hops), np.zeros((ways.workers,) * 2, dtype=np.int64))
 
 
 def window_matrix(case):
-    ways, extent = tuple(case["ways"]), case["extent"]
+    ways, extent = Ways(tuple(case["ways"])), case["extent"]
     index = tdl.Affine((("y", Fraction(case["stride"])), ("d", Fraction(1))), Fraction(-case["pad"]), (0, 0))
     extents = {"y": case["outputs"], "d": case["size"]}
     splits = [i for i, split in enumerate(case["splits"]) if split]
     needs = []
-    for worker in range(np.prod(ways)):
+    for worker in range(ways.workers):
         runs = {"y": iteration_runs(case["outputs"], splits, ways, worker)} if splits else {}
         needs.append((reached(index, extents, runs, extent),))
     layout = tuple(Shard(0) if sharded else REPLICATE for sharded in case["layout"])

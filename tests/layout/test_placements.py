@@ -1,13 +1,12 @@
 """Axes and placements of a mesh, read as DTensor reads them, name the very elements that a layout gives a worker."""
 
-import math
 from itertools import product
 
 import numpy as np
 import pytest
 
 from planner.graph.entries import groups
-from planner.layout import PARTIAL, REPLICATE, Shard, owned
+from planner.layout import PARTIAL, REPLICATE, Shard, Ways, owned
 from planner.layout.grouping import coarser
 from planner.layout.mesh_axes import (
     Axis,
@@ -19,7 +18,7 @@ from planner.layout.mesh_axes import (
     uneven,
 )
 
-WAYS = ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))
+WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))]
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)
 
 
@@ -41,7 +40,7 @@ def by_layout(shape, layout, ways, worker):
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 def test_a_mesh_holds_what_a_layout_says(ways):
-    workers = math.prod(ways)
+    workers = ways.workers
     shape = (2 * workers, workers)
     for layout in product(PLACEMENTS, repeat=len(ways)):
         assert uneven(shape, layout, ways) is None
@@ -58,7 +57,7 @@ def test_a_mesh_holds_what_a_layout_says(ways):
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 def test_what_is_called_even_is_held_alike(ways):
     """Whatever extent is not refused, a mesh holds rightly; and some extent is refused of every split."""
-    workers = math.prod(ways)
+    workers = ways.workers
     for layout in product(PLACEMENTS, repeat=len(ways)):
         refused = [uneven((extent, 2 * workers), layout, ways) for extent in range(1, 2 * workers + 1)]
         assert any(refused) == (Shard(0) in layout)
@@ -70,7 +69,7 @@ def test_what_is_called_even_is_held_alike(ways):
 
 
 def test_adjacent_steps_with_the_same_placement_are_one_axis():
-    ways = (2, 3, 2, 2)
+    ways = Ways((2, 3, 2, 2))
     assert mesh_axes((REPLICATE, Shard(0), Shard(0), REPLICATE), ways) == (
         Axis(2, REPLICATE, (0,)),
         Axis(6, StridedShard(0, 2), (1, 2)),
@@ -94,23 +93,23 @@ def test_what_is_interleaved_along_several_axes_is_named():
 
 
 def test_an_uneven_extent_is_named():
-    assert uneven((6, 4), (REPLICATE, Shard(0)), (2, 2)) == (
+    assert uneven((6, 4), (REPLICATE, Shard(0)), Ways((2, 2))) == (
         "dimension 0: expected an extent that 4 parts divide, found 6"
     )
-    assert uneven((6, 4), (Shard(0), REPLICATE), (2, 2)) is None
-    assert uneven((7, 4), (Shard(0), Shard(1)), (2, 2)) == (
+    assert uneven((6, 4), (Shard(0), REPLICATE), Ways((2, 2))) is None
+    assert uneven((7, 4), (Shard(0), Shard(1)), Ways((2, 2))) == (
         "dimension 0: expected an extent that 2 parts divide, found 7"
     )
 
 
-@pytest.mark.parametrize("ways", [(2, 2), (4, 2), (2, 2, 2), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize("ways", [Ways(factors) for factors in ((2, 2), (4, 2), (2, 2, 2), (3, 2, 2))], ids=str)
 @pytest.mark.parametrize(("fine", "coarse"), [((3, 24, 2), (144,)), ((3, 24, 2, 12), (72, 24)), ((24, 12), (24, 12))])
 def test_a_view_with_coarser_dimensions_holds_the_same(ways, fine, coarse):
     for layout in product((REPLICATE, *map(Shard, range(len(fine)))), repeat=len(ways)):
         if uneven(fine, layout, ways) is not None:
             continue
         axes = mesh_axes_of_view(layout, ways, fine, groups(coarse, fine))
-        for worker in range(math.prod(ways)):
+        for worker in range(ways.workers):
             region = coarser(owned(fine, layout, ways, worker), fine, coarse)
             expected = [[i for start, stop in runs for i in range(start, stop)] for runs in region]
             assert held(coarse, axes, worker) == expected

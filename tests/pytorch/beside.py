@@ -19,7 +19,7 @@ from executor.weights import Weights
 from planner.graph import Graph
 from planner.layout import local_shape
 from planner.model_source import function_of
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, undivided
 from planner.pytorch.tracing import in_order
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tests.cross.loopback import Loopback
@@ -119,7 +119,7 @@ def planned(graph: Graph, workers: int) -> Plan:
     """Return a plan; for one worker the only one."""
     if workers > 1:
         return planner.plan(graph, workers)
-    return Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    return undivided(graph)
 
 
 def compared(case: Case) -> Found:

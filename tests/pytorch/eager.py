@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from executor.cluster import single_rank
 from executor.training import Trainer, rank_programs
 from planner.graph import Optimizer
-from planner.plans.plan import Plan, single_worker
+from planner.plans.plan import single_worker, undivided
 from planner.pytorch import from_torch
 
 STEPS, RATE = 3, 0.05
@@ -63,7 +63,7 @@ def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
 
 def imported_steps(graph, module, values, steps=STEPS):
     """Return the same of the imported graph on one worker."""
-    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    plan = undivided(graph)
     trainer = Trainer(rank_programs(single_worker(plan), 0, 0), single_rank(1), np, "p2p")
     for name, one in module.state_dict().items():
         if name in graph.tensors:

@@ -15,7 +15,7 @@ from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402
 from planner.graph import Optimizer, from_data, to_data  # noqa: E402
 from planner.layout import owned_by_all, parse_placement  # noqa: E402
-from planner.plans.plan import Plan  # noqa: E402
+from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.models import CASES, EXAMPLES  # noqa: E402
 
@@ -28,7 +28,7 @@ def imported(name):
 
 
 def trainer_of(graph):
-    plan = Plan(graph, 0, (), dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes})
+    plan = undivided(graph)
     return Trainer(rank_programs(plan, 0, 0), single_rank(1), np, "p2p")
 
 

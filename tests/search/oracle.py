@@ -13,7 +13,7 @@ from planner.layout import Shard
 def shares_below(ways, prefix):
     """The shares of all workers whose digits begin so, added up one by one."""
     everyone = workers(ways)
-    shares = getattr(ways, "shares", [1] * len(everyone))
+    shares = ways.shares or [1] * len(everyone)
     return sum(share for worker, share in zip(everyone, shares, strict=True) if worker[: len(prefix)] == prefix)
 
 
@@ -39,7 +39,7 @@ def digit_table(extent, ways, worker=None):
 
 def eligible(extent, ways, step):
     """Whether every worker's cuts, up to this step, give every digit an index."""
-    leaves = math.prod(ways[: step + 1])
+    leaves = math.prod(ways.factors[: step + 1])
     return all(
         len({tuple(row) for row in digit_table(extent, ways, worker)[:, : step + 1].tolist()}) == leaves
         for worker in workers(ways)
@@ -177,6 +177,6 @@ def moved(signature, output, strategy, layout, ways):
     if reducing and not replicates:
         return pulled(own, same)
     shares = {w: share(signature, output, strategy, layout, ways, w) if reducing else made[w] for w in everyone}
-    alike = same if hasattr(ways, "shares") else [s for s in range(len(ways)) if s not in reducing]
+    alike = same if ways.shares else [s for s in range(len(ways)) if s not in reducing]
     total = pulled(shares, alike) if reducing else 0
     return total + sum(int((own[w] & ~shares[w]).sum()) for w in everyone)

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
-from planner.layout import divided, signatures
+from planner.layout import Ways, signatures
 from planner.search.costs.domains import choices_at_step, placements_at_step
 
-EVEN_WAYS = [(2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2)]
+EVEN_WAYS = [Ways(factors) for factors in ((2,), (3,), (2, 2), (3, 2), (4, 2), (2, 2, 2))]
 SHARED_WAYS = [
-    divided((2,), (1, 2)),
-    divided((3,), (3, 1, 2)),
-    divided((2, 2), (3, 1, 2, 2)),
-    divided((2, 2), (1, 1, 1, 2)),
-    divided((3, 2), (1, 2, 2, 2, 1, 1)),
-    divided((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
-    divided((2, 2, 2), (5, 3, 1, 2, 4, 1, 1, 3)),
+    Ways((2,), (1, 2)),
+    Ways((3,), (3, 1, 2)),
+    Ways((2, 2), (3, 1, 2, 2)),
+    Ways((2, 2), (1, 1, 1, 2)),
+    Ways((3, 2), (1, 2, 2, 2, 1, 1)),
+    Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
+    Ways((2, 2, 2), (5, 3, 1, 2, 4, 1, 1, 3)),
 ]
 WAYS = st.sampled_from([*EVEN_WAYS, *SHARED_WAYS])
 EXTENT = st.integers(1, 9)

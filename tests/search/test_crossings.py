@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout import REPLICATE, Exchange, Shard, digits, fetch, needed, production, store
+from planner.layout import REPLICATE, Exchange, Shard, fetch, needed, production, store
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
@@ -27,7 +27,7 @@ from tests.search.samples import (
 def by_level(matrix, ways):
     totals = [0] * len(ways)
     for u, w in np.argwhere(matrix):
-        first = next(i for i, (a, b) in enumerate(zip(digits(ways, u), digits(ways, w), strict=True)) if a != b)
+        first = next(i for i, (a, b) in enumerate(zip(ways.digits(u), ways.digits(w), strict=True)) if a != b)
         totals[first] += int(matrix[u, w])
     return totals
 

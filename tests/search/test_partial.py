@@ -19,7 +19,6 @@ from planner.layout import (
     TERMS,
     Exchange,
     Shard,
-    digits,
     eligible,
     fetch,
     needed,
@@ -96,7 +95,7 @@ def levels(matrices, ways):
     totals = np.zeros(len(ways), dtype=np.int64)
     for matrix in matrices:
         for u, w in np.argwhere(matrix):
-            pairs = zip(digits(ways, u), digits(ways, w), strict=True)
+            pairs = zip(ways.digits(u), ways.digits(w), strict=True)
             totals[next(i for i, (a, b) in enumerate(pairs) if a != b)] += matrix[u, w]
     return totals.tolist()
 

@@ -53,7 +53,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     styles, steps = _styles_of_graph(space.coarse), len(space.ways)
     found: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
-        found[_group_sizes_text(space.ways, across)] = best_plan_keeping_to_patterns(
+        found[_group_sizes_text(space.ways.factors, across)] = best_plan_keeping_to_patterns(
             space, styles.data_then_model_parallel_rule(across, steps), limits
         )
     groups = min(found, key=lambda name: found[name].cost)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tdl
+from planner.layout import Ways
 from planner.layout.geometry import reached
 from planner.layout.region import intersect_runs
 from planner.layout.split import (
@@ -24,10 +25,8 @@ from planner.layout.split import (
     chosen_runs,
     cuts,
     deciding,
-    digits,
     iteration_runs,
     normalize,
-    shares_of,
 )
 
 Counts = NDArray[np.int64]
@@ -39,42 +38,41 @@ def steps_of_mask(mask: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def product_of_ways_by_mask(ways: tuple[int, ...]) -> Counts:
+def product_of_ways_by_mask(ways: Ways) -> Counts:
     """Return [mask]: the product of the ways of the mask's steps."""
     bits = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(np.where(bits == 1, np.array(ways, dtype=np.int64), 1).prod(axis=1, dtype=np.int64))
 
 
-def leading_step_masks(ways: tuple[int, ...]) -> Counts:
+def leading_step_masks(ways: Ways) -> Counts:
     """Return the masks of the first 0, 1, ..., all steps."""
     return (np.int64(1) << np.arange(len(ways) + 1, dtype=np.int64)) - 1
 
 
-def first_replica_flags(ways: tuple[int, ...]) -> Counts:
+def first_replica_flags(ways: Ways) -> Counts:
     """Return [mask, worker]: 1 where the worker's digits are 0 at every step of the mask."""
-    own = np.indices(ways).reshape(len(ways), prod(ways)).T
+    own = np.indices(ways.factors).reshape(len(ways), prod(ways)).T
     masks = np.arange(1 << len(ways))[:, None] >> np.arange(len(ways)) & 1
     return np.asarray(((own[None] == 0) | (masks[:, None, :] == 0)).all(axis=2), dtype=np.int64)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def leaf_ranges(extent: int, ways: tuple[int, ...]) -> Counts:
+def leaf_ranges(extent: int, ways: Ways) -> Counts:
     """Return [cutting worker, leaf, 2]: the leaves of the nested split that a worker's cuts make, as start and stop.
 
     Leaf i has all digits of worker i. All workers cut alike, and there is one row, unless their shares differ.
     """
-    cutting = range(prod(ways)) if shares_of(ways) else range(1)
+    cutting = range(prod(ways)) if ways.shares else range(1)
     runs = [
-        [chosen_runs(extent, digits(ways, leaf), cuts(ways, worker)) for leaf in range(prod(ways))]
-        for worker in cutting
+        [chosen_runs(extent, ways.digits(leaf), cuts(ways, worker)) for leaf in range(prod(ways))] for worker in cutting
     ]
     return np.array([[run[0] if run else (0, 0) for run in leaves] for leaves in runs], dtype=np.int64)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def counts_held(extent: int, ways: tuple[int, ...]) -> Counts:
+def counts_held(extent: int, ways: Ways) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    if shares_of(ways):
+    if ways.shares:
         return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
     bounds = leaf_ranges(extent, ways)[0]
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
@@ -85,7 +83,7 @@ def counts_held(extent: int, ways: tuple[int, ...]) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def counts_of_set_held(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...]) -> Counts:
+def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
     leaves = leaf_ranges(extent, ways)
     inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
@@ -93,7 +91,7 @@ def counts_of_set_held(extent: int, ways: tuple[int, ...], sets: tuple[Runs, ...
         bounds = leaves[worker % len(leaves)]
         for start, stop in runs:
             inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
-    own = np.indices(ways).reshape(len(ways), len(sets))
+    own = np.indices(ways.factors).reshape(len(ways), len(sets))
     counts = inside.reshape(1, len(sets), *ways)
     for step in range(len(ways)):
         counts = np.concatenate([counts.sum(axis=2), counts[:, np.arange(len(sets)), own[step]]])
@@ -131,7 +129,7 @@ Chosen = tuple[int, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> tuple[Runs, ...]:
+def _reached_index_sets(need: Reach, chosen: Chosen, ways: Ways) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
     steps = deciding(ways, steps_of_mask(reduce(int.__or__, chosen, 0)))
@@ -145,7 +143,7 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> t
         return normalize(run for index in need.indices for run in reached(index, extents, runs, need.extent))
 
     found: dict[tuple[int, ...], Runs] = {}
-    alike = [tuple(digits(ways, worker)[step] for step in steps) for worker in range(prod(ways))]
+    alike = [tuple(ways.digits(worker)[step] for step in steps) for worker in range(prod(ways))]
     for worker, key in enumerate(alike):
         if key not in found:
             found[key] = runs_of_worker(worker)
@@ -153,7 +151,7 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: tuple[int, ...]) -> t
 
 
 @lru_cache(maxsize=REMEMBERED)
-def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: tuple[int, ...]) -> Counts:
+def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: Ways) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 
     All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps.

@@ -21,6 +21,7 @@ from planner.layout import (
     Shard,
     Signature,
     Strategy,
+    Ways,
     can_split,
     eligible,
 )
@@ -39,7 +40,7 @@ class Layouts:
     """
 
     shape: tuple[int, ...]
-    ways: tuple[int, ...]
+    ways: Ways
     states: tuple[Layout, ...]
     sharded: Masks
     replicated: Masks
@@ -58,7 +59,7 @@ class Layouts:
 class Strategies:
     """Candidate strategies, with the steps at which each chooses a variable (or `*`), as bit masks [state]."""
 
-    ways: tuple[int, ...]
+    ways: Ways
     states: tuple[Strategy, ...]
     masks: dict[str, Masks] = field(default_factory=dict)
 
@@ -99,7 +100,7 @@ Option = TypeVar("Option", Placement, str)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def layouts_domain(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[Layout, ...]) -> Layouts:
+def layouts_domain(shape: tuple[int, ...], ways: Ways, states: tuple[Layout, ...]) -> Layouts:
     """Return the one Layouts of these states, ordered by largest part, then as given."""
     masks = _step_masks_of_options(states)
     sharded = np.array([masks.get(Shard(dim), _masks_of_no_steps(states)) for dim in range(len(shape))], dtype=np.int64)
@@ -113,14 +114,14 @@ def layouts_domain(shape: tuple[int, ...], ways: tuple[int, ...], states: tuple[
     )
 
 
-def strategies_domain(signature: Signature, ways: tuple[int, ...], states: tuple[Strategy, ...]) -> Strategies:
+def strategies_domain(signature: Signature, ways: Ways, states: tuple[Strategy, ...]) -> Strategies:
     """Return the one Strategies of these states, ordered by largest part, then as given."""
     return _interned_strategies_domain(tuple(signature.extents.items()), ways, states)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _interned_strategies_domain(
-    extents: tuple[tuple[str, int], ...], ways: tuple[int, ...], states: tuple[Strategy, ...]
+    extents: tuple[tuple[str, int], ...], ways: Ways, states: tuple[Strategy, ...]
 ) -> Strategies:
     masks = _step_masks_of_options(states)
     split = ((extent, masks[name]) for name, extent in extents if name in masks)
@@ -141,9 +142,7 @@ def _masks_of_no_steps(states: Sequence[object]) -> Masks:
     return np.zeros(len(states), dtype=np.int64)
 
 
-def _order_of_states_by_largest_part(
-    states: int, split: Iterable[tuple[int, Masks]], ways: tuple[int, ...]
-) -> NDArray[np.intp]:
+def _order_of_states_by_largest_part(states: int, split: Iterable[tuple[int, Masks]], ways: Ways) -> NDArray[np.intp]:
     """Return the states in order of what the worker has that has most, then as given.
 
     `split` are extents, each with the steps [state] at which it is split.
@@ -168,9 +167,7 @@ def operands_carried_by_choice(choice: str) -> frozenset[int]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def placements_at_step(
-    shape: tuple[int, ...], ways: tuple[int, ...], step: int, *, replicate: bool
-) -> tuple[Placement, ...]:
+def placements_at_step(shape: tuple[int, ...], ways: Ways, step: int, *, replicate: bool) -> tuple[Placement, ...]:
     """Return a tensor's candidate placements at a step; replicated where nothing else is possible."""
     sharded = tuple(Shard(dim) for dim, extent in enumerate(shape) if eligible(extent, ways, step))
     return (*sharded, REPLICATE) if replicate or not sharded else sharded
@@ -178,7 +175,7 @@ def placements_at_step(
 
 @lru_cache(maxsize=REMEMBERED)
 def choices_at_step(
-    signature: Signature, ways: tuple[int, ...], step: int, *, replicate: bool, everywhere: bool = False
+    signature: Signature, ways: Ways, step: int, *, replicate: bool, everywhere: bool = False
 ) -> tuple[str, ...]:
     """Return a node's candidate choices at a step; `*` for element-wise operators or where nothing else is possible.
 
@@ -192,7 +189,7 @@ def choices_at_step(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def first_eligible_masks(shape: tuple[int, ...], ways: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def first_eligible_masks(shape: tuple[int, ...], ways: Ways) -> tuple[tuple[int, ...], int]:
     """Return, per dimension, the steps at which it is the first eligible one, and the steps at which none is."""
     first = [first_eligible(shape, ways, step) for step in range(len(ways))]
     per_dimension = tuple(

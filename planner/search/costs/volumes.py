@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout import Ways
 from planner.search.costs.counts import Counts, counts_of_common_reach_held
 from planner.search.costs.domains import Layouts, Strategies
 from planner.search.costs.needs import Demand, Need, demands_of_classes, strategy_classes_by_need
@@ -46,7 +47,7 @@ def volume_not_owned(
     return np.asarray(times * total[..., -1:][every] - total[..., :-1][every])
 
 
-def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, ways: tuple[int, ...]) -> Volumes:
+def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, ways: Ways) -> Volumes:
     """Return sum over workers of |all the terms' reaches n holding|, [class of each axis..., holding].
 
     `axes` are [dimension][class]; `masks` is [dimension, holding].
@@ -74,9 +75,7 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     return found
 
 
-def counts_by_class_of_each_axis(
-    axes: Sequence[list[Demand]], ways: tuple[int, ...]
-) -> tuple[list[NDArray[np.intp]], Counts]:
+def counts_by_class_of_each_axis(axes: Sequence[list[Demand]], ways: Ways) -> tuple[list[NDArray[np.intp]], Counts]:
     """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
 
     The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
@@ -96,7 +95,7 @@ def counts_with_equal_workers_merged(counts: Counts) -> Counts:
     return counts[..., :1] if bool((counts == counts[..., :1]).all()) else counts
 
 
-def sum_over_workers(volume: Table, ways: tuple[int, ...]) -> Table:
+def sum_over_workers(volume: Table, ways: Ways) -> Table:
     """Sum over the last axis, which has one entry where all workers' are equal."""
     return volume[..., 0] * prod(ways) if volume.shape[-1] == 1 else np.asarray(volume.sum(axis=-1))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.graph.ir import ITEM_BYTES
-from planner.layout import Signature, shares_of
+from planner.layout import Signature, Ways
 from planner.layout.products import contraction
 from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
@@ -94,7 +94,7 @@ class Worker:
         return calls * max(alone_s + device.spec.launch_latency_s, device.spec.host_launch_s)
 
 
-def workers_of_machine(machine: Machine, ways: tuple[int, ...]) -> tuple[Worker, ...]:
+def workers_of_machine(machine: Machine, ways: Ways) -> tuple[Worker, ...]:
     """Return the first devices of a machine as workers that compute at the same time."""
     devices = machine.devices[: prod(ways)]
     cores: Counter[int | None] = Counter()
@@ -109,7 +109,7 @@ def workers_of_machine(machine: Machine, ways: tuple[int, ...]) -> tuple[Worker,
         processor = 1.0 if shared is None else max(1.0, cores[device.processor] / shared)
         return Worker(device, processor, max(1.0, bandwidth[device.memory] / bus), share)
 
-    return tuple(map(worker_on_device, devices, shares_of(ways) or (1,) * len(devices)))
+    return tuple(map(worker_on_device, devices, ways.shares or (1,) * len(devices)))
 
 
 def slowest_worker_seconds(node: NodeKernel, strategies: Strategies, workers: tuple[Worker, ...]) -> Seconds:
@@ -218,7 +218,7 @@ def _kernel_call_counts(node: NodeKernel, strategies: Strategies) -> NDArray[np.
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _counts_of_contiguous_runs(extent: int, ways: tuple[int, ...]) -> NDArray[np.int64]:
+def _counts_of_contiguous_runs(extent: int, ways: Ways) -> NDArray[np.int64]:
     """Return [mask, worker]: how many contiguous runs a worker has when split at the mask's steps."""
     return np.array(
         [

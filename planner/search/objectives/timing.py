@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from planner.layout import Ways
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost
 from planner.search.costs.domains import Domain, Layouts, Strategies, strategies_domain
@@ -135,12 +136,12 @@ class Breakdown:
     compute_s: float
 
 
-def time_objective(machine: Machine, ways: tuple[int, ...], coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
+def time_objective(machine: Machine, ways: Ways, coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
     """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than `most_ticks`.
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
-    found, workers = levels(machine, ways), workers_of_machine(machine, ways)
+    found, workers = levels(machine, ways.factors), workers_of_machine(machine, ways)
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.spec.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
@@ -169,6 +170,6 @@ def _upper_bound_seconds(
     for _, kernel, count in kernels_of_nodes(coarse):
         counts[kernel] += count
     for kernel, count in counts.items():
-        alone = slowest_worker_seconds(kernel, strategies_domain(kernel.signature, (), ((),)), workers)
+        alone = slowest_worker_seconds(kernel, strategies_domain(kernel.signature, Ways(), ((),)), workers)
         total += count * len(workers) * float(alone[0])
     return max(total, 1e-12)
