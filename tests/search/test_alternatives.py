@@ -8,7 +8,7 @@ import pytest
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
-from planner.layout import EVERYWHERE, REPLICATE, Shard, eligible, signatures
+from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways, eligible, signatures
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
@@ -27,7 +27,7 @@ MODELS = {
     "cnn-5-4": {"batch": 5, "image": 7, "classes": 3},
     "wresnet-14-0.0625": {"batch": 4, "image": 16, "classes": 6},
 }
-WAYS = ((2,), (2, 2), (3, 2))
+WAYS = (Ways((2,)), Ways((2, 2)), Ways((3, 2)))
 LOSS = 4 * 2 * 15
 """A scalar loss, reduced by one worker and fetched by the 15 others."""
 
@@ -211,7 +211,7 @@ def test_hybrid_tries_every_split_of_the_steps():
 def test_hybrid_moves_no_less_than_its_first_or_last_step_alone(graph):
     space = space_of(graph, SearchOptions((2, 2, 2), placements="S,R"))
     cost = SEARCHERS["hybrid"](space, Limits()).cost
-    for name, ways in (("data-parallel", space.ways[:1]), ("model-parallel", space.ways[-1:])):
+    for name, ways in (("data-parallel", space.ways.prefix(1)), ("model-parallel", Ways(space.ways.factors[-1:]))):
         assert 0 < SEARCHERS[name](replace(space, ways=ways), Limits()).cost <= cost
 
 

@@ -183,7 +183,7 @@ def reversed_steps(plan):
     return Plan(
         plan.graph,
         plan.seed,
-        plan.ways[::-1],
+        plan.ways.factors[::-1],
         {name: layout[::-1] for name, layout in plan.layouts.items()},
         {name: strategy[::-1] for name, strategy in plan.strategies.items()},
     )
