@@ -294,7 +294,7 @@ def test_within_its_restriction_each_is_exact(name):
             map(has_constant, map(space.candidates, range(len(space.coarse.variables))))
         ):
             continue
-        restricted = Restricted(space.coarse, ways, space.replicate, allowed=RULES[name])
+        restricted = Restricted(space.coarse, space.ways, space.replicate, allowed=RULES[name])
         least = least_bytes(restricted, 40_000)
         if least is not None:
             assert SEARCHERS[name](space, Limits()).cost == least, seed
