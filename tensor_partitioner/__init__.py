@@ -1,10 +1,9 @@
 """The front door: what users call, wherever it lives.
 
-import tensor_partitioner as tp
-
-graph = tp.model("wresnet-50-4", batch=128)
-plan = tp.plan(graph, workers=8)
-print(tp.simulate(plan, "p2.8xlarge"))
+>>> import tensor_partitioner as tp
+>>> plan = tp.plan(tp.model("mlp-2-16", batch=8), workers=4)
+>>> tp.simulate(plan, "p2.8xlarge").total_bytes == plan.total_bytes
+True
 
 Every name is that of a package, which is loaded when the name is asked for.
 """
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from simulator import simulate
     from topologies import load_topology
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "planner": ("diff", "explain", "from_torch", "load", "load_operators", "lower", "model", "plan", "training_graph"),

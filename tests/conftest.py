@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tensor_partitioner.commands import status
+
 ROOT = Path(__file__).parent
 SLOW = (
     "cross/test_counts.py",
@@ -67,3 +69,9 @@ def _gpu_missing():
     if not importlib.import_module("cupy").cuda.is_available():
         return "CuPy finds no GPU"
     return ""
+
+
+@pytest.fixture(autouse=True)
+def _no_word_of_progress(monkeypatch):
+    """What commands say in a pipe must not depend on how busy this machine is."""
+    monkeypatch.setattr(status, "PIPE_S", (1e6, 1e6))

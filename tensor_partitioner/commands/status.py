@@ -12,7 +12,7 @@ from tensor_partitioner.display import printable
 from tensor_partitioner.display.progress import Task, remaining_s
 
 TERMINAL_S = (1.0, 0.25)
-PIPE_S = (5.0, 5.0)
+PIPE_S = (10.0, 10.0)
 """When the first line comes, and how long until the next: nothing is said of what is done sooner."""
 
 ERASE = "\r\x1b[K"

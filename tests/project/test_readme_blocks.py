@@ -31,11 +31,11 @@ def test_readme(shell):
     assert (folder / "plan.json").exists()
 
 
-def test_the_readme_shows_what_an_explanation_prints(shell):
+def test_the_worked_example_shows_what_an_explanation_prints(shell):
     """The table of the worked example, and the decisions in its plan."""
     folder, run = shell
     (folder / "examples").symlink_to(ROOT / "examples")
-    blocks = blocks_of("README.md")
+    blocks = blocks_of("docs/explanation/worked-example.md")
     example = next(block for language, block in blocks if "product.py:product" in block)
     status, _ = run(example)
     assert status == 0
