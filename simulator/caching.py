@@ -86,8 +86,8 @@ class _Pool:
         del self.blocks[block.key]
 
     def smallest(self, size: int) -> Block | None:
-        at = bisect.bisect_left(self.keys, (size, -1))
-        return self.blocks[self.keys[at]] if at < len(self.keys) else None
+        position = bisect.bisect_left(self.keys, (size, -1))
+        return self.blocks[self.keys[position]] if position < len(self.keys) else None
 
 
 class CachingAllocator:

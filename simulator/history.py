@@ -46,7 +46,7 @@ def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
     """Yield what a worker does, in order, what takes no time included."""
     timeline, tasks = simulation.timeline, simulation.program.workers[worker].tasks
     names = tensor_names(simulation.program)
-    blocked = {one.task: (one.begin_s, one.end_s) for one in timeline.blocked[worker]}
+    blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[worker]}
     endings = {task.transfer: ENDING[type(task)] for task in tasks if isinstance(task, Fetch | Reduce)}
     for position, task in enumerate(tasks):
         start_s, stop_s = timeline.starts_s[worker][position], timeline.stops_s[worker][position]
@@ -103,5 +103,5 @@ def _summed(changed: list[tuple[float, float, int]]) -> list[tuple[float, float]
     moments = [0.0, *(at_s for at_s, _, _ in changed)]
     rates = np.cumsum([0.0, *(rate for _, rate, _ in changed)])
     flowing = np.cumsum([0, *(count for _, _, count in changed)])
-    found = zip(moments, np.where(flowing, rates, 0.0).tolist(), strict=True)
-    return [one for one, following in pairwise([*found, (np.inf, 0.0)]) if following[0] > one[0]]
+    steps = zip(moments, np.where(flowing, rates, 0.0).tolist(), strict=True)
+    return [step for step, following in pairwise([*steps, (np.inf, 0.0)]) if following[0] > step[0]]

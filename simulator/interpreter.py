@@ -125,8 +125,8 @@ class _InFlight:
 
     def _counted(self, sent: Sent) -> NDArray[np.int64]:
         k = len(self._messages)
-        found: NDArray[np.int64] = np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
-        return found
+        messages: NDArray[np.int64] = np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
+        return messages
 
 
 class _Interpreter:

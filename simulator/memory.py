@@ -104,8 +104,8 @@ def _device_memory(
     machine, memory = place
     workers = _workers_of(program, memory)
     changes = _changes(program, timeline, workers)
-    found = _usage(program, changes, accounting.contents)
-    fullest = found.nbytes[found.peak] if len(found.at_s) else np.zeros(len(found.kinds), dtype=np.int64)
+    alive = _usage(program, changes, accounting.contents)
+    fullest = alive.nbytes[alive.peak] if len(alive.at_s) else np.zeros(len(alive.kinds), dtype=np.int64)
     live = int(fullest.sum())
     devices = [machine.devices[worker] for worker in workers]
     reserve = sum(math.ceil(device.spec.reserved_bytes) for device in devices)
@@ -115,7 +115,7 @@ def _device_memory(
     )
     room = (memory.nbytes - reserve - workspace) / len(workers)
     allocated = sum(_allocated_bytes(program.workers[worker], accounting.allocator, room) for worker in workers)
-    filled = {kind: int(nbytes) for kind, nbytes in zip(found.kinds, fullest, strict=True) if nbytes}
+    filled = {kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True) if nbytes}
     filled |= {"unused": allocated - live, "workspace": workspace, "reserve": reserve}
     peak = sum(filled.values())
     return DeviceMemory(
@@ -124,9 +124,9 @@ def _device_memory(
         peak_bytes=peak,
         capacity_bytes=int(memory.nbytes),
         verdict="out of memory" if peak > memory.nbytes else "fits",
-        peak_at_s=float(found.at_s[found.peak]) if len(found.at_s) else 0.0,
+        peak_at_s=float(alive.at_s[alive.peak]) if len(alive.at_s) else 0.0,
         by_kind={kind: nbytes for kind, nbytes in filled.items() if nbytes},
-        largest=_largest(program, changes, found.peak),
+        largest=_largest(program, changes, alive.peak),
     )
 
 
@@ -140,13 +140,13 @@ def _changes(program: Program, timeline: Timeline, workers: Sequence[int]) -> _C
     At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
     one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
     """
-    found = sorted(change for worker in workers for change in _worker_changes(program, timeline, worker))
-    named = {name: number for number, name in enumerate(sorted({change[3] for change in found}))}
+    changes = sorted(change for worker in workers for change in _worker_changes(program, timeline, worker))
+    named = {name: number for number, name in enumerate(sorted({change[3] for change in changes}))}
     return _Changes(
         buffers=tuple(named),
-        at_s=np.array([change[0] for change in found]),
-        of=np.array([named[change[3]] for change in found], dtype=np.int64),
-        nbytes=np.array([change[4] for change in found], dtype=np.int64),
+        at_s=np.array([change[0] for change in changes]),
+        of=np.array([named[change[3]] for change in changes], dtype=np.int64),
+        nbytes=np.array([change[4] for change in changes], dtype=np.int64),
     )
 
 

@@ -149,13 +149,13 @@ def _legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return what intervals (begin, end) cover, as beginnings and lengths that do not overlap."""
-    found: list[list[float]] = []
+    union: list[list[float]] = []
     for begin, end in sorted(intervals):
-        if found and begin <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
+        if union and begin <= union[-1][1]:
+            union[-1][1] = max(union[-1][1], end)
         else:
-            found.append([begin, end])
-    return [(begin, end - begin) for begin, end in found]
+            union.append([begin, end])
+    return [(begin, end - begin) for begin, end in union]
 
 
 def _binned(rates: Sequence[tuple[float, float]], edges: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -158,4 +158,6 @@ def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceM
 
 def _task_seconds(system: SystemProgram, simulation: Simulation) -> tuple[TaskSeconds, ...]:
     pairs = list(zip(simulation.program.workers, durations(simulation.timeline), strict=True))
-    return tuple(one for worker, took in pairs[: system.devices] for one in task_seconds(worker, took))
+    return tuple(
+        seconds for worker, durations_s in pairs[: system.devices] for seconds in task_seconds(worker, durations_s)
+    )

@@ -64,9 +64,9 @@ class _Classes:
 
     def rates_of(self, numbers: Numbers, levels: Levels) -> Floats:
         """Return classes' rates, given the level at which each resource is full, and infinity."""
-        found: Floats = np.minimum.reduce(levels[self.uses[:, numbers]])
-        np.minimum(found, self.caps[numbers], out=found)
-        return found
+        rates: Floats = np.minimum.reduce(levels[self.uses[:, numbers]])
+        np.minimum(rates, self.caps[numbers], out=rates)
+        return rates
 
 
 class Sharing:
@@ -136,10 +136,10 @@ class Sharing:
 
     def _set_of(self, numbers: Numbers) -> int:
         if len(numbers) <= FEW:
-            found = 0
+            bits_set = 0
             for number in numbers.tolist():
-                found |= 1 << number
-            return found
+                bits_set |= 1 << number
+            return bits_set
         chosen = np.zeros(len(self._classes.caps), dtype=np.bool_)
         chosen[numbers] = True
         return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
@@ -234,9 +234,9 @@ class Sharing:
             batches, slots = self._next_in_line(ended, batches, slots, near_s)
         else:
             classes.left_s[ended] = np.inf
-        asked, self._flushing = self._flushing, True  # so that callbacks need not ask
+        was_flushing, self._flushing = self._flushing, True  # so that callbacks need not ask
         self._call_back(batches, slots)
-        if not asked:
+        if not was_flushing:
             self._flush()
 
     def _next_in_line(

@@ -58,8 +58,8 @@ def _name(result: Trace, simulation: Simulation, received: Received) -> None:
 
 def _workers(result: Trace, simulation: Simulation) -> dict[tuple[int, int, bool], Moment]:
     """Draw what workers do; return when each packs (True) or unpacks what of a transfer it sends or receives."""
-    ends = {(one.transfer, one.source, True) for one in simulation.timeline.messages}
-    ends |= {(one.transfer, one.target, False) for one in simulation.timeline.messages}
+    ends = {(message.transfer, message.source, True) for message in simulation.timeline.messages}
+    ends |= {(message.transfer, message.target, False) for message in simulation.timeline.messages}
     moments = {}
     for worker in range(len(simulation.program.workers)):
         for span in spans(simulation, worker):

@@ -155,8 +155,8 @@ class _Shapes:
         return self._known[key]
 
     def _matrix(self, posts: Posts) -> Sizes:
-        found = np.full((self._workers,) * 2, NO_MESSAGE, dtype=np.int64)
+        sizes = np.full((self._workers,) * 2, NO_MESSAGE, dtype=np.int64)
         for worker, messages in enumerate(posts):
             for message in messages:
-                found[worker, message.peer] = message.nbytes
-        return found
+                sizes[worker, message.peer] = message.nbytes
+        return sizes

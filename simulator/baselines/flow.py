@@ -64,9 +64,9 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
     readers: dict[int, set[int]] = {}
     reads, writes, made_by, after = [], [], [], []
     for position, (read, written) in enumerate(uses(worker)):
-        read_blocks, written_blocks = (tuple(dict.fromkeys(held[n] for n in some)) for some in (read, written))
-        found: dict[int, int | None] = {block: writer.get(block) for block in read_blocks}
-        before = {made for made in found.values() if made is not None}
+        read_blocks, written_blocks = (tuple(dict.fromkeys(held[n] for n in numbers)) for numbers in (read, written))
+        makers: dict[int, int | None] = {block: writer.get(block) for block in read_blocks}
+        before = {maker for maker in makers.values() if maker is not None}
         for block in written_blocks:
             before |= readers.pop(block, set()) | ({writer[block]} if block in writer else set())
             writer[block] = position
@@ -76,7 +76,7 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
             before.add(position - 1)  # a transfer to oneself is one thing
         reads.append(read_blocks)
         writes.append(written_blocks)
-        made_by.append(found)
+        made_by.append(makers)
         after.append(frozenset(before - {position}))
     persistent = frozenset(held[n] for n, buffer in enumerate(worker.buffers) if buffer.kind == PERSISTENT)
     return Flow(
@@ -160,7 +160,9 @@ def layer_by_layer(after: Sequence[frozenset[int]], layer_of: Sequence[int]) -> 
     order: list[int] = []
     queue: list[int] = []
     while len(order) < len(after):
-        queue = queue or min((some for some in waiting.values() if some), key=lambda some: some[0])
+        queue = queue or min(
+            (positions for positions in waiting.values() if positions), key=lambda positions: positions[0]
+        )
         order.append(heappop(queue))
         for follower in followers[order[-1]]:
             missing[follower] -= 1
@@ -178,9 +180,10 @@ def reordered(flow: Flow, order: Sequence[int]) -> Flow:
         reads=tuple(flow.reads[old] for old in order),
         writes=tuple(flow.writes[old] for old in order),
         made_by=tuple(
-            {block: None if made is None else new[made] for block, made in flow.made_by[old].items()} for old in order
+            {block: None if maker is None else new[maker] for block, maker in flow.made_by[old].items()}
+            for old in order
         ),
-        after=tuple(frozenset(new[one] for one in flow.after[old]) for old in order),
+        after=tuple(frozenset(new[earlier] for earlier in flow.after[old]) for old in order),
         rewritten={block: new[old] for block, old in flow.rewritten.items()},
     )
 

@@ -24,19 +24,19 @@ def layers_of(graph: Graph) -> dict[str, int]:
     """Return the number of every node's layer, by the node's name."""
     of_weight = _layers_of_weights(graph)
     of_tensor = dict(of_weight)
-    found: dict[str, int] = {}
+    layers: dict[str, int] = {}
     last = max(of_weight.values(), default=0)
     for node in graph.nodes:
         read = [of_tensor[name] for name in node.inputs if name in of_tensor]
         if is_forward(graph, node):
             layer = max(read, default=0)
         elif node.forward is not None:
-            layer = found[node.forward]
+            layer = layers[node.forward]
         else:
             layer = min(read, default=last)
-        found[node.name] = layer
+        layers[node.name] = layer
         of_tensor |= dict.fromkeys(node.outputs, layer)
-    return found
+    return layers
 
 
 def _layers_of_weights(graph: Graph) -> dict[str, int]:

@@ -60,10 +60,10 @@ def staged(
 def passes_of_stage(stage: int, stages: int, count: int) -> list[Pass]:
     """Return what a stage does, in order."""
     first = min(stages - stage - 1, count)
-    found = [(BEFORE, 0), *((FORWARD, number) for number in range(first))]
+    passes = [(BEFORE, 0), *((FORWARD, number) for number in range(first))]
     for number in range(count - first):
-        found += [(FORWARD, first + number), (BACKWARD, number)]
-    return [*found, *((BACKWARD, number) for number in range(count - first, count)), (AFTER, 0)]
+        passes += [(FORWARD, first + number), (BACKWARD, number)]
+    return [*passes, *((BACKWARD, number) for number in range(count - first, count)), (AFTER, 0)]
 
 
 def _passes(graph: Graph) -> Mapping[str, Pass]:
@@ -71,15 +71,15 @@ def _passes(graph: Graph) -> Mapping[str, Pass]:
 
     What depends on no samples comes before, what depends on several micro-batches after all of them.
     """
-    of_tensor, found = _micro_batch_of_inputs(graph), {}
+    of_tensor, passes = _micro_batch_of_inputs(graph), {}
     for node in graph.nodes:
         mine = frozenset[int]().union(*(of_tensor.get(name, ()) for name in node.inputs))
         of_tensor |= dict.fromkeys(node.outputs, mine)
         if len(mine) == 1:
-            found[node.name] = FORWARD if is_forward(graph, node) else BACKWARD, min(mine)
+            passes[node.name] = FORWARD if is_forward(graph, node) else BACKWARD, min(mine)
         else:
-            found[node.name] = AFTER if mine else BEFORE, 0
-    return found
+            passes[node.name] = AFTER if mine else BEFORE, 0
+    return passes
 
 
 def _micro_batch_of_inputs(graph: Graph) -> dict[str, frozenset[int]]:
@@ -111,9 +111,9 @@ def balanced(spent_s: Sequence[float], parts: int) -> list[int]:
     best = _cut(spent_s, high)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found = _cut(spent_s, middle)
-        if found[-1] < parts:
-            best, high = found, middle
+        runs = _cut(spent_s, middle)
+        if runs[-1] < parts:
+            best, high = runs, middle
         else:
             low = middle
     return best
@@ -121,10 +121,10 @@ def balanced(spent_s: Sequence[float], parts: int) -> list[int]:
 
 def _cut(spent_s: Sequence[float], limit_s: float) -> list[int]:
     """Begin a run wherever the one before would exceed a limit."""
-    found, run, within = [], 0, 0.0
-    for one in spent_s:
-        if within and within + one > limit_s * (1 + ROUNDING):
+    runs, run, within = [], 0, 0.0
+    for seconds in spent_s:
+        if within and within + seconds > limit_s * (1 + ROUNDING):
             run, within = run + 1, 0.0
-        within += one
-        found.append(run)
-    return found
+        within += seconds
+        runs.append(run)
+    return runs

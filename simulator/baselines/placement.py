@@ -30,13 +30,13 @@ def op_placement(request: SystemRequest) -> SystemProgram:
 
 def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[int]:
     """Return every task's device; what copies a tensor on one device does so where the tensor was made."""
-    found: list[int] = []
+    devices: list[int] = []
     for position, task in enumerate(flow.worker.tasks):
         if isinstance(task, Compute):
-            found.append(device_of_node(task.nodes[-1]))
+            devices.append(device_of_node(task.nodes[-1]))
             continue
-        found.append(0)
-        made = next((one for one in flow.made_by[position].values() if one is not None), None)
-        if made is not None:  # the end of a copy, whose tasks follow each other
-            found[-PARTS_OF_COPY:] = [found[made]] * PARTS_OF_COPY
-    return found
+        devices.append(0)
+        maker = next((one for one in flow.made_by[position].values() if one is not None), None)
+        if maker is not None:  # the end of a copy, whose tasks follow each other
+            devices[-PARTS_OF_COPY:] = [devices[maker]] * PARTS_OF_COPY
+    return devices

@@ -49,14 +49,14 @@ class _Spreading:
 
     def _home(self, version: Version) -> int | None:
         """Return the device that has a version first; None for what is never written, which all have."""
-        block, made = version
-        made = self._flow.rewritten.get(block) if made is None else made
-        return None if made is None else self._device_of[made]
+        block, maker = version
+        maker = self._flow.rewritten.get(block) if maker is None else maker
+        return None if maker is None else self._device_of[maker]
 
     def _number_transfers(self) -> None:
         numbers: dict[tuple[Version, int], int] = {}
-        own = [transfer_at(self._flow.worker, position) for position in range(len(self._device_of))]
-        first = 1 + max((number for number in own if number is not None), default=-1)
+        numbers_taken = [transfer_at(self._flow.worker, position) for position in range(len(self._device_of))]
+        first = 1 + max((number for number in numbers_taken if number is not None), default=-1)
         for position, versions in enumerate(self._flow.made_by):
             target = self._device_of[position]
             for version in versions.items():
@@ -84,8 +84,8 @@ class _Spreading:
             device.do(self._flow.worker.tasks[position], blocks)
             self._send(position)
 
-    def _send(self, made: int | None) -> None:
-        for number, block, source, target in self._sent[made]:
+    def _send(self, maker: int | None) -> None:
+        for number, block, source, target in self._sent[maker]:
             nbytes = self._flow.nbytes[block]
             self._devices[source].do(Send(number, block, None, (Message(target, (), nbytes, 0),)), [block])
             self._devices[target].do(Fetch(number, block, None, (Message(source, (), nbytes, 0),), ()), [block])

@@ -70,7 +70,7 @@ class Pool:
 
     def _windows(self) -> list[int]:
         window: Counter[int] = Counter()
-        found, start, used = [], 0, 0
+        starts, start, used = [], 0, 0
         for position, blocks in enumerate(self._requests):
             used += sum(self._flow.nbytes[block] for block in blocks if not window[block])
             window.update(blocks)
@@ -80,20 +80,20 @@ class Pool:
                 start += 1
             if used > self._capacity:
                 raise NoRoomError(f"expected room for {used:,} bytes of one task, found {self._capacity:,.0f}")
-            found.append(start)
-        return found
+            starts.append(start)
+        return starts
 
     def iteration(self) -> list[Moves]:
         """Request what every task uses, one after the other."""
-        found, start = [], 0
+        result, start = [], 0
         for position, issued in enumerate(self.issued):
             moves = Moves()
             self._pass(range(start, issued), moves)
             start = issued
             self._request(position, moves)
-            found.append(moves)
+            result.append(moves)
         self._pass(range(start, len(self._requests)), Moves())
-        return found
+        return result
 
     def _pass(self, positions: range, moves: Moves) -> None:
         """Free what these tasks were the last to use, and let the rest of what they used leave."""
@@ -258,16 +258,16 @@ def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) ->
     pool = Pool(flow, capacity_bytes, ahead)
     pool.iteration()
     resident = list(pool.resident)
-    found = _Schedule(flow, pool.iteration(), resident, pool, devices)
-    found.run()
-    worker = WorkerProgram(0, tuple(found.tasks), tuple(found.buffers()), pool.most_used)
-    swapped = (replace(worker.buffers[0], name="swapped"),) if found.bytes_out or found.bytes_in else ()
+    schedule = _Schedule(flow, pool.iteration(), resident, pool, devices)
+    schedule.run()
+    worker = WorkerProgram(0, tuple(schedule.tasks), tuple(schedule.buffers()), pool.most_used)
+    swapped = (replace(worker.buffers[0], name="swapped"),) if schedule.bytes_out or schedule.bytes_in else ()
     streams = (
         WorkerProgram(devices + number, tuple(tasks), swapped, 0)
-        for number, tasks in enumerate((found.to_host, found.from_host))
+        for number, tasks in enumerate((schedule.to_host, schedule.from_host))
     )
     moved = np.zeros((devices + 2,) * 2, dtype=np.int64)
-    moved[:devices, devices], moved[devices + 1, :devices] = found.bytes_out, found.bytes_in
+    moved[:devices, devices], moved[devices + 1, :devices] = schedule.bytes_out, schedule.bytes_in
     replicas = (replace(worker, worker=number) for number in range(devices))
     return Program((devices + 2,), (*replicas, *streams), {}, {}, moved)
 
