@@ -137,7 +137,7 @@ class Costs:
         return self._on_processor(device, self._estimated(device.spec.measured).transfer_s(kind, moved))
 
     def _on_processor(self, device: Device, seconds: float) -> Activity:
-        """Return what takes so many seconds of the device's cores."""
+        """Price so many seconds of the device's cores."""
         uses = () if device.processor is None else ((device.processor, device.spec.cores),)
         return Activity(self._sharing.number(ActivityClass(uses, 1.0)), seconds)
 

@@ -1,4 +1,4 @@
-"""What happened in a simulation, by worker and link, as traces and plots show it."""
+"""A simulation's history by worker and link, as traces and plots show it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDING: Mapping[type[Fetch | Reduce], str] = {Fetch: UNPACK, Reduce: COMBINE}
 
 
 class Span(NamedTuple):
-    """What a worker does from one moment to another, in seconds: its kind, and nodes or the tensor that it is about.
+    """Something that a worker does from one moment to another, in seconds; `what` names its nodes or its tensor.
 
     `transfer` is None for kernels.
     """
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 def tensor_names(program: Program) -> dict[int, str]:
-    """Return what every transfer is for: the tensor that it makes on the workers that receive."""
+    """Name, by transfer, the tensor that it makes on the workers that receive."""
     return {
         task.transfer: worker.buffers[task.buffer].name
         for worker in reversed(program.workers)

@@ -40,7 +40,7 @@ class DeadlockError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """What is simulated: do transfers overlap computation, do they take time, is every message recorded."""
+    """Do transfers overlap computation, do they take time, is every message recorded."""
 
     overlap: bool = True
     communicate: bool = True

@@ -1,4 +1,4 @@
-"""What a worker's program asks an allocator for: bytes, from which task to which."""
+"""The requests of a worker's program to an allocator: bytes, from which task to which."""
 
 from __future__ import annotations
 

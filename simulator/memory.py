@@ -34,10 +34,9 @@ UNKNOWN = {PERSISTENT: "persistent", "tensor": "results"}
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What a simulation tells apart, by name: every node's phase, in the graph's order, and what each tensor is for.
+    """The phase of every node, in the graph's order, and the use of each tensor (`contents`), by name.
 
-    And what memory is allocated by: "static" is the workers' arenas, which are allocated whole; a "caching" allocator
-    takes segments.
+    The `allocator` is "static" for the workers' arenas, which are allocated whole; a "caching" one takes segments.
     """
 
     phases: Mapping[str, str] = field(default_factory=dict)
@@ -48,12 +47,12 @@ class Accounting:
 STATIC = Accounting()
 
 HANDED_OVER, TAKEN, GIVEN_BACK = range(3)
-"""What happens to a buffer, in the order in which it happens at one task."""
+"""Events of a buffer, in their order at one task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Usage:
-    """What lives in a memory: after each change, `at_s`, the bytes of each kind ([change, kind])."""
+    """Live bytes in a memory: after each change, `at_s`, of each kind ([change, kind])."""
 
     kinds: tuple[str, ...]
     at_s: NDArray[np.float64]
@@ -78,14 +77,14 @@ class _Changes:
 
 
 def usage(program: Program, timeline: Timeline, workers: Sequence[int], contents: Mapping[str, str]) -> Usage:
-    """Return what lives on some workers. `contents` says of tensors by name what they are (`planner.graph.facts`)."""
+    """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`."""
     return _usage(program, _changes(program, timeline, workers), contents)
 
 
 def device_memories(
     program: Program, timeline: Timeline, machine: Machine, accounting: Accounting = STATIC
 ) -> tuple[DeviceMemory, ...]:
-    """Return what fills every memory that workers use, and whether it fits."""
+    """Account for every memory that workers use, with a verdict."""
     return tuple(
         _device_memory(program, timeline, (machine, memory), accounting)
         for memory in machine.memories

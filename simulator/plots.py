@@ -148,7 +148,7 @@ def _legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return what intervals (begin, end) cover, as beginnings and lengths that do not overlap."""
+    """Unite intervals (begin, end): beginnings and lengths that do not overlap."""
     union: list[list[float]] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:

@@ -31,7 +31,7 @@ UNLIMITED = 1e300  # the rate of what nothing limits
 
 
 class _Classes:
-    """What is known of every class, by its number: what it uses, its cap, and its running activities.
+    """Every class, by its number: its uses, its cap, and its running activities.
 
     `left_s` is how long the activity that ends next still took at `rates` when these were last computed, infinite where
     none runs; that activity is the one in place `slot` of batch `batch`. A class's first rate is that of one alone.

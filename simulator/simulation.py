@@ -38,12 +38,12 @@ class Simulation:
 
     @cached_property
     def breakdown(self) -> tuple[Spending, ...]:
-        """What every worker spends the step on."""
+        """Each worker's seconds by what they are spent on."""
         return breakdown(self.program, self.machine, self.timeline)
 
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
-        """What holds up each phase, in order; none where phases are not known."""
+        """The bottleneck of each phase, in order; none where phases are not known."""
         phases = self.accounting.phases
         return bottlenecks(self.program, self.machine, self.timeline, phases) if phases else ()
 

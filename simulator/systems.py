@@ -1,4 +1,4 @@
-"""What a system is: from a graph and a machine to a program, which is simulated as a plan's is."""
+"""Systems: from a graph and a machine to a program, which is simulated as a plan's is."""
 
 from __future__ import annotations
 

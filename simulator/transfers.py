@@ -35,7 +35,7 @@ class Sent:
         return Sent(self.sources[chosen], self.targets[chosen], self.nbytes[chosen])
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Count the messages."""
         return len(self.sources)
 
 

@@ -104,17 +104,19 @@ class _Builder:
 
     def _link_type(self, place: str, entry: LinkEntry) -> LinkType:
         keys = ("bandwidth_bytes_per_s", "direction", "latency_s")
-        own = {key: value for key in keys if (value := getattr(entry, key)) is not None}
+        figures = {key: value for key in keys if (value := getattr(entry, key)) is not None}
         if entry.type is not None:
-            if own:
-                raise TopologyError(f"{place}: expected a type or figures of its own, found type and {', '.join(own)}")
+            if figures:
+                raise TopologyError(
+                    f"{place}: expected a type or figures of its own, found type and {', '.join(figures)}"
+                )
             known = {**library.link_types(), **self.file.link_types}
             _check_known(f"{place}.type", "one of $.link_types or of the package's", entry.type, known)
             return known[entry.type]
         for key in keys:
-            if key not in own:
+            if key not in figures:
                 raise TopologyError(f"{place}: expected the key '{key}', or a type, found none")
-        return LinkType(name="", **own)
+        return LinkType(name="", **figures)
 
     def _check_switches(self, shared: Mapping[str, int]) -> None:
         for place, entry in self.file.switches:
@@ -135,11 +137,11 @@ class _Builder:
             if place in memories:
                 continue
             kind = self.types[entry.type]
-            own = place not in shared
+            is_private = place not in shared
             memories[place] = Memory(
                 name=place,
-                nbytes=(kind.memory_bytes or 0.0) if own else sizes[place],
-                resource=self._add(place, "memory", kind.memory_bandwidth_bytes_per_s) if own else shared[place],
+                nbytes=(kind.memory_bytes or 0.0) if is_private else sizes[place],
+                resource=self._add(place, "memory", kind.memory_bandwidth_bytes_per_s) if is_private else shared[place],
                 devices=tuple(users[place]),
             )
         order = {place: number for number, place in enumerate(memories)}

@@ -56,14 +56,14 @@ class _Drawing:
 
     def _roots(self) -> Sequence[str]:
         """Return the middle of every network of switches, the largest first."""
-        found, seen = [], set()
+        networks, seen = [], set()
         for switch in self.machine.switches:
             if switch not in seen:
                 network = self._reached(switch)
                 seen |= {node for node in network if node in self.switches}
-                found.append(network)
-        found.sort(key=len, reverse=True)
-        return [self._middle([node for node in network if node in self.switches]) for network in found]
+                networks.append(network)
+        networks.sort(key=len, reverse=True)
+        return [self._middle([node for node in network if node in self.switches]) for network in networks]
 
     def _middle(self, switches: Sequence[str]) -> str:
         """Return the switch from which the furthest node is nearest; of a large network, one that has most links."""
@@ -107,7 +107,7 @@ class _Drawing:
                 above.add(_text(f"... and {len(alike) - 1} alike, to {alike[-1][0]}"))
 
     def _looks(self, node: tuple[str, int | None]) -> tuple[Any, ...]:
-        """Return what a subtree looks like but for its names."""
+        """Describe a subtree but for its names."""
         name, number = node
         link = "" if number is None else _figures(self.machine.links[number])
         beside = sorted(_figures(self.machine.links[other]) for other in self.beside.get(name, ()))

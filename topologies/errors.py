@@ -1,4 +1,4 @@
-"""What a machine description can cause; commands print either as one line, and exit with status 2 after an error."""
+"""Errors and warnings of machine descriptions; commands print either as a line; an error is exit status 2."""
 
 
 class TopologyError(ValueError):

@@ -105,7 +105,7 @@ def _spread_all(key: str, entries: Sequence[Entry], format: str, number: int | N
         several = [entry] if format == "topology/1" else _spread_entry(place, entry, number)
         total += len(several)
         _check_size(f"$.{key}", total)
-        yield from ((place, one) for one in several)
+        yield from ((place, single) for single in several)
 
 
 def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
@@ -116,10 +116,10 @@ def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
         for index, name in _names_in(getattr(entry, field, None))
     }
     length = max(map(len, names.values()))
-    for (field, _), found in names.items():
-        if length % len(found):
+    for (field, _), listed in names.items():
+        if length % len(listed):
             raise TopologyError(
-                f"{place}.{field}: expected a number of names that divides {length}, found {len(found)}"
+                f"{place}.{field}: expected a number of names that divides {length}, found {len(listed)}"
             )
     return [
         msgspec.structs.replace(
@@ -127,7 +127,7 @@ def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
             **{
                 field: tuple(picked) if field == "ends" else picked[0]
                 for field, picked in _grouped(
-                    (field, found[i * len(found) // length]) for (field, _), found in names.items()
+                    (field, listed[i * len(listed) // length]) for (field, _), listed in names.items()
                 )
             },
         )
@@ -170,9 +170,9 @@ def _prefixed(entry: Entry, node: str) -> Entry:
     def inside(value: Any) -> Any:
         return f"{node}/{value}" if isinstance(value, str) else tuple(map(inside, value))
 
-    found = {field: getattr(entry, field, None) for field in _REFERENCES}
+    references = {field: getattr(entry, field, None) for field in _REFERENCES}
     return msgspec.structs.replace(
-        entry, **{field: inside(value) for field, value in found.items() if value is not None}
+        entry, **{field: inside(value) for field, value in references.items() if value is not None}
     )
 
 

@@ -63,7 +63,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device attains in large kernels of a category, in large matrix products, and in streaming items."""
+    """A device's rates in large kernels of a category, in large matrix products, and in streaming items."""
 
     category_flop_per_s: float
     matmul_flop_per_s: float

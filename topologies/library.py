@@ -1,4 +1,4 @@
-"""What the package describes itself: machines, types of devices and types of links, by name.
+"""The package's own machines, types of devices and types of links, by name.
 
 A machine whose file is called `NAME-K.yaml` is a family: any number may stand for K, which then counts what the file
 writes as `thing*K`.
@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"(.+-)([1-9]\d{0,3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MachineFile:
     """A machine's file, how errors name it (which makes no other), and the number asked for where it is a family's."""
 
     path: Path
@@ -43,18 +43,18 @@ def device_names() -> tuple[str, ...]:
     return _names(DEVICES)
 
 
-def find_machine(name_or_path: str | Path, folder: Path = Path()) -> Found:
+def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile:
     """Find a machine: a file, from `folder`, or one of the package's own by name, with or without its suffix."""
     path = Path(name_or_path)
     if (folder / path).is_file():
-        return Found((folder / path).resolve(), str(folder / path))
+        return MachineFile((folder / path).resolve(), str(folder / path))
     stem = path.stem if path.suffix in SUFFIXES else path.name
     numbered = _NUMBERED.fullmatch(stem)
     if path.parent == Path():
-        if (own := MACHINES / f"{stem}.yaml").is_file() and not stem.endswith("-K"):
-            return Found(own, own.name)
+        if (file := MACHINES / f"{stem}.yaml").is_file() and not stem.endswith("-K"):
+            return MachineFile(file, file.name)
         if numbered and (family := MACHINES / f"{numbered[1]}K.yaml").is_file():
-            return Found(family, family.name, int(numbered[2]))
+            return MachineFile(family, family.name, int(numbered[2]))
     if stem.endswith("-K") and stem in available():
         raise TopologyError(f"{name_or_path}: expected a number instead of K, as in {stem[:-1]}16; found none")
     own_names = ", ".join(available())

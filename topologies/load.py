@@ -8,7 +8,7 @@ from pathlib import Path
 from topologies.build import build
 from topologies.errors import TopologyError, TopologyWarning
 from topologies.expand import FullFile, expand
-from topologies.library import Found, find_machine
+from topologies.library import MachineFile, find_machine
 from topologies.machine import Machine
 from topologies.plausibility import doubts
 from topologies.reading import decode_record, encode_record, read_record
@@ -40,14 +40,14 @@ def full_text(name_or_path: str | Path) -> str:
 
 def parse_topology(text: str, source: str = "topology") -> Machine:
     """Load a machine from YAML text; `source` names it in errors. Nothing is warned of."""
-    found = Found(Path(), source)
-    machine, _ = _Loading().machine(decode_record(text, source, TopologyFile), found)
+    location = MachineFile(Path(), source)
+    machine, _ = _Loading().machine(decode_record(text, source, TopologyFile), location)
     return machine
 
 
 def _load(name_or_path: str | Path) -> tuple[Machine, FullFile]:
-    found, loading = find_machine(name_or_path), _Loading()
-    loaded = loading.machine(read_record(found.path, TopologyFile), found)
+    location, loading = find_machine(name_or_path), _Loading()
+    loaded = loading.machine(read_record(location.path, TopologyFile), location)
     for doubt in loading.doubts:
         warnings.warn(doubt, TopologyWarning, stacklevel=3)
     return loaded
@@ -58,24 +58,24 @@ class _Loading:
 
     def __init__(self) -> None:
         self.doubts: list[str] = []
-        self._read: dict[Found, FullFile] = {}
+        self._read: dict[MachineFile, FullFile] = {}
 
-    def machine(self, file: TopologyFile, found: Found) -> tuple[Machine, FullFile]:
+    def machine(self, file: TopologyFile, location: MachineFile) -> tuple[Machine, FullFile]:
         try:
-            full = self._full(file, found, (found,))
+            full = self._full(file, location, (location,))
             return build(full), full
         except TopologyError as error:
-            raise TopologyError(f"{found.source}: {error}") from error
+            raise TopologyError(f"{location.source}: {error}") from error
 
-    def _full(self, file: TopologyFile, found: Found, within: tuple[Found, ...]) -> FullFile:
-        self.doubts += (f"{found.source}: {doubt}" for doubt in doubts(file))
+    def _full(self, file: TopologyFile, location: MachineFile, within: tuple[MachineFile, ...]) -> FullFile:
+        self.doubts += (f"{location.source}: {doubt}" for doubt in doubts(file))
 
         def open_machine(name: str) -> FullFile:
-            inner = find_machine(name, found.path.parent)
+            inner = find_machine(name, location.path.parent)
             if inner in within:
                 raise TopologyError(f"$.nodes: expected another machine than those around it, found {name!r}")
             if inner not in self._read:
                 self._read[inner] = self._full(read_record(inner.path, TopologyFile), inner, (*within, inner))
             return self._read[inner]
 
-        return expand(file, found.number, open_machine)
+        return expand(file, location.number, open_machine)

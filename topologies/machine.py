@@ -154,7 +154,7 @@ class Machine(Shown):
     switches: tuple[str, ...] = ()
 
     def route(self, source: int, target: int) -> Route:
-        """Return how a message goes from one device (by index) to another."""
+        """Find the route from one device (by index) to another."""
         return self.routes[source, target]
 
     def bandwidth_bytes_per_s(self, source: int, target: int) -> float:

@@ -1,4 +1,4 @@
-"""What a rank's tasks take: as measured where they were, else estimated from measured ones that are like them.
+"""Seconds of a rank's tasks: as measured where they were, else estimated from measured ones that are like them.
 
 A call is like another of the same operator on operands whose extents are close, all in powers of two. Of the nearest,
 seconds per unit of work are averaged, weighted by closeness; the work of a product of two operands goes with the root
@@ -31,7 +31,7 @@ Extents = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a rank's part of a transfer moves: messages, pieces of them, runs of memory and bytes."""
+    """Amounts that a rank's part of a transfer moves: messages, pieces of them, runs of memory and bytes."""
 
     messages: int = 0
     pieces: int = 0
@@ -44,7 +44,7 @@ class Moved:
 
     @property
     def amounts(self) -> tuple[int, int, int, int, int]:
-        """What the figures of a `TransferCost` are multiplied with, in their order."""
+        """Factors of the figures of a `TransferCost`, in their order."""
         return (1, self.messages, self.pieces, self.runs, self.nbytes)
 
 
@@ -58,7 +58,7 @@ class Call:
     work: float
 
     def distance(self, other: Call) -> float:
-        """Say how unlike another call of the same operator and as many operands is."""
+        """Distance from another call of the same operator and as many operands."""
         apart = math.dist(self.extents, other.extents)
         return apart + (OTHER_ATTRIBUTES if self.attributes != other.attributes else 0.0)
 
@@ -109,9 +109,9 @@ class Estimates:
 
     def transfer_s(self, kind: str, moved: Moved) -> float:
         """Return the seconds of a rank's part of a transfer."""
-        found = self._known.get(moved.spelled(kind))
-        if found is not None:
-            return found
+        measured_s = self._known.get(moved.spelled(kind))
+        if measured_s is not None:
+            return measured_s
         cost: TransferCost = getattr(self.measured, kind)
         figures = (cost.task_s, cost.message_s, cost.piece_s, cost.run_s, cost.byte_s)
         return sum(figure * amount for figure, amount in zip(figures, moved.amounts, strict=True))
@@ -119,13 +119,13 @@ class Estimates:
     @cached_property
     def _calls(self) -> dict[tuple[str, int], list[tuple[Call, float]]]:
         """Measured calls by operator and number of extents, with their seconds per unit of work, fixed costs apart."""
-        found: defaultdict[tuple[str, int], list[tuple[Call, float]]] = defaultdict(list)
+        calls: defaultdict[tuple[str, int], list[tuple[Call, float]]] = defaultdict(list)
         for text, seconds in self.measured.tasks.items():
             if " -> " in text:
                 for call, share_s in _shares(text, seconds):
                     beyond_s = max(share_s - self.measured.call_s, FIXED * share_s)
-                    found[call.op, len(call.extents)].append((call, beyond_s / max(call.work, 1.0)))
-        return dict(found)
+                    calls[call.op, len(call.extents)].append((call, beyond_s / max(call.work, 1.0)))
+        return dict(calls)
 
     def _call_s(self, call: Call) -> float | None:
         like = self._calls.get((call.op, len(call.extents)))

@@ -12,7 +12,7 @@ from topologies.schema import TopologyFile
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a figure of a real machine lies between, and the units that it is given in by mistake, by their size."""
+    """Limits of a figure of real machines, and the units that it is given in by mistake, by their size."""
 
     least: float
     most: float
@@ -36,7 +36,7 @@ _PEAK = Range(1e9, 1e17, "flop/s", (("Tflop/s", 1e12), ("Gflop/s", 1e9)))
 
 
 def doubts(file: TopologyFile) -> tuple[str, ...]:
-    """Say of every figure that is far outside what machines have where it is, and what may be meant; 0 is never."""
+    """Name every figure that is far outside what machines have, and what may be meant; 0 is never one."""
     return tuple(_doubts("$", "", msgspec.to_builtins(file)))
 
 

@@ -113,8 +113,8 @@ def _located(message: str, data: object, kind: type) -> str:
 def _allowed(kind: msgspec.inspect.Type, place: str) -> Iterator[object]:
     """Yield the values that one of a few may have at a place (`$.devices[0].kind`) of a type."""
     if isinstance(kind, msgspec.inspect.UnionType):
-        for one in kind.types:
-            yield from _allowed(one, place)
+        for member in kind.types:
+            yield from _allowed(member, place)
     elif isinstance(kind, msgspec.inspect.StructType):
         name, _, rest = place.removeprefix("$").removeprefix(".").partition(".")
         name, bracket, index = name.partition("[")

@@ -70,12 +70,14 @@ class Routes(Mapping[tuple[int, int], Route]):
         """Two devices reach each other over one network of switches, or over a link of their own."""
         networks = self._networks()
         near = {name: {other for other, _, _ in self._neighbours[name]} for name in (d.name for d in self._devices)}
-        touched = {name: {networks[one] for one in {name, *others} if one in networks} for name, others in near.items()}
+        touched = {
+            name: {networks[node] for node in {name, *others} if node in networks} for name, others in near.items()
+        }
         if set.intersection(*touched.values()):
             return
-        for source, found in touched.items():
+        for source, reached in touched.items():
             for target, other in touched.items():
-                if source != target and not found & other and target not in near[source]:
+                if source != target and not reached & other and target not in near[source]:
                     raise TopologyError(f"$.links: expected a path from {source} to {target}, found none")
 
     def _networks(self) -> Mapping[str, int]:
@@ -92,15 +94,15 @@ class Routes(Mapping[tuple[int, int], Route]):
 
     def _shortest_paths(self, source: str) -> Mapping[str, Path]:
         """Paths from `source` to every node that it reaches; only some nodes pass traffic on."""
-        found = {source: _Best(float("inf"), (), ())}
-        frontier = dict(found)
+        paths = {source: _Best(float("inf"), (), ())}
+        frontier = dict(paths)
         while frontier:
             reached: dict[str, _Best] = {}
             for node, best in frontier.items():
                 if node != source and node not in self._forwarding:
                     continue
                 for neighbour, number, forwards in self._neighbours[node]:
-                    if neighbour in found:
+                    if neighbour in paths:
                         continue
                     link = self._links[number]
                     longer = _Best(
@@ -110,9 +112,9 @@ class Routes(Mapping[tuple[int, int], Route]):
                     )
                     if neighbour not in reached or longer.key < reached[neighbour].key:
                         reached[neighbour] = longer
-            found.update(reached)
+            paths.update(reached)
             frontier = reached
-        return {node: best.path for node, best in found.items()}
+        return {node: best.path for node, best in paths.items()}
 
     def _route(self, ends: tuple[Device, Device], path: Path) -> Route:
         uses: dict[int, float] = {}

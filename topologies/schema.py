@@ -13,10 +13,10 @@ FORMAT: Final = "topology/2"
 """Topology/1 knew neither types of links nor names of many things at once (`gpu*8`); its files load as they did."""
 
 WORKSPACE_BYTES = 64 << 20
-"""What kernels may take beside operands and results where nothing else is said, as in the executor on a GPU."""
+"""Default of what kernels may take beside operands and results, as in the executor on a GPU."""
 
 HOST_WORKSPACE_BYTES = 4 << 20
-"""What they take on a host (`planner/program/workspace.py`, `part_bytes`): copies that stay in its cache."""
+"""The same on a host (`planner/program/workspace.py`, `part_bytes`): copies that stay in its cache."""
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times that floats cannot add up
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
@@ -91,7 +91,7 @@ class TransferCost(_Record, frozen=True, kw_only=True):
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """What tasks of a rank of a host take, in seconds of its cores, measured with all ranks at work (`calibrate`).
+    """Seconds of a host's cores that tasks of a rank take, measured with all ranks at work (`calibrate`).
 
     `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does; `topologies.measured` estimates
     others from those. `send` packs and starts messages, `post` starts receiving, `fetch` and `reduce` receive, and
@@ -126,7 +126,7 @@ class NVLinks(_Record, frozen=True, kw_only=True):
 
 
 class DeviceSpec(_Record, frozen=True, kw_only=True):
-    """What one device of this type can do on its own.
+    """A type of device: what one can do on its own.
 
     `products` makes products and convolutions depend on their shape, `knee_bytes` other kernels on their size: they
     attain half of their bandwidth where they touch so many. A kernel starts `launch_latency_s` after the one before it

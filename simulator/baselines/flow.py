@@ -1,4 +1,4 @@
-"""What the tasks of one worker's program read and write, and in which other orders they may be done.
+"""Blocks that the tasks of one worker's program read and write, and other orders in which these may be done.
 
 Memory is taken by *blocks*: a block is a buffer, with those that overwrite it in place. Every task that writes a block
 makes a new version of it.
@@ -204,6 +204,6 @@ def transfer_at(worker: WorkerProgram, position: int) -> int | None:
 
 
 def seconds_alone(worker: WorkerProgram, machine: Machine) -> list[float]:
-    """Return what every task takes on the machine's first device."""
+    """Seconds of every task on the machine's first device."""
     timeline = interpret(Program((), (worker,), {}, {}, np.zeros((1, 1), dtype=np.int64)), machine)
     return [stop - start for start, stop in zip(timeline.starts_s[0], timeline.stops_s[0], strict=True)]

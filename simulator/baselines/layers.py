@@ -16,7 +16,7 @@ FORWARD = ("activation", "loss")
 
 
 def is_forward(graph: Graph, node: Node) -> bool:
-    """Whether a node is of the forward pass, of any micro-batch; one that is computed again is not."""
+    """Tell if a node is of the forward pass, of any micro-batch; one that is computed again is not."""
     return node.forward is None and graph.tensors[node.outputs[0]].role in FORWARD
 
 

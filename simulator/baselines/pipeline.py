@@ -23,7 +23,7 @@ from simulator.systems import SystemProgram, SystemRequest
 
 BEFORE, FORWARD, BACKWARD, AFTER = range(4)
 Pass = tuple[int, int]
-"""Which of the above, and of which micro-batch."""
+"""One of the above, and its micro-batch."""
 
 HALVINGS = 60
 ROUNDING = 1e-12
@@ -58,7 +58,7 @@ def staged(
 
 
 def passes_of_stage(stage: int, stages: int, count: int) -> list[Pass]:
-    """Return what a stage does, in order."""
+    """List a stage's passes in order."""
     first = min(stages - stage - 1, count)
     passes = [(BEFORE, 0), *((FORWARD, number) for number in range(first))]
     for number in range(count - first):

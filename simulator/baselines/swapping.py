@@ -37,7 +37,7 @@ SOON = 8
 
 @dataclass(slots=True)
 class Moves:
-    """What one task's request makes happen: blocks swapped out, dropped or dead, and fetched or new."""
+    """The blocks that one task's request swaps out, drops (or that are dead), fetches, and makes anew."""
 
     out: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
@@ -288,6 +288,6 @@ def _with_share_of_links(machine: Machine, devices: int) -> Machine:
 
 
 def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:
-    """Return what of a device's memory blocks may take: all but what is reserved and its kernels' workspace."""
+    """Bytes of a device's memory that blocks may take: all but the reserve and its kernels' workspace."""
     workspace = worker_workspace_bytes(worker, device.spec.workspace_bytes)
     return machine.memories[device.memory].nbytes - math.ceil(device.spec.reserved_bytes) - workspace

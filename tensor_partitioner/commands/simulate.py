@@ -64,7 +64,7 @@ memory does not hold what its workers need."""
 @click.argument("source", metavar="PLAN|MODEL")
 @click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
-@click.option("--overlap/--no-overlap", default=True, help="Whether transfers overlap computation.")
+@click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
 @click.option(
     "--allocator",
     type=click.Choice(ALLOCATORS),
@@ -161,8 +161,8 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
 
 
 def _plotter() -> Callable[[Simulation, Path, str], object]:
-    """Return what draws, which is loaded only when it is asked for: Matplotlib is an extra."""
+    """Load what draws, only when it is wanted: Matplotlib is an extra."""
     if find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs Matplotlib: pip install 'tensor-partitioner[plot]'")
-    found: Callable[[Simulation, Path, str], object] = import_module("simulator.plots").write_plots
-    return found
+    write_plots: Callable[[Simulation, Path, str], object] = import_module("simulator.plots").write_plots
+    return write_plots

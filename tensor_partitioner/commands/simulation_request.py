@@ -1,4 +1,4 @@
-"""What the command `simulate` simulates, once or for every cell of a sweep: a plan or a system, on a machine."""
+"""A simulation that the command `simulate` runs, once or per cell of a sweep: a plan or a system, on a machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SimulationRequest:
 
     @property
     def name(self) -> str:
-        """What the report calls the plan: the file that holds it, without folders, or the model."""
+        """The plan's name in the report: the file that holds it, without folders, or the model."""
         saved = self.source if is_saved_plan(self.source) else self.options["output"]
         return self.source if saved is None else Path(saved).name
 

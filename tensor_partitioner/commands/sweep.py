@@ -47,7 +47,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fine(self) -> bool:
-        """Whether it could be simulated and fits in memory."""
+        """True if it could be simulated and fits in memory."""
         return self.report is not None and not self.report.overfull
 
 
@@ -66,15 +66,15 @@ def read_sweeps(
     _context: click.Context, _option: click.Parameter, texts: Sequence[str]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Read what is swept, as in `batch=8,16,32`: an option's name and its values."""
-    found: dict[str, tuple[str, ...]] = {}
+    sweeps: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         if not name or not all(values.split(",")):
             raise click.BadParameter(f"expected an option and its values, as in batch=8,16,32, found {text!r}")
-        if name in found:
+        if name in sweeps:
             raise click.BadParameter(f"expected every option once, found {name} again")
-        found[name] = tuple(values.split(","))
-    return tuple(found.items())
+        sweeps[name] = tuple(values.split(","))
+    return tuple(sweeps.items())
 
 
 def requests(context: click.Context, allowed: Sequence[str] | None) -> Iterator[Combination]:

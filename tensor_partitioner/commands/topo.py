@@ -32,16 +32,16 @@ def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
     if full:
         click.echo(full_text(machine), nl=False)
         return
-    found = load_topology(machine)
+    topology = load_topology(machine)
     if len(ends) not in {0, 2}:
         raise click.UsageError(f"expected two devices, or none, after {machine}; found {len(ends)}")
     if ends:
-        source, target = (_device(found, name) for name in ends)
+        source, target = (_device(topology, name) for name in ends)
         if source == target:
             raise TopologyError(f"{machine}: expected two different devices, found {ends[0]!r} twice")
-        stdout().print(*route_tables(found, source, target), sep="\n")
+        stdout().print(*route_tables(topology, source, target), sep="\n")
         return
-    stdout().print(drawing.draw(found), *display.tables(found), *matrices(found), sep="\n")
+    stdout().print(drawing.draw(topology), *display.tables(topology), *matrices(topology), sep="\n")
 
 
 @commands.command()
@@ -57,7 +57,7 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
             try:
-                found = load_topology(machine)
+                topology = load_topology(machine)
             except TopologyError as error:
                 click.echo(f"error: {display.printable(str(error))}", err=True)
                 worst = BAD_INPUT
@@ -67,7 +67,7 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
         if doubts:
             worst = max(worst, JOB_FAILED)
         else:
-            click.echo(f"{display.printable(machine)}: {_size(found)}, no doubts")
+            click.echo(f"{display.printable(machine)}: {_size(topology)}, no doubts")
     context.exit(worst)
 
 
@@ -78,14 +78,14 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 def import_(path: Path, device: str | None, output: Path | None) -> None:
     """Import NCCL's topology XML, what `nvidia-smi topo -m` prints, or hwloc's XML (`lstopo --of xml`)."""
     check_written((output,), (path,))
-    found = import_machine(path, device)
+    result = import_machine(path, device)
     if output is None:
-        click.echo(found.text, nl=False)
+        click.echo(result.text, nl=False)
         return
-    output.write_text(found.text)
-    for note in found.notes:
+    output.write_text(result.text)
+    for note in result.notes:
         click.echo(f"note: {display.printable(note)}", err=True)
-    click.echo(f"{output}: {_size(found.machine)}")
+    click.echo(f"{output}: {_size(result.machine)}")
 
 
 def _size(machine: Machine) -> str:

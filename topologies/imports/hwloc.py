@@ -100,7 +100,7 @@ class _Reader:
             self.parts.note("PCIe links without a speed are taken for generation 3, 16 lanes.")
             return self.parts.pcie(3, 16, uplink=uplink)
         known = ((generation, width) for width in WIDTHS for generation in LANE)
-        generation, width = min(known, key=lambda one: abs(LANE[one[0]] * one[1] / speed - 1))
+        generation, width = min(known, key=lambda pair: abs(LANE[pair[0]] * pair[1] / speed - 1))
         return self.parts.pcie(generation, width, uplink=uplink)
 
     def _join_nvlinks(self, matrix: ET.Element) -> None:
@@ -140,8 +140,8 @@ class _Reader:
 
 def _pci(element: ET.Element) -> tuple[str, str]:
     """Class and vendor:device of a PCI device; empty for other objects."""
-    found = _PCI_TYPE.match(element.get("pci_type", "")) if element.get("type") == "PCIDev" else None
-    return (found[1], found[2]) if found else ("", "")
+    match = _PCI_TYPE.match(element.get("pci_type", "")) if element.get("type") == "PCIDev" else None
+    return (match[1], match[2]) if match else ("", "")
 
 
 def _is_gpu(element: ET.Element) -> bool:
@@ -154,12 +154,12 @@ def _counts(element: ET.Element) -> bool:
 
 
 def _speed(element: ET.Element) -> float:
-    """Return what a link carries, in 1e9 bytes/s; 0 where that is not known."""
+    """Read a link's speed in 1e9 bytes/s; 0 where that is not known."""
     text = element.get("pci_link_speed") or "0"
     try:
-        found = float(text)
+        speed = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e4:
+        speed = -1.0
+    if not 0 <= speed < 1e4:
         raise TopologyError(f"pci_link_speed: expected 1e9 bytes/s, found {text!r}")
-    return found
+    return speed

@@ -133,12 +133,12 @@ def _is_adapter(element: ET.Element) -> bool:
     return element.get("class", "").startswith(_NETWORK) and element.find("pci") is None
 
 
-def _numbered(found: list[ET.Element]) -> Iterator[tuple[int, ET.Element]]:
+def _numbered(gpus: list[ET.Element]) -> Iterator[tuple[int, ET.Element]]:
     """GPUs in the order of their numbers where all have one, else of the file."""
-    numbers = [next((gpu.get("dev", "") for gpu in element.iter("gpu")), "") for element in found]
-    if sorted(numbers) == sorted(map(str, range(len(found)))):
-        found = [element for _, element in sorted(zip(map(int, numbers), found, strict=True), key=lambda pair: pair[0])]
-    return enumerate(found)
+    numbers = [next((gpu.get("dev", "") for gpu in element.iter("gpu")), "") for element in gpus]
+    if sorted(numbers) == sorted(map(str, range(len(gpus)))):
+        gpus = [element for _, element in sorted(zip(map(int, numbers), gpus, strict=True), key=lambda pair: pair[0])]
+    return enumerate(gpus)
 
 
 def _pci_id(element: ET.Element) -> str | None:
@@ -147,7 +147,7 @@ def _pci_id(element: ET.Element) -> str | None:
 
 
 def _socket_link(processor: ET.Element) -> str | None:
-    """Return what joins processors of this make, by NCCL's families (src/graph/topo.cc)."""
+    """Name the link between processors of this make, by NCCL's families (src/graph/topo.cc)."""
     match processor.get("arch"), processor.get("vendor"):
         case "x86_64", "AuthenticAMD":
             return "amd-infinity-fabric"

@@ -72,14 +72,14 @@ class Parts:
         return name
 
     def nvlinks(self, gpu: str) -> NVLinks:
-        """Return what NVLinks a GPU's type has; raises `TopologyError` where it has none."""
+        """Look up the NVLinks of a GPU's type; raises `TopologyError` where it has none."""
         kind = library.device_type(next(entry.type for entry in self.devices if entry.name == gpu))
         if kind.nvlinks is None:
             raise TopologyError(f"expected a --device with NVLinks, as the file lists some, found {kind.name}")
         return kind.nvlinks
 
     def note_missing_nvlinks(self) -> None:
-        """Say where a file lists no NVLinks of devices that have some."""
+        """Note where a file lists no NVLinks of devices that have them."""
         for name in sorted({entry.type for entry in self.devices}):
             if (nvlinks := library.device_type(name).nvlinks) is not None:
                 self.note(f"The file lists no NVLinks; {name} may have up to {nvlinks.count}, to be added by hand.")

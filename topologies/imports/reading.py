@@ -1,4 +1,4 @@
-"""Which kind of description a file is, and the machine that it describes."""
+"""A description's kind, and the machine that it describes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from topologies.imports.parts import MOST, Parts
 CLOSENESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 SOCKETS = CLOSENESS["SYS"]
 KINDS = ("pcie", "pcie", "bridge", "cpu")
-"""What joins those that are as close as this."""
+"""The link that joins those that are as close as this."""
 
 AFFINITIES = ("CPU", "NUMA", "GPU")  # how the columns after the matrix begin
 

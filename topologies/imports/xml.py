@@ -31,9 +31,9 @@ def number(element: ET.Element, key: str, default: str, least: int, most: int) -
     """Return a whole number among an element's attributes, written decimally or as 0x...; raises `TopologyError`."""
     text = element.get(key) or default
     try:
-        found = int(text, 16 if text.lower().startswith("0x") else 10)
+        value = int(text, 16 if text.lower().startswith("0x") else 10)
     except ValueError:
-        found = least - 1
-    if not least <= found <= most:
+        value = least - 1
+    if not least <= value <= most:
         raise TopologyError(f"<{element.tag}> {key}: expected a number from {least} to {most}, found {text!r}")
-    return found
+    return value
