@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from typing import Any
 
 from rich.table import Table
@@ -15,7 +14,7 @@ from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, flows
 from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, without
 from planner.export.moves import Engine
-from planner.export.targets import TARGETS, Target, dims_to_hold
+from planner.export.targets import Target, target_named
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
@@ -74,11 +73,11 @@ class Exported(Shown):
         kinds = {op: asdict(kind) for op, kind in self.kinds.items()}
         sums = {"plan_bytes": self.plan.total_bytes, "target_bytes": self.target_bytes}
         mesh = dict(zip(self.mesh.axes, self.mesh.ways, strict=True))
-        return {"target": self.target.name, "mesh": mesh, **sums, "operators": kinds, "notes": dict(self.notes)}
+        return {"target": self.target.title, "mesh": mesh, **sums, "operators": kinds, "notes": dict(self.notes)}
 
     def source(self, module: str) -> str:
         """Return the Python file, which is to be imported by the name `module`."""
-        template = files("planner.export").joinpath(self.target.template).read_text()
+        template = self.target.template.read_text()
         values = {
             "MODEL": self.plan.graph.name or "a model",
             "MODULE": module,
@@ -103,24 +102,24 @@ def _written(placed: Mapping[str, Placed], *, shapes: bool) -> str:
 
 
 def export(plan: Plan, name: str) -> Exported:
-    """Return what a plan is for an engine, `dtensor` or `jax`.
+    """Return what a plan is for an engine, one of `TARGETS`.
 
     A PlanError says what the engine cannot take at all: extents that parts do not divide, recurrent layers.
     """
-    target, graph = TARGETS[name], plan.graph
+    target, graph = target_named(name), plan.graph
     if not plan.ways:
         raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
     if shares := plan.ways.shares:
-        raise PlanError(f"expected workers of equal shares, as {target.name} has, found {', '.join(map(str, shares))}")
+        raise PlanError(f"expected workers of equal shares, as {target.title} has, found {', '.join(map(str, shares))}")
     _refuse_recurrent_layers(graph, target)
-    asked = _outputs_of_modules(graph) if name == "dtensor" else _activations(graph)
+    asked = _outputs_of_modules(graph) if target.torch_modules else _activations(graph)
     outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
     given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
     weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
     mesh = mesh_of(plan, (*weights, *data, *outputs.values()))
-    lies, notes = _held(plan, mesh, (*weights, *data), name)
+    lies, notes = _held(plan, mesh, (*weights, *data), target)
     parameters = _parameters(graph, mesh, lies, notes)
-    wanted = _placed_outputs(plan, mesh, outputs, name)
+    wanted = _placed_outputs(plan, mesh, outputs, target)
     known = {entry.tensor for entry in entries_of(graph).values()}
     return Exported(
         plan,
@@ -155,9 +154,9 @@ def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dic
     return found
 
 
-def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: str) -> dict[str, Layout]:
+def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: Target) -> dict[str, Layout]:
     """Return where modules' results are to lie: as planned, as far as the operators that read them allow."""
-    allowed = _dims_allowed(plan.graph) if target == "dtensor" else {}
+    allowed = _dims_allowed(plan.graph, target)
     found = {}
     for path, output in outputs.items():
         planned = mesh.placements(plan.layouts[output])
@@ -173,19 +172,19 @@ def _is_fed(graph: Graph, name: str) -> bool:
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
     found = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
-    if found and target is TARGETS["dtensor"]:
-        raise PlanError(f"{found[0]}: {target.name} has no recurrent layers: write its cells with nn.Linear")
+    if found and target.torch_modules:
+        raise PlanError(f"{found[0]}: {target.title} has no recurrent layers: write its cells with nn.Linear")
 
 
-def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: str) -> tuple[dict[str, Layout], dict[str, str]]:
+def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple[dict[str, Layout], dict[str, str]]:
     """Return where weights, states and data lie in the target, and what is said of those that lie otherwise."""
     graph, notes = plan.graph, dict[str, str]()
     tables = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
-    allowed = _dims_allowed(graph) if target == "dtensor" else {}
+    allowed = _dims_allowed(graph, target)
     lies = {}
     for name in names:
         planned = held = mesh.placements(plan.layouts[name])
-        if target == "dtensor" and name in tables:
+        if target.torch_modules and name in tables:
             held = without(held, {0: 1})
         if name in allowed:
             held = only(held, allowed[name])
@@ -199,8 +198,8 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: str) -> tuple[di
     return lies, notes
 
 
-def _dims_allowed(graph: Graph) -> dict[str, frozenset[int]]:
-    """Return, of what convolutions and batch norms read and write, the dimensions that may be split."""
+def _dims_allowed(graph: Graph, target: Target) -> dict[str, frozenset[int]]:
+    """Return, of tensors that the target does not split in every dimension, those in which it does."""
     found, allowed = signatures(graph), dict[str, frozenset[int]]()
     for node in graph.nodes:
         signature = found[node.name]
@@ -208,7 +207,7 @@ def _dims_allowed(graph: Graph) -> dict[str, frozenset[int]]:
         touched = [(node.inputs[access.operand], access.index) for access in description.accesses]
         touched += [(name, one.index) for name, one in zip(node.outputs, description.outputs, strict=True)]
         for name, indices in touched:
-            dims = dims_to_hold(signature, indices)
+            dims = target.dims(signature, indices)
             if dims is not None and len(indices) > 1:  # statistics and their weights are small, and gathered
                 allowed[name] = allowed.get(name, dims) & dims
     return allowed
@@ -260,10 +259,10 @@ def _tables(exported: Exported) -> list[Table]:
         ("mesh", ", ".join(f"{axis} {way}" for axis, way in zip(exported.mesh.axes, exported.mesh.ways, strict=True))),
         ("workers", grid(exported.plan.ways.factors)),
         ("bytes of the plan", exact_bytes(exported.plan.total_bytes)),
-        (f"bytes that {exported.target.name} will move", f"{exact_bytes(exported.target_bytes)}, by its rules"),
+        (f"bytes that {exported.target.title} will move", f"{exact_bytes(exported.target_bytes)}, by its rules"),
     ]
     tables = [
-        facts(f"export to {exported.target.name}", summary),
+        facts(f"export to {exported.target.title}", summary),
         table("per operator", ("operator", "nodes", "plan", "target", "what the target does otherwise"), rows),
     ]
     if exported.notes:

@@ -4,18 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import tdl
+from planner.errors import PlanError
+from planner.extensions import register_named
 from planner.layout import Signature
+
+HERE = Path(__file__).parent
+
+
+Splits = Callable[[Signature], tuple[tuple[str, ...], str]]
+"""The variables along which an engine splits an operator, and why along no others."""
+
+Dims = Callable[[Signature, Sequence[tdl.Index]], frozenset[int] | None]
+"""The dimensions in which a tensor may be split that an operator reads or writes by these indices; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An engine: what it is called, its template, and of an operator the variables that it splits and why no others."""
+    """An engine: its title, and the template of the file for it, of which `Exported.source` fills in `@NAMES@`.
 
-    name: str
-    template: str
-    splits: Callable[[Signature], tuple[tuple[str, ...], str]]
+    With `torch_modules` it places what PyTorch's submodules return, and has neither recurrent layers nor rows of an
+    embedding that are split more than once; else it places activations.
+    """
+
+    title: str
+    template: Path
+    splits: Splits
+    dims: Dims = lambda signature, indices: None
+    torch_modules: bool = False
+
+
+TARGETS: dict[str, Target] = {}
+"""Engines by what `plan --export` calls them; `register_target` adds to them."""
+
+
+def register_target(name: str, title: str, template: Path, **options: Any) -> Callable[[Splits], Splits]:
+    """Register the decorated function as the `splits` of a target; `options` are other fields of `Target`.
+
+    Raises a TDLError where a target has that name.
+    """
+    register = register_named(TARGETS, "target", name)
+
+    def enter(splits: Splits) -> Splits:
+        register(Target(title, template, splits, **options))
+        return splits
+
+    return enter
+
+
+def target_named(name: str) -> Target:
+    """Look up a target; PlanError where there is none of that name."""
+    if name not in TARGETS:
+        raise PlanError(f"expected a target among {', '.join(TARGETS)}, found {name!r}")
+    return TARGETS[name]
 
 
 def leading(index: tdl.Index) -> str | None:
@@ -32,7 +76,7 @@ def _of_samples_only(signature: Signature) -> str | None:
     return None
 
 
-def dims_to_hold(signature: Signature, indices: Sequence[tdl.Index]) -> frozenset[int] | None:
+def _dtensor_dims(signature: Signature, indices: Sequence[tdl.Index]) -> frozenset[int] | None:
     """Return the dimensions that a tensor, which DTensor's operator reads or writes by these indices, may be split in.
 
     None where that is left to the operator.
@@ -55,6 +99,7 @@ def _contiguous(signature: Signature) -> tuple[str, ...]:
     )
 
 
+@register_target("dtensor", "PyTorch's DTensor", HERE / "dtensor.txt", dims=_dtensor_dims, torch_modules=True)
 def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
     """DTensor 2.13: measured."""
     if signature.op.startswith("batch_norm"):
@@ -66,11 +111,6 @@ def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
     return found, "" if len(found) == len(signature.description.strategies) else why
 
 
+@register_target("jax", "JAX", HERE / "jax.txt")
 def _jax(signature: Signature) -> tuple[tuple[str, ...], str]:
     return _contiguous(signature), ""
-
-
-TARGETS = {
-    "dtensor": Target("PyTorch's DTensor", "dtensor.txt", _dtensor),
-    "jax": Target("JAX", "jax.txt", _jax),
-}

@@ -12,7 +12,7 @@ import msgspec
 from executor.process.bootstrap import settle_process
 from planner.explanations import difference, explanation
 from planner.export.exported import Exported, export
-from planner.export.targets import TARGETS
+from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_file
@@ -41,6 +41,8 @@ from tensor_partitioner.display import Shown
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
+EXPORT_HELP = f"Write a saved plan for another engine instead, to -o: {', '.join(TARGETS)}, or one of --operators."
+
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
 {MODEL_HELP} A saved plan.json is shown as it is, without searching. An option of models is for those families that
@@ -62,9 +64,7 @@ much, of hybrid's first or last as much);
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
 @click.option("--verify", is_flag=True, help="Run steps of PyTorch's module and of its graph instead, and compare.")
-@click.option(
-    "--export", type=click.Choice(tuple(TARGETS)), help="Write a saved plan for another engine instead, to -o."
-)
+@click.option("--export", metavar="NAME", help=EXPORT_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
@@ -100,6 +100,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
 
 def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Exported:
     """Return what a saved plan is for another engine; where nothing is to be written that is shown alone."""
+    target_named(options["export"])
     if not is_saved_plan(model):
         raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
     refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))

@@ -10,6 +10,7 @@ from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.meshes import Mesh, joined, mesh_of
 from planner.export.moves import redistributed
+from planner.export.targets import TARGETS
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
 from tensor_partitioner.commands.plan import main
@@ -27,6 +28,31 @@ def written(found):
     constants = found.source("exported").split("import ")[-1].split("\n\n\n")[0].partition("\n")[2]
     exec(constants, file)
     return file
+
+
+TARGET = """
+from pathlib import Path
+from planner.export.targets import register_target
+
+@register_target("rows", "An engine of rows", Path(__file__).with_name("rows.txt"))
+def rows(signature):
+    return tuple(name for name in signature.description.strategies if name == "i"), "rows only"
+"""
+
+
+def test_a_target_in_a_users_file(tmp_path, capsys):
+    plan("mlp-2-16", (2,)).save(tmp_path / "plan.json")
+    (tmp_path / "rows.py").write_text(TARGET)
+    (tmp_path / "rows.txt").write_text("# @MODEL@ for @WORKERS@: @PARAMETERS@")
+    exporting = (str(tmp_path / "plan.json"), "--export", "rows", "-o", str(tmp_path / "placed.py"))
+    assert run(*exporting) == 2
+    assert "expected a target among dtensor, jax, found 'rows'" in capsys.readouterr().err
+    try:
+        assert run(*exporting, "--operators", str(tmp_path / "rows.py")) == 0
+    finally:
+        TARGETS.pop("rows", None)
+    assert (tmp_path / "placed.py").read_text().startswith("# a model for 2: {")
+    assert "An engine of rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ways", [(2,), (4,), (2, 2)])
