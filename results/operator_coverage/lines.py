@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-TABLES = {"UNARY", "BINARY", "SCALAR", "MASKS", "BITS", "LOSSES"}
+TABLES = {"PLAIN", "ARITHMETIC", "UNARY", "BINARY", "SCALAR", "MASKS", "BITS", "LOSSES"}
 """Tables whose rows are descriptions: a row makes an operator and, where it has slopes, the operator's backward."""
 
 

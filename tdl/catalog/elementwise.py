@@ -9,8 +9,7 @@ from typing import Any
 
 from tdl.errors import TDLError
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Operand, exp, log, maximum, power, sqrt, tanh, tensor, trunc, where
-from tdl.language import sigmoid as logistic
+from tdl.language import Body, Lambda, Operand, power, sqrt, tensor, trunc
 from tdl.operator import Operator, op
 
 Dims = tuple[int, ...] | None
@@ -57,88 +56,13 @@ def broadcast_rank(a_rank: int, b_rank: int, dims: Dims, a_dims: Dims) -> int:
 
 
 @pointwise
-def relu(x: Expr) -> Expr:
-    return maximum(x, 0)
-
-
-@pointwise
-def sigmoid(x: Expr) -> Expr:
-    return logistic(x)
-
-
-@pointwise
-def tanh_(x: Expr) -> Expr:
-    return tanh(x)
-
-
-@pointwise
-def exp_(x: Expr) -> Expr:
-    return exp(x)
-
-
-@pointwise
-def log_(x: Expr) -> Expr:
-    return log(x)
-
-
-@pointwise
-def neg(x: Expr) -> Expr:
-    return -x
-
-
-@pointwise
-def threshold_backward(grad: Expr, result: Expr) -> Expr:
-    return where(result > 0, grad, 0)
-
-
-@pointwise
-def sigmoid_backward(grad: Expr, result: Expr) -> Expr:
-    return grad * result * (1 - result)
-
-
-@pointwise
-def tanh_backward(grad: Expr, result: Expr) -> Expr:
-    return grad * (1 - result * result)
-
-
-@broadcast
-def add(a: Expr, b: Expr) -> Expr:
-    return a + b
-
-
-@broadcast
-def sub(a: Expr, b: Expr) -> Expr:
-    return a - b
-
-
-@broadcast
-def mul(a: Expr, b: Expr) -> Expr:
-    return a * b
-
-
-@broadcast
-def div(a: Expr, b: Expr) -> Expr:
-    return a / b
-
-
-@pointwise
 def add_n(*tensors: Expr) -> Expr:
     return total(*tensors)
 
 
 @pointwise
-def scale(x: Expr, *, factor: float) -> Expr:
-    return x * factor
-
-
-@pointwise
 def cast(x: Expr, *, dtype: str) -> Expr:
     return x if "float" in dtype else x != 0 if dtype == "bool" else trunc(x)
-
-
-@pointwise
-def increment(t: Expr) -> Expr:
-    return t + 1
 
 
 @pointwise

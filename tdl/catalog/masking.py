@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tdl.catalog.elementwise import Dims, pointwise, spread
+from tdl.catalog.elementwise import Dims, spread
 from tdl.expr import Expr
 from tdl.functions import RANDOM_BITS
 from tdl.language import Body, Lambda, Operand, cos, log, random_bits, sqrt, tensor
@@ -24,11 +24,6 @@ def where(mask: Operand, a: Operand, b: Operand, *, dims: Dims = None) -> Lambda
 @op(category="elementwise")
 def masked_fill(x: Operand, mask: Operand, *, value: float, dims: Dims = None) -> Body:
     return lambda *i: select(mask[spread(i, dims)] != 0, value, x[i])
-
-
-@pointwise
-def lerp(a: Expr, b: Expr, *, weight: float) -> Expr:
-    return a + weight * (b - a)
 
 
 @op(category="elementwise")

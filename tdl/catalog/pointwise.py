@@ -3,7 +3,7 @@
 A row `name: (f, slope)` makes the operators `name(x)` and `name_backward(grad, x)`, which is grad * slope(x). A binary
 row has two slopes and makes `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, the
 gradients of a and b, both in the shape of the result. Dimension j of b is dimension dims[j] of it, and of a a_dims[j].
-A scalar row has the second operand as `value`.
+A scalar row has the second operand as `value`. Rows without slopes have gradients of other operators, if any.
 """
 
 from __future__ import annotations
@@ -108,6 +108,28 @@ def behind(a: Expr, b: Expr) -> Expr:
     """Share of the lesser's gradient that is a's."""
     return ahead(b, a)
 
+
+PLAIN: Mapping[str, Function] = {
+    "exp": exp,
+    "increment": lambda t: t + 1,
+    "lerp": lambda a, b, *, weight: a + weight * (b - a),
+    "log": log,
+    "neg": lambda x: -x,
+    "relu": lambda x: maximum(x, 0),
+    "scale": lambda x, *, factor: x * factor,
+    "sigmoid": sigmoid,
+    "sigmoid_backward": lambda grad, result: grad * result * (1 - result),
+    "tanh": tanh,
+    "tanh_backward": lambda grad, result: grad * (1 - result * result),
+    "threshold_backward": lambda grad, result: where(result > 0, grad, 0),
+}
+
+ARITHMETIC: Mapping[str, Function] = {
+    "add": lambda a, b: a + b,
+    "div": lambda a, b: a / b,
+    "mul": lambda a, b: a * b,
+    "sub": lambda a, b: a - b,
+}
 
 UNARY: Mapping[str, tuple[Function, Function | None]] = {
     "abs": (absolute, sign),
@@ -253,6 +275,8 @@ def _operators() -> list[Operator]:
             found.append(broadcast(backward(name, first, second)))
     found += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
     found += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
+    found += [pointwise(named(name, function)) for name, function in PLAIN.items()]
+    found += [broadcast(named(name, function)) for name, function in ARITHMETIC.items()]
     return found
 
 

@@ -16,7 +16,7 @@ from tdl.catalog import loss, pointwise
 
 OPAQUE = {operator.name for operator in OPERATORS}
 NAMES = sorted(name for name in tdl.catalog if name not in OPAQUE)
-TABLES = {*pointwise.OPERATORS, *loss.OPERATORS}
+TABLES = {*pointwise.OPERATORS, *loss.OPERATORS} - pointwise.PLAIN.keys()
 """Operators from tables of element-wise functions: one description with many functions, so few cases of each."""
 
 
