@@ -55,7 +55,7 @@ def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1)
             f"expected {plan.workers} ranks, one per worker, found {ranks.size}: start them with "
             f"{ranks.launch_advice(plan.workers)}"
         )
-    xp = array_module("cupy" if any(one.is_cuda for one in module.parameters()) else "numpy")
+    xp = array_module("cupy" if any(parameter.is_cuda for parameter in module.parameters()) else "numpy")
     ranks.use_device(xp)
     require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
     trainer = Trainer(rank_programs(plan, ranks.rank, prefetch), ranks, xp, ranks.choose_transport("auto", xp))
@@ -65,9 +65,9 @@ def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1)
 
 def _state(module: nn.Module, graph: Graph) -> dict[str, HostArray]:
     """Return a module's state dict; what no tensor holds is needed to the end, and copied."""
-    state = {name: array_of(one.cpu()) for name, one in module.state_dict().items()}
-    entries = entries_of(graph)
-    return {name: one if name in entries and entries[name].tensor else one.copy() for name, one in state.items()}
+    state = {name: array_of(tensor.cpu()) for name, tensor in module.state_dict().items()}
+    held = {name for name, entry in entries_of(graph).items() if entry.tensor}
+    return {name: array if name in held else array.copy() for name, array in state.items()}
 
 
 class Distributed:
@@ -101,7 +101,7 @@ class Distributed:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return, on rank 0, what the module's `load_state_dict` takes; nothing elsewhere."""
-        return {name: tensor_of(one) for name, one in state_dict(self.trainer, self.steps).items()}
+        return {name: tensor_of(array) for name, array in state_dict(self.trainer, self.steps).items()}
 
     def sharded_state_dict(self) -> Mapping[str, DTensor]:
         """Return this rank's part of every weight as a DTensor in the memory that is trained; see `sharded_state`."""
@@ -123,26 +123,26 @@ class Batch:
         names = names_of(module, inputs, len(targets))
         return cls(graph, dict(zip(names, (*in_order(inputs), *targets), strict=True)))
 
-    def __init__(self, graph: Graph, given: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
         self._whole: dict[str, HostArray] = {}
         for tensor in data_tensors(graph):
-            if tensor.name not in given:
-                raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(given) or 'none'}")
-            one = array_of(given[tensor.name].cpu())
-            if not _regroups(one.shape, tensor.shape):
-                raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(one.shape)}")
+            if tensor.name not in tensors:
+                raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(tensors) or 'none'}")
+            array = array_of(tensors[tensor.name].cpu())
+            if not _regroups(array.shape, tensor.shape):
+                raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(array.shape)}")
             if tensor.dtype == "int32":
-                check_numbers(tensor.name, tensor, one)
-            self._whole[tensor.name] = one.reshape(tensor.shape)
+                check_numbers(tensor.name, tensor, array)
+            self._whole[tensor.name] = array.reshape(tensor.shape)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        found = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
-        out[...] = xp.asarray(found.astype(tile.tensor.dtype))
+        part = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
+        out[...] = xp.asarray(part.astype(tile.tensor.dtype))
 
 
 def _regroups(shape: Sequence[int], fine: Sequence[int]) -> bool:
-    """Whether each dimension is one of the graph's, or several that follow one another and multiply to it."""
+    """Return True if each dimension is one of the graph's, or several in a row that multiply to it."""
     left = [extent for extent in fine if extent > 1]
     for extent in shape:
         rest = extent
@@ -153,5 +153,5 @@ def _regroups(shape: Sequence[int], fine: Sequence[int]) -> bool:
     return not left
 
 
-def _listed(given: Tensors) -> Sequence[torch.Tensor]:
-    return (given,) if isinstance(given, torch.Tensor) else given
+def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
+    return (tensors,) if isinstance(tensors, torch.Tensor) else tensors

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from executor.kernels import Kernel, KernelCall
+from executor.kernels import Array, Kernel, KernelCall
 from executor.torch.tensors import tensor_of
 from planner.graph.opaque_ops import CALL, GRADIENT
 
@@ -22,34 +22,30 @@ def call_operator(call: KernelCall) -> None:
 
 
 def call_gradient(call: KernelCall) -> None:
-    """Write the gradients of the operands named in `differentiable`, given those of the results in `arriving`."""
+    """Write the gradients of the operands named in `differentiable`, from those of the results in `arriving`."""
     operands = _operands(call)
     count = len(operands)
-    wanted = [operands[number].requires_grad_() for number in call.integers("differentiable")]
+    differentiable = [operands[number].requires_grad_() for number in call.integers("differentiable")]
     with torch.enable_grad():
         results = _results(call, operands)
-    arriving = [results[number] for number in call.integers("arriving")]
-    pairs = [
-        (result, _tensor(call, gradient))
-        for result, gradient in zip(arriving, call.inputs[count:], strict=True)
-        if result.requires_grad
-    ]
-    found: Sequence[torch.Tensor | None] = [None] * len(wanted)
+    arriving = zip(call.integers("arriving"), call.inputs[count:], strict=True)
+    pairs = [(results[number], _copied(call, array)) for number, array in arriving if results[number].requires_grad]
+    gradients: Sequence[torch.Tensor | None] = [None] * len(differentiable)
     if pairs:
-        ends, gradients = zip(*pairs, strict=True)
-        found = torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
-    for out, gradient in zip(call.outputs, found, strict=True):
+        ends, of_ends = zip(*pairs, strict=True)
+        gradients = torch.autograd.grad(ends, differentiable, of_ends, allow_unused=True)
+    for out, gradient in zip(call.outputs, gradients, strict=True):
         tensor_of(out).copy_(torch.zeros(()) if gradient is None else gradient)
 
 
 def _operands(call: KernelCall) -> list[torch.Tensor]:
     """Return copies of the operands, which an operator may change, in the dtypes that it expects."""
-    given = cast("tuple[str, ...]", call.attributes["given"])
-    arrays = call.inputs[: len(given)]
-    return [_tensor(call, array).to(getattr(torch, dtype)) for array, dtype in zip(arrays, given, strict=True)]
+    dtypes = cast("tuple[str, ...]", call.attributes["given"])
+    arrays = call.inputs[: len(dtypes)]
+    return [_copied(call, array).to(getattr(torch, dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
 
 
-def _tensor(call: KernelCall, array: Any) -> torch.Tensor:
+def _copied(call: KernelCall, array: Array) -> torch.Tensor:
     """Return a tensor with a copy of an array."""
     return tensor_of(call.xp.array(array, copy=True, order="C"))
 
@@ -64,17 +60,17 @@ def _results(call: KernelCall, operands: list[torch.Tensor]) -> list[torch.Tenso
         raise ValueError(
             f"PyTorch has no operator {target} here: name the file that defines it, as in --operators FILE.py"
         ) from error
-    arguments = cast("Mapping[str, Any]", call.attributes["arguments"])
-    given = {name: _decoded(value, operands) for name, value in arguments.items()}
-    places = [given.pop(argument.name) for argument in function._schema.arguments if not argument.kwarg_only]
-    found = function(*places, **given)
-    return list(found) if isinstance(found, list | tuple) else [found]
+    attributes = cast("Mapping[str, Any]", call.attributes["arguments"])
+    named = {name: _decoded(value, operands) for name, value in attributes.items()}
+    in_order = [named.pop(argument.name) for argument in function._schema.arguments if not argument.kwarg_only]
+    results = function(*in_order, **named)
+    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
     """Return an argument as it was; tensors are those of this worker, on their own device."""
     if isinstance(value, tuple):
-        return [_decoded(one, operands) for one in value]
+        return [_decoded(entry, operands) for entry in value]
     if not isinstance(value, Mapping):
         return value
     ((kind, content),) = value.items()

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.kernels import KERNEL_SET
-from executor.torch.lost import others_may_be_lost
 from executor.torch.tensors import tensor_of, torch_arena
-from executor.torch.transport import ProcessGroupMessages
+from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import Medium, TransportError
 from executor.values import ArrayModule
 
@@ -79,24 +78,24 @@ class ProcessGroupCluster(Cluster):
 
     def share(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
-        found: list[Any] = [None] * self.size
+        values: list[Any] = [None] * self.size
         with others_may_be_lost():
-            dist.all_gather_object(found, value, self.diagnostics)
-        return found
+            dist.all_gather_object(values, value, self.diagnostics)
+        return values
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's value on rank 0, an empty list elsewhere."""
-        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with others_may_be_lost():
-            dist.gather_object(value, found, 0, self.diagnostics)
-        return found or []
+            dist.gather_object(value, values, 0, self.diagnostics)
+        return values or []
 
     def tell(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
-        found = [value]
+        values = [value]
         with others_may_be_lost():
-            dist.broadcast_object_list(found, 0, self.diagnostics)
-        return cast(T, found[0])
+            dist.broadcast_object_list(values, 0, self.diagnostics)
+        return cast(T, values[0])
 
     def give(self, data: NDArray[np.uint8]) -> None:
         """Send bytes to rank 0."""

@@ -20,13 +20,14 @@ def read(path: Path) -> InMemory:
     Nothing in the file is executed.
     """
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise WeightsError(f"{path}: expected a state dict, as torch.save writes it, found another: {first}") from error
-    if not isinstance(found, Mapping) or not all(isinstance(one, torch.Tensor) for one in found.values()):
-        raise WeightsError(f"{path}: expected a state dict, tensors by name, found {type(found).__name__} of others")
-    return InMemory({name: array_of(tensor) for name, tensor in found.items()})
+    is_named = isinstance(state, Mapping) and all(isinstance(name, str) for name in state)
+    if not is_named or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise WeightsError(f"{path}: expected a state dict, tensors by name, found {type(state).__name__} of others")
+    return InMemory({name: array_of(tensor) for name, tensor in state.items()})
 
 
 def array_of(tensor: torch.Tensor) -> HostArray:

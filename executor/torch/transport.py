@@ -8,14 +8,32 @@ rank computes; with NCCL, what is queued behind a transfer's end waits for it, n
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 
 from executor.arena import Memory
 from executor.exchange import Action
-from executor.torch.lost import others_may_be_lost
+from executor.process.guard import GRACE_S
 from executor.torch.tensors import tensor_of
 from executor.transport.messages import GroupedMessages, Staged
+from planner.failures import JobError
+
+GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
+"""How backends of `torch.distributed` say that the other end is no more."""
+
+
+@contextmanager
+def others_may_be_lost() -> Iterator[None]:
+    """Turn a backend's error about another rank's end into a JobError, after the launcher had time to end this one."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(words in str(error) for words in GONE):
+            raise
+        time.sleep(GRACE_S)
+        raise JobError(f"another rank is gone: {str(error).partition(']')[2].strip() or error}") from error
 
 
 class ProcessGroupMessages(GroupedMessages):

@@ -54,12 +54,12 @@ class Verification(display.Shown):
     instead: str = ""
 
     @property
-    def said(self) -> str:
+    def failure(self) -> str:
         """What is wrong, in one line; nothing where nothing is."""
-        failed = [one for one in self.compared if not one.difference.excess <= 1]
-        worst = max(failed, key=lambda one: one.difference.excess, default=None)
-        if worst is None:
+        failed = [tensor for tensor in self.compared if not tensor.difference.excess <= 1]
+        if not failed:
             return ""
+        worst = max(failed, key=lambda tensor: tensor.difference.excess)
         return (
             f"{self.model}: {len(failed)} of {len(self.compared)} tensors differ from PyTorch's, most of all "
             f"{worst.name}, {worst.what}, by {worst.difference.found:.3g} of its largest value, where rounding "
@@ -71,90 +71,89 @@ class Verification(display.Shown):
 def verification_tables(shown: Verification) -> tuple[Table]:
     """Show every tensor that was compared."""
     rows = [
-        [one.name, one.what, f"{one.difference.found:.2e}", f"{one.difference.tolerance:.2e}"] for one in shown.compared
+        [tensor.name, tensor.what, f"{tensor.difference.found:.2e}", f"{tensor.difference.tolerance:.2e}"]
+        for tensor in shown.compared
     ]
     title = f"{shown.model}: {STEPS} steps beside PyTorch, in {shown.dtype}{shown.instead}; parts of the largest value"
     return (display.table(title, ["tensor", "of it", "largest difference", "rounding explains"], rows),)
 
 
 def verify(make: Callable[[], object], model: str) -> Verification:
-    """Train the module that a function makes, and its graph, for some steps, and compare.
+    """Train the module that a function returns, and its graph, for some steps, and compare.
 
-    In double precision, unless the module insists on its own. Raises a GraphError for what cannot be imported.
+    In double precision, unless the module insists on its own dtype: then it is made anew, as it was half converted.
+    Raises a GraphError for what cannot be imported.
     """
     try:
         return verified(_doubled(user_model(make())), model)
     except (GraphError, RuntimeError) as error:  # a dtype may be written into the model
-        why = str(error).strip().partition("\n")[0]
-        return replace(verified(user_model(make()), model), instead=f", as float64 failed: {why}")
+        reason = str(error).strip().partition("\n")[0]
+        return replace(verified(user_model(make()), model), instead=f", as float64 failed: {reason}")
 
 
-def _doubled(made: UserModel) -> UserModel:
-    """Return what was made in double precision."""
-
-    def doubled(one: torch.Tensor) -> torch.Tensor:
-        return one.double() if one.is_floating_point() else one
-
-    inputs: Inputs = [doubled(one) for one in in_order(made.inputs)]
-    if isinstance(made.inputs, Mapping):
-        inputs = dict(zip(made.inputs, inputs, strict=True))
-    loss = made.loss.double() if isinstance(made.loss, nn.Module) else made.loss
-    targets = [doubled(one) for one in made.targets]
-    if isinstance(made.optimizer, torch.optim.Optimizer):
-        for state in made.optimizer.state.values():  # some have theirs before the first step
-            state.update({name: doubled(one) for name, one in state.items() if isinstance(one, torch.Tensor)})
-    return made._replace(module=made.module.double(), inputs=inputs, loss=loss, targets=targets)
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def verified(made: UserModel, model: str) -> Verification:
-    """Compare the first steps of what was made; the module is trained by them."""
-    if not isinstance(made.optimizer, torch.optim.Optimizer):
-        made = made._replace(optimizer=torch.optim.SGD(made.module.parameters(), lr=Optimizer("sgd").lr))
-    graph = imported(made)
+def _doubled(user: UserModel) -> UserModel:
+    """Return a user's model in double precision."""
+    inputs: Inputs = [_double(tensor) for tensor in in_order(user.inputs)]
+    if isinstance(user.inputs, Mapping):
+        inputs = dict(zip(user.inputs, inputs, strict=True))
+    loss = user.loss.double() if isinstance(user.loss, nn.Module) else user.loss
+    if isinstance(user.optimizer, torch.optim.Optimizer):
+        for state in user.optimizer.state.values():  # some have theirs before the first step
+            state.update({name: _double(value) for name, value in state.items() if isinstance(value, torch.Tensor)})
+    return user._replace(module=user.module.double(), inputs=inputs, loss=loss, targets=[*map(_double, user.targets)])
+
+
+def verified(user: UserModel, model: str) -> Verification:
+    """Compare the first steps of a user's model, whose module is trained by them, with those of its graph."""
+    if not isinstance(user.optimizer, torch.optim.Optimizer):
+        user = user._replace(optimizer=torch.optim.SGD(user.module.parameters(), lr=Optimizer("sgd").lr))
+    graph = imported(user)
     if ITERATION in graph.tensors:
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
-    ours = _ours(graph, made)
-    loss, gradients = _trained(made)
-    pairs = [(graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, made, ours, gradients)]
-    least = LEAST[least_precise(graph)]
-    compared = []
-    for name, what, theirs in pairs:
+    ours = _ours(graph, user)
+    loss, gradients = _trained(user)
+    dtype, compared = least_precise(graph), []
+    for name, what, theirs in ((graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)):
         value, by_rounding = ours[name]
         gap = relative_difference(value.reshape(theirs.shape), theirs)
-        compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, least))))
-    return Verification(model, least_precise(graph), tuple(compared))
+        compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, LEAST[dtype]))))
+    return Verification(model, dtype, tuple(compared))
 
 
-def _ours(graph: Graph, made: UserModel) -> Mapping[str, tuple[HostArray, float]]:
+def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]]:
     """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
     plan = undivided(graph)
     trainer = Trainer(rank_programs(plan, 0, 0), single_rank(cpu_count() or 1), np, "p2p")
-    state = {name: array_of(one).copy() for name, one in made.module.state_dict().items()}
+    state = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    batch = Batch.of(graph, made.module, made.inputs, made.targets)
-    found = with_rounding(trainer, batch, STEPS)
+    batch = Batch.of(graph, user.module, user.inputs, user.targets)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
-    return found | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
+    results = with_rounding(trainer, batch, STEPS)
+    return results | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
 
-def _trained(made: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     """Train the module; return the last loss, and the gradients of the first step by the parameters' names."""
-    step, gradients = Step(made.module, made.loss, made.inputs), dict[str, torch.Tensor]()
+    step, gradients = Step(user.module, user.loss, user.inputs), dict[str, torch.Tensor]()
     for _ in range(STEPS):
-        made.optimizer.zero_grad()
-        loss: torch.Tensor = step(*in_order(made.inputs), *made.targets)
+        user.optimizer.zero_grad()
+        loss: torch.Tensor = step(*in_order(user.inputs), *user.targets)
         loss.backward()  # type: ignore[no-untyped-call]
         if not gradients:
-            parameters = made.module.named_parameters(remove_duplicate=False)
-            gradients = {name: one.grad.to_dense().clone() for name, one in parameters if one.grad is not None}
-        made.optimizer.step()
+            parameters = user.module.named_parameters(remove_duplicate=False)
+            gradients = {name: p.grad.to_dense().clone() for name, p in parameters if p.grad is not None}
+        user.optimizer.step()
     return loss, gradients
 
 
 def _theirs(
-    graph: Graph, made: UserModel, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
+    graph: Graph, user: UserModel, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, str, HostArray]]:
     """Yield what PyTorch has of our gradients and of every entry after the steps, with the names of our tensors.
 
@@ -163,14 +162,14 @@ def _theirs(
     """
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
-    for name, one in made.module.state_dict(keep_vars=True).items():
+    for name, tensor in user.module.state_dict(keep_vars=True).items():
         entry = graph.entries[name]
         if entry.tensor is None or entry.tensor in seen:
             continue
         seen.add(entry.tensor)
         if name in gradients and entry.tensor in graph.updates:
             read = makers[graph.updates[entry.tensor]].inputs
-            (gradient,) = (tensor for tensor in read if graph.tensors[tensor].role == "gradient")
+            (gradient,) = (operand for operand in read if graph.tensors[operand].role == "gradient")
             if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
                 yield gradient, "gradient", array_of(gradients[name])
-        yield entry.tensor, "after the steps", array_of(one)
+        yield entry.tensor, "after the steps", array_of(tensor)

@@ -55,21 +55,21 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
         raise GraphError(
             f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
         )
-    given = [*in_order(inputs), *targets]
-    trace = traced(Step(module, loss, inputs), given, names_of(module, inputs, len(targets)))
+    arguments = [*in_order(inputs), *targets]
+    trace = traced(Step(module, loss, inputs), arguments, names_of(module, inputs, len(targets)))
     result = trace.first_result()
     needed = needed_for(result)
     known = folded(trace, needed)
-    cuts: Cuts = {}
+    nodes = [node for node in trace.nodes if node in needed and node not in known]
     frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
+    cuts: Cuts = {}
     for _ in range(MOST_PASSES):
-        one = _Pass(trace, known, cuts, frozen, opaque_unknown=opaque_unknown)
-        metrics = one.run(result, [node for node in trace.nodes if node in needed and node not in known])
-        wanted = one.t.axes.cuts(cuts, one.t.extents)
-        if wanted == cuts:
+        translation = _Pass(trace, known, cuts, frozen, opaque_unknown=opaque_unknown)
+        metrics = translation.run(result, nodes)
+        before, cuts = cuts, translation.t.axes.cuts(cuts, translation.t.extents)
+        if cuts == before:
             break
-        cuts = wanted
-    graph = training_graph(one.t.builder, metrics, _by_name(trace, optimizer or Optimizer("sgd")))
+    graph = training_graph(translation.t.builder, metrics, _by_name(trace, optimizer or Optimizer("sgd")))
     return replace(graph, entries=entries(module, trace, graph))
 
 
@@ -89,10 +89,10 @@ class _Pass:
             if all(argument in self.values for argument in node.all_input_nodes):
                 self._translate(node)
         if self.refused:
-            raise GraphError(_refusal(self.refused))
+            raise GraphError("; ".join(map(_refusal, self.refused, self.refused.values())))
         if not isinstance(result := self.values[loss], Value) or result.shape != ():
-            found = f"a result of shape {tuple(result.shape)}" if hasattr(result, "shape") else "none"
-            raise GraphError(f"expected a module that returns its loss, a scalar, found {found}")
+            kind = f"a result of shape {tuple(result.shape)}" if hasattr(result, "shape") else "none"
+            raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
         self.t.finish_inputs()
         classes = {"logits": self.t.logits, "labels": self.t.labels} if self.t.logits else {}
         return {"loss": result.tensor, **classes}
@@ -109,10 +109,10 @@ class _Pass:
 
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
-        made, spec = example(node), self.sources[node.name]
-        if not isinstance(made, torch.Tensor):
-            raise GraphError(f"input {node.name}: expected a tensor, found {type(made).__name__}")
-        shape, dtype = tuple(int(extent) for extent in made.shape), known_dtype(made.dtype)
+        tensor, spec = example(node), self.sources[node.name]
+        if not isinstance(tensor, torch.Tensor):
+            raise GraphError(f"input {node.name}: expected a tensor, found {type(tensor).__name__}")
+        shape, dtype = tuple(int(extent) for extent in tensor.shape), known_dtype(tensor.dtype)
         if is_parameter(spec):
             return self._parameter(str(spec.target), shape)
         if is_data(spec):
@@ -124,12 +124,12 @@ class _Pass:
         )
 
     def _parameter(self, target: str, shape: tuple[int, ...]) -> Value:
-        parameter = self.trace.parameters[target]
-        if id(parameter) not in self.tied:
-            name = self.trace.names()[id(parameter)]
-            frozen = id(parameter) in self.frozen
-            self.tied[id(parameter)] = self.t.weight(name, shape, _initial(shape), frozen=frozen)
-        return self.tied[id(parameter)]
+        key = id(self.trace.parameters[target])
+        if key not in self.tied:
+            # Zeros and ones, which vectors have, would hide errors where no other values are given.
+            init = Init("uniform", 1.0 / sqrt(prod(shape[1:]) or 1))
+            self.tied[key] = self.t.weight(self.trace.names()[key], shape, init, frozen=key in self.frozen)
+        return self.tied[key]
 
     def _converted(self, node: Node) -> Any:
         if node.target is operator.getitem:
@@ -149,36 +149,35 @@ class _Pass:
 
     def _call(self, name: str, node: Node) -> TracedCall:
         """Return a node's operator with its arguments and what it makes."""
-        given = bound(node)
-        made = [one for one in leaves(example(node)) if isinstance(one, torch.Tensor)]
-        if any(not isinstance(extent, int) for one in made for extent in one.shape):
+        arguments = bound(node)
+        results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
+        if any(not isinstance(extent, int) for result in results for extent in result.shape):
             raise UnsupportedError(f"{name} has a result whose extent depends on data, as of a mask that selects")
         return TracedCall(
             name,
-            {key: self._value(argument) for key, argument in given.items()},
-            tuple(tuple(one.shape) for one in made),
-            tuple(known_dtype(one.dtype) for one in made),
+            {key: self._value(argument) for key, argument in arguments.items()},
+            tuple(tuple(result.shape) for result in results),
+            tuple(known_dtype(result.dtype) for result in results),
             self.t,
-            {key: target for key, argument in given.items() if (target := self._target(argument))},
+            {key: target for key, argument in arguments.items() if (target := self._target(argument))},
         )
 
-    def _target(self, argument: Any) -> str:
+    def _target(self, argument: object) -> str:
         """Return the name of the parameter or buffer that an argument is."""
-        is_source = isinstance(argument, Node) and argument.op == "placeholder"
-        return str(self.sources[argument.name].target or "").removeprefix("module.") if is_source else ""
+        if not isinstance(argument, Node) or argument.op != "placeholder":
+            return ""
+        return str(self.sources[argument.name].target or "").removeprefix("module.")
 
     def _value(self, argument: Any) -> Any:
         if isinstance(argument, Node):
             return self.values[argument]
-        if isinstance(argument, list | tuple):
-            return type(argument)(self._value(one) for one in argument)
-        return argument
+        return type(argument)(map(self._value, argument)) if isinstance(argument, list | tuple) else argument
 
 
 def _frozen(parameters: Iterable[nn.Parameter], trained: Iterable[nn.Parameter] | None) -> frozenset[int]:
     """Return the identities of the parameters that get no update."""
-    kept = {id(one) for one in (parameters if trained is None else trained) if one.requires_grad}
-    return frozenset(id(one) for one in parameters) - kept
+    kept = {id(parameter) for parameter in (parameters if trained is None else trained) if parameter.requires_grad}
+    return frozenset(map(id, parameters)) - kept
 
 
 def _by_name(
@@ -188,34 +187,27 @@ def _by_name(
     if isinstance(optimizer, Optimizer):
         return optimizer
     names = trace.names()
-    return {names[id(parameter)]: one for parameter, one in optimizer.items() if id(parameter) in names}
+    return {names[id(parameter)]: settings for parameter, settings in optimizer.items() if id(parameter) in names}
 
 
 def _dtype_of(trace: Trace) -> str:
     """Return the dtype that the parameters have."""
-    found = {parameter.dtype for parameter in trace.parameters.values()}
-    if len(found) != 1:
-        raise GraphError(f"expected parameters of one dtype, found {', '.join(map(str, found)) or 'none'}")
-    return known_dtype(found.pop())
+    dtypes = {parameter.dtype for parameter in trace.parameters.values()}
+    if len(dtypes) != 1:
+        raise GraphError(f"expected parameters of one dtype, found {', '.join(map(str, dtypes)) or 'none'}")
+    return known_dtype(dtypes.pop())
 
 
-def _initial(shape: tuple[int, ...]) -> Init:
-    """Return first values for where no others are given: zeros and ones for vectors would hide errors."""
-    fan_in = prod(shape[1:]) or 1
-    return Init("uniform", 1.0 / sqrt(fan_in))
-
-
-def _check_alike(t: Translation, node: Node, found: Any) -> None:
+def _check_alike(t: Translation, node: Node, result: object) -> None:
     """Raise UnsupportedError where a value has not the shape and dtype that PyTorch's has."""
-    pairs = zip(found, example(node) or (), strict=False) if isinstance(found, tuple) else [(found, example(node))]
-    for value, tensor in pairs:
+    for value, tensor in zip(leaves(result), leaves(example(node)), strict=False):
         if isinstance(value, Value) and isinstance(tensor, torch.Tensor):
-            kinds = (value.shape, t.dtype(value)), (tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype)))
-            if kinds[0] != kinds[1]:
-                raise UnsupportedError(f"{node.target}: PyTorch's result is of {kinds[1]}, ours would be of {kinds[0]}")
+            ours = value.shape, t.dtype(value)
+            theirs = tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype))
+            if ours != theirs:
+                raise UnsupportedError(f"{node.target}: PyTorch's result is of {theirs}, ours would be of {ours}")
 
 
-def _refusal(refused: Mapping[str, Sequence[str]]) -> str:
-    """Name every operator that cannot be taken, how often it occurs and where first."""
-    found = [f"{why} ({len(lines)} times, first at {lines[0]})" for why, lines in refused.items()]
-    return "; ".join(found)
+def _refusal(reason: str, lines: Sequence[str]) -> str:
+    """Say what cannot be taken, how often it occurs and where first."""
+    return f"{reason} ({len(lines)} times, first at {lines[0]})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_letters
 
 from planner.graph.dropout import iteration
@@ -34,146 +34,143 @@ def dropped(t: Translation, x: Value, p: float) -> Value:
     return t.alike(t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes)), x)
 
 
-def binary(t: Translation, op: str, one: Value, other: Value, /, **attrs: Attribute) -> Value:
+def binary(t: Translation, op: str, left: Value, right: Value, /, **attrs: Attribute) -> Value:
     """Apply an element-wise operator of two operands that are broadcast as in PyTorch."""
-    rank = max(one.rank, other.rank)
-    one, other = (_padded(value, rank) for value in (one, other))
+    rank = max(left.rank, right.rank)
+    left, right = (_padded(value, rank) for value in (left, right))
     for dim in range(rank):
-        if one.shape[dim] != other.shape[dim]:
-            one = squeezed(t, one) if one.shape[dim] == 1 and one.dims[dim] else one
-            other = squeezed(t, other) if other.shape[dim] == 1 and other.dims[dim] else other
-        elif one.dims[dim] and other.dims[dim]:
-            one, other = aligned(t, one, dim, other, dim)
-    one, other = _unit_axes_agree(t, one, other)
-    if not _covers(one, other):
-        if op in COMMUTING and _covers(other, one):
-            return binary(t, op, other, one, **attrs)
-        one = _spread(t, one, other)
+        if left.shape[dim] != right.shape[dim]:
+            left, right = (squeezed(t, v) if v.shape[dim] == 1 and v.dims[dim] else v for v in (left, right))
+        elif left.dims[dim] and right.dims[dim]:
+            left, right = aligned(t, left, dim, right, dim)
+    left, right = _unit_axes_agree(t, left, right)
+    if not _covers(left, right):
+        if op in COMMUTING and _covers(right, left):
+            return binary(t, op, right, left, **attrs)
+        left = _spread(t, left, right)
     axis_of = {
-        theirs: own
+        other: axis
         for dim in range(rank)
-        for own, theirs in zip(one.dims[dim], other.dims[dim], strict=bool(other.dims[dim]))
+        for axis, other in zip(left.dims[dim], right.dims[dim], strict=bool(right.dims[dim]))
     }
     dims = tuple(axis_of[axis] for axis in range(len(axis_of)))
-    if dims != tuple(range(len(t.builder.shape(one.tensor)))):
+    if dims != tuple(range(t.rank(left.tensor))):
         attrs["dims"] = dims
-    found = t.emit(op, one.tensor, other.tensor, **attrs)
-    t.same_axes(found, one.tensor)
-    for theirs, own in axis_of.items():
-        t.axes.unite((other.tensor, theirs), (found, own))
-    shape = tuple(max(pair) for pair in zip(one.shape, other.shape, strict=True))
-    return Value(found, one.dims, shape)
+    result = t.alike(t.emit(op, left.tensor, right.tensor, **attrs), left)
+    for other, axis in axis_of.items():
+        t.axes.unite((right.tensor, other), (result.tensor, axis))
+    return Value(result.tensor, left.dims, _broadcast(left, right))
 
 
-def _unit_axes_agree(t: Translation, one: Value, other: Value) -> tuple[Value, Value]:
+def _broadcast(left: Value, right: Value) -> tuple[int, ...]:
+    """Return the shape of two values together."""
+    return tuple(max(pair) for pair in zip(left.shape, right.shape, strict=True))
+
+
+def _unit_axes_agree(t: Translation, left: Value, right: Value) -> tuple[Value, Value]:
     """Drop axes of one element where only one of two values has them."""
-    for dim in range(one.rank):
-        if one.shape[dim] == other.shape[dim] == 1 and bool(one.dims[dim]) != bool(other.dims[dim]):
-            return squeezed(t, one), squeezed(t, other)
-    return one, other
+    for dim in range(left.rank):
+        if left.shape[dim] == right.shape[dim] == 1 and bool(left.dims[dim]) != bool(right.dims[dim]):
+            return squeezed(t, left), squeezed(t, right)
+    return left, right
 
 
-def _spread(t: Translation, one: Value, other: Value) -> Value:
+def _spread(t: Translation, value: Value, other: Value) -> Value:
     """Repeat a value along the dimensions that only the other has."""
-    dims, inserted = list(one.dims), list[int]()
-    lengths: dict[str, Attribute] = {}
-    at = len(t.builder.shape(one.tensor))
-    for dim in range(one.rank):
-        if not one.dims[dim] and other.dims[dim]:
-            own = t.extent(other, other.dims[dim])
-            dims[dim] = tuple(range(at, at + len(own)))
-            for length in own:
-                lengths[f"e{len(inserted)}"] = length
-                inserted.append(at)
-                at += 1
-    found = t.emit("expand", one.tensor, dims=tuple(inserted), extents=lengths)
-    for axis in range(len(t.builder.shape(one.tensor))):
-        t.axes.unite((found, axis), (one.tensor, axis))
-    shape = tuple(max(pair) for pair in zip(one.shape, other.shape, strict=True))
-    return Value(found, tuple(dims), shape)
+    rank = t.rank(value.tensor)
+    dims, lengths = list(value.dims), list[int]()
+    for dim in range(value.rank):
+        if not value.dims[dim] and other.dims[dim]:
+            extents = t.extent(other, other.dims[dim])
+            dims[dim] = tuple(range(rank + len(lengths), rank + len(lengths) + len(extents)))
+            lengths += extents
+    tensor = t.emit(
+        "expand",
+        value.tensor,
+        dims=tuple(range(rank, rank + len(lengths))),
+        extents={f"e{number}": length for number, length in enumerate(lengths)},
+    )
+    t.same_axes(tensor, value.tensor)
+    return Value(tensor, tuple(dims), _broadcast(value, other))
 
 
 def reduce(t: Translation, op: str, value: Value, over: Sequence[int], keep: bool = False, **attrs: Attribute) -> Value:
-    """Reduce dimensions."""
+    """Reduce dimensions, all where none is named."""
     over = tuple(dim % value.rank for dim in over) if over else tuple(range(value.rank))
-    if any(not value.dims[dim] and value.shape[dim] != 1 for dim in over):
-        value = densely(t, value)
+    value = _present(t, value, over)
     gone = {axis for dim in over for axis in value.dims[dim]}
-    found = t.emit(op, value.tensor, dims=tuple(sorted(gone)), **attrs) if gone else value.tensor
-    kept = [axis for axis in range(len(t.builder.shape(value.tensor))) if axis not in gone]
+    tensor = t.emit(op, value.tensor, dims=tuple(sorted(gone)), **attrs) if gone else value.tensor
+    kept = [axis for axis in range(t.rank(value.tensor)) if axis not in gone]
     place = {axis: number for number, axis in enumerate(kept)}
     for axis, number in place.items():
-        t.axes.unite((found, number), (value.tensor, axis))
+        t.axes.unite((tensor, number), (value.tensor, axis))
     dims = [() if dim in over else tuple(place[axis] for axis in group) for dim, group in enumerate(value.dims)]
     shape = [1 if dim in over else extent for dim, extent in enumerate(value.shape)]
-    if not keep:
-        dims = [group for dim, group in enumerate(dims) if dim not in over]
-        shape = [extent for dim, extent in enumerate(shape) if dim not in over]
-    return Value(found, tuple(dims), tuple(shape))
+    result = Value(tensor, tuple(dims), tuple(shape))
+    return result if keep else result.permuted([dim for dim in range(value.rank) if dim not in over])
 
 
 Pairs = Sequence[tuple[int, int]]
 
 
-def contract(t: Translation, one: Value, other: Value, summed: Pairs, shared: Pairs = ()) -> Value:
+def contract(t: Translation, left: Value, right: Value, summed: Pairs, shared: Pairs = ()) -> Value:
     """Multiply two values and sum over pairs of dimensions; `shared` dimensions of both are kept once.
 
     The result has the shared dimensions, then the first value's others, then the second's.
     """
-    one = _present(t, one, [a for a, _ in summed])
-    other = _present(t, other, [b for _, b in summed])
+    left = _present(t, left, [a for a, _ in summed])
+    right = _present(t, right, [b for _, b in summed])
     for a, b in (*summed, *shared):
-        if one.dims[a] and other.dims[b]:
-            one, other = aligned(t, one, a, other, b)
+        if left.dims[a] and right.dims[b]:
+            left, right = aligned(t, left, a, right, b)
     letters = iter(ascii_letters)
-    mine = {axis: next(letters) for axis in range(len(t.builder.shape(one.tensor)))}
-    theirs: dict[int, str] = {}
+    rows = {axis: next(letters) for axis in range(t.rank(left.tensor))}
+    columns: dict[int, str] = {}
     for a, b in (*summed, *shared):
-        if one.dims[a] and other.dims[b]:
-            theirs.update({there: mine[here] for here, there in zip(one.dims[a], other.dims[b], strict=True)})
-    for axis in range(len(t.builder.shape(other.tensor))):
-        theirs.setdefault(axis, "")
-        theirs[axis] = theirs[axis] or next(letters)
-    rows = [dim for dim in range(one.rank) if dim not in {a for a, _ in (*summed, *shared)}]
-    columns = [dim for dim in range(other.rank) if dim not in {b for _, b in (*summed, *shared)}]
-    groups = [
-        tuple(mine[axis] for axis in one.dims[a]) or tuple(theirs[axis] for axis in other.dims[b]) for a, b in shared
+        if left.dims[a] and right.dims[b]:
+            columns.update({other: rows[axis] for axis, other in zip(left.dims[a], right.dims[b], strict=True)})
+    columns |= {axis: next(letters) for axis in range(t.rank(right.tensor)) if axis not in columns}
+    firsts, seconds = ({pair[side] for pair in (*summed, *shared)} for side in (0, 1))
+    result = [
+        (_named(left, rows, a) or _named(right, columns, b), max(left.shape[a], right.shape[b])) for a, b in shared
     ]
-    groups += [tuple(mine[axis] for axis in one.dims[dim]) for dim in rows]
-    groups += [tuple(theirs[axis] for axis in other.dims[dim]) for dim in columns]
-    shape = [max(one.shape[a], other.shape[b]) for a, b in shared]
-    shape += [one.shape[dim] for dim in rows] + [other.shape[dim] for dim in columns]
-    left, right = ("".join(own[axis] for axis in sorted(own)) for own in (mine, theirs))
-    output = "".join(letter for group in groups for letter in group)
-    found = _product(t, one.tensor, other.tensor, (left, right, output))
-    for tensor, own in ((one.tensor, left), (other.tensor, right)):
-        for axis, letter in enumerate(own):
-            if letter in output:
-                t.axes.unite((tensor, axis), (found, output.index(letter)))
-    for axis, letter in enumerate(right):
-        if letter in left:
-            t.axes.unite((other.tensor, axis), (one.tensor, left.index(letter)))
-    dims = tuple(tuple(output.index(letter) for letter in group) for group in groups)
-    return Value(found, dims, tuple(shape))
+    result += [(_named(left, rows, dim), left.shape[dim]) for dim in range(left.rank) if dim not in firsts]
+    result += [(_named(right, columns, dim), right.shape[dim]) for dim in range(right.rank) if dim not in seconds]
+    output = "".join(names for names, _ in result)
+    first, second = ("".join(names[axis] for axis in sorted(names)) for names in (rows, columns))
+    tensor = _product(t, left.tensor, right.tensor, (first, second, output))
+    _unite_letters(t, (left.tensor, first), (tensor, output))
+    _unite_letters(t, (right.tensor, second), (tensor, output))
+    _unite_letters(t, (right.tensor, second), (left.tensor, first))
+    dims = tuple(tuple(map(output.index, names)) for names, _ in result)
+    return Value(tensor, dims, tuple(extent for _, extent in result))
+
+
+def _unite_letters(t: Translation, tensor: tuple[str, str], other: tuple[str, str]) -> None:
+    """Note that axes of two tensors, each with its letters, are the same where the letters are."""
+    for axis, letter in enumerate(tensor[1]):
+        if letter in other[1]:
+            t.axes.unite((tensor[0], axis), (other[0], other[1].index(letter)))
+
+
+def _named(value: Value, names: Mapping[int, str], dim: int) -> str:
+    """Return the letters of a dimension's axes."""
+    return "".join(names[axis] for axis in value.dims[dim])
 
 
 def _present(t: Translation, value: Value, dims: Iterable[int]) -> Value:
     """Return the value with axes for dimensions that are repeated."""
-    return densely(t, value) if any(not value.dims[d] and value.shape[d] != 1 for d in dims) else value
+    return densely(t, value) if any(not value.dims[dim] and value.shape[dim] != 1 for dim in dims) else value
 
 
-def _product(t: Translation, one: str, other: str, letters: tuple[str, str, str]) -> str:
+def _product(t: Translation, left: str, right: str, letters: tuple[str, str, str]) -> str:
     """Multiply two matrices as such, and other tensors by an equation."""
-    left, right, output = letters
-    is_matrices = len(left) == len(right) == len(output) == 2 and len({*left, *right}) == 3
-    if is_matrices and output[0] in left and output[1] in right:
-        attrs: dict[str, Attribute] = {}
-        if left[0] != output[0]:
-            attrs["transpose_a"] = True
-        if right[1] != output[1]:
-            attrs["transpose_b"] = True
-        return t.emit("mm", one, other, **attrs)
-    return t.emit("einsum", one, other, equation=f"{left},{right}->{output}")
+    rows, columns, output = letters
+    is_matrices = len(rows) == len(columns) == len(output) == 2 and len({*rows, *columns}) == 3
+    if not is_matrices or output[0] not in rows or output[1] not in columns:
+        return t.emit("einsum", left, right, equation=f"{rows},{columns}->{output}")
+    transposed = {"transpose_a": rows[0] != output[0], "transpose_b": columns[1] != output[1]}
+    return t.emit("mm", left, right, **{name: True for name, is_so in transposed.items() if is_so})
 
 
 def _padded(value: Value, rank: int) -> Value:
@@ -182,6 +179,6 @@ def _padded(value: Value, rank: int) -> Value:
     return Value(value.tensor, ((),) * missing + value.dims, (1,) * missing + value.shape)
 
 
-def _covers(one: Value, other: Value) -> bool:
-    """Whether a value has every axis that the other has."""
-    return all(own or not theirs for own, theirs in zip(one.dims, other.dims, strict=True))
+def _covers(value: Value, other: Value) -> bool:
+    """Return True if a value has every axis that the other has."""
+    return all(group or not others for group, others in zip(value.dims, other.dims, strict=True))

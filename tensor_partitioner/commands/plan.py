@@ -114,8 +114,8 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
     verify = import_module("executor.torch.verification").verify  # which loads PyTorch
     found = verify(function_of(model, **given_options(options)), model)
     stdout().print(*display.tables(found), sep="\n")
-    if found.said:
-        raise JobError(found.said)
+    if found.failure:
+        raise JobError(found.failure)
     context.exit(0)
 
 

@@ -18,9 +18,9 @@ from executor.backend import BackendError
 from executor.data import DataError
 from executor.process.environment import is_torchrun
 from executor.torch import distribute
-from executor.torch.lost import others_may_be_lost
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
+from executor.torch.transport import others_may_be_lost
 from executor.transport import CHOICES, TransportError
 from executor.transport.choice import TRANSPORTS, choose
 from executor.weights import WeightsError
@@ -164,7 +164,7 @@ def test_a_pytorch_without_gloo(monkeypatch, capsys):
 
 
 def test_a_connection_that_is_lost_is_no_bug(monkeypatch):
-    monkeypatch.setattr("executor.torch.lost.GRACE_S", 0)
+    monkeypatch.setattr("executor.torch.transport.GRACE_S", 0)
     with pytest.raises(JobError, match=r"another rank is gone: Connection closed by peer \[127"), others_may_be_lost():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242")
     with pytest.raises(RuntimeError, match="shapes"), others_may_be_lost():

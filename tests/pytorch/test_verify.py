@@ -91,7 +91,7 @@ class Buffered(nn.Module):
 
 def test_what_is_alike_says_nothing():
     found = verify(lambda: (Buffered(), torch.randn(4, 6)), "buffered")
-    assert not found.said
+    assert not found.failure
     assert np.isfinite([one.difference.found for one in found.compared]).all()
 
 
@@ -126,7 +126,7 @@ def sparse():
 @pytest.mark.parametrize("make", [regularised, mixed, sparse])
 def test_losses_and_gradients_of_every_kind(make):
     found = verify(make, make.__name__)
-    assert (found.said, found.dtype, found.instead) == ("", "float64", "")
+    assert (found.failure, found.dtype, found.instead) == ("", "float64", "")
 
 
 class Single(nn.Linear):
@@ -136,7 +136,7 @@ class Single(nn.Linear):
 
 def test_a_dtype_that_the_module_insists_on_is_taken_and_said():
     found = verify(lambda: (Single(6, 6), torch.randn(4, 6)), "single")
-    assert not found.said
+    assert not found.failure
     assert found.dtype == "float32"
     assert re.match(r", as float64 failed: \S", found.instead)
     assert "\n" not in found.instead

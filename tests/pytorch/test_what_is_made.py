@@ -57,7 +57,7 @@ def test_what_the_optimizer_does_not_hold_is_frozen(make, trained):
     graph = graph_of(make)
     weights = {name for name, tensor in graph.tensors.items() if tensor.role == "weight"}
     assert weights & graph.updates.keys() == trained
-    assert not verify(make, "partly trained").said
+    assert not verify(make, "partly trained").failure
 
 
 def two_rates():
@@ -97,7 +97,7 @@ def decaying(kind, **options):
 def test_groups_of_parameters_and_decay_are_pytorchs(make):
     found = verify(make, "groups")
     assert {one.name for one in found.compared} >= {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert not found.said
+    assert not found.failure
 
 
 class SGD(torch.optim.SGD):
