@@ -15,17 +15,18 @@ from planner.plans.plan import Plan
 from planner.program.lower import arena_sizes, lower
 from planner.program.workspace import needed_bytes
 from planner.search import SearchOptions, best_plan
-from planner.search.factorisations import MOST_WORKERS_FACTORED
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
 from planner.search.options import placements_of
+from planner.search.solver.limits import Tuning
 from topologies import Machine, load_topology
 
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
 
 WORKERS = (
-    f"Number of workers. Up to {MOST_WORKERS_FACTORED}, all factorisations are tried; beyond, prime factors and none."
+    f"Number of workers. Up to {Tuning().factored_workers}, all factorisations are tried; beyond, prime factors "
+    "and none."
 )
 MEMORY = (
     f"What every worker must fit in, as in 11GiB; with a machine all that it takes there, and '{DEVICES}' is its own "

@@ -25,6 +25,7 @@ from planner.layout.placement import (
     format_layout,
     parse_placement,
 )
+from planner.layout.placement_sets import PlacementSet
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures, told_apart
 from planner.layout.split import Runs, eligible, iteration_runs, part
@@ -39,6 +40,7 @@ __all__ = [
     "Layout",
     "Partial",
     "Placement",
+    "PlacementSet",
     "Production",
     "Region",
     "Replicate",

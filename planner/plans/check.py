@@ -13,6 +13,7 @@ from planner.layout import (
     PARTIAL,
     TERMS,
     Layout,
+    PlacementSet,
     Shard,
     Signature,
     Ways,
@@ -30,7 +31,7 @@ MOST_BYTES = 1 << 60
 ROUNDING = 1e-6
 """What reported figures may be off by, as a share: gaps are written to six digits."""
 
-PLACEMENTS = ("", "S", "S,R", "S,R,P")
+PLACEMENTS = ("", *PlacementSet)
 """What may have been searched; nothing in a plan made by hand."""
 
 HOPS = 2

@@ -4,9 +4,9 @@ from planner.search.coarse.coarsen import Ties
 from planner.search.factorisations import best_plan
 from planner.search.options import OBJECTIVES, PLACEMENTS, SearchOptions
 from planner.search.run import search, space_of
-from planner.search.searchers import SEARCHERS
+from planner.search.searchers import SEARCHERS, Searcher, register
 from planner.search.solver.limits import Limits
-from planner.search.space import Outcome, Searcher, Space
+from planner.search.space import Outcome, Space
 
 __all__ = [
     "OBJECTIVES",
@@ -19,6 +19,7 @@ __all__ = [
     "Space",
     "Ties",
     "best_plan",
+    "register",
     "search",
     "space_of",
 ]

@@ -19,15 +19,13 @@ from planner.layout import Ways, eligible
 from planner.plans.check import check_plan, check_search, check_shares, check_workers
 from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
+from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions
-from planner.search.run import plan_with_bound, search, space_of
-from planner.search.searchers import ALTERNATIVES, SEARCHERS, UNIFORM
+from planner.search.run import SearchResult, result_with_bound, search_result, space_of
+from planner.search.solver.limits import Tuning
 from tensor_partitioner.display.progress import tracked
-
-MOST_WORKERS_FACTORED = 16
-"""Up to so many workers every factorisation is tried; beyond, only the prime factors and none: there are too many."""
 
 
 def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
@@ -39,14 +37,20 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     """
     _check_shares(graph, workers, options)
     started, coarsenings = time.perf_counter(), Coarsenings(graph)
-    plan = (
-        search(graph, options, coarsenings)
-        if options.ways
-        else _best_plan_over_factorisations(graph, workers, options, coarsenings)
+    if options.ways:
+        result = search_result(graph, options, coarsenings)
+    else:
+        result = _best_over_factorisations(graph, workers, options, coarsenings)
+    result.candidate.check_cost()
+    result = result_with_bound(result, coarsenings) if options.bound else result
+    plan, moved = result.plan, _data_parallel_bytes(graph, result.options.division, coarsenings)
+    record = with_fields(
+        plan.search,
+        model=graph.name,
+        data_parallel_bytes=moved,
+        seconds=round(time.perf_counter() - started, 3),
     )
-    plan = plan_with_bound(plan, options, coarsenings) if options.bound else plan
-    record = with_fields(plan.search, model=graph.name, data_parallel_bytes=data_parallel_bytes(plan, coarsenings))
-    plan = replace(plan, search=with_fields(record, seconds=round(time.perf_counter() - started, 3)))
+    plan = replace(plan, search=record)
     check_plan(plan)
     check_search(plan)
     return plan
@@ -68,39 +72,32 @@ def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
             )
 
 
-def _best_plan_over_factorisations(
+def _best_over_factorisations(
     graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
-) -> Plan:
-    """Search every factorisation; what an alternative finds for the first, the finest, is not worse than for others.
-
-    Those that do the same at every step are covered by the last, a single step, where bytes alone count.
-    """
-    plans, tried, failed = [], [], []
-    bytes_alone = options.objective == "bytes" and options.memory_bytes is None
-    for number, ways in enumerate(tracked("searching", factorisations(workers))):
-        again = () if number else [name for name in ALTERNATIVES if name not in UNIFORM]
+) -> SearchResult:
+    results, tried, failed = [], [], []
+    for ways in tracked("searching", factorisations(workers)):
         try:
-            plan = search(graph, replace(options, ways=ways), coarsenings, again if bytes_alone else ALTERNATIVES)
+            result = search_result(graph, replace(options, ways=ways), coarsenings)
         except DoesNotFitError as error:
             failed.append(error)
             continue
-        plans.append(plan)
-        tried.append(Tried(ways=ways, cost=plan.search.cost, seconds=plan.search.seconds or 0.0))
-    if not plans:
+        results.append(result)
+        tried.append(Tried(ways=ways, cost=result.cost, seconds=result.record.seconds or 0.0))
+    if not results:
         raise DoesNotFitError(
             failed[0].limit, min(error.least for error in failed), min(error.floor for error in failed)
         )
-    best = min(plans, key=lambda plan: plan.search.cost)
-    return replace(best, search=with_fields(best.search, factorisations=tuple(tried)))
+    best = min(results, key=lambda result: result.cost)
+    return replace(best, record=with_fields(best.record, factorisations=tuple(tried)))
 
 
-def data_parallel_bytes(plan: Plan, coarsenings: Coarsenings) -> int | None:
-    """Return what data parallelism over the plan's workers would move; None where there is no batch to split."""
-    ways = Ways((plan.workers,), plan.ways.shares) if plan.ways else plan.ways
-    if no_data_parallelism(plan.graph, plan.workers):
+def _data_parallel_bytes(graph: Graph, ways: Ways, coarsenings: Coarsenings) -> int | None:
+    """Return what data parallelism over as many workers would move; None where there is no batch to split."""
+    if no_data_parallelism(graph, ways.workers):
         return None
-    options = SearchOptions(ways, "data-parallel")
-    return SEARCHERS["data-parallel"](space_of(plan.graph, options, coarsenings), options.limits).cost
+    options = SearchOptions(Ways((ways.workers,), ways.shares) if ways else ways, "data-parallel")
+    return data_parallel(space_of(graph, options, coarsenings), options.limits).cost
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:
@@ -111,7 +108,7 @@ def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:
     """
     check_workers(workers)
     primes = prime_factors(workers)
-    if workers > MOST_WORKERS_FACTORED:
+    if workers > Tuning().factored_workers:
         return tuple(dict.fromkeys((primes, (workers,))))
     return tuple(sorted(_products_of_factors(workers, workers), key=lambda ways: (-len(ways), ways)))
 

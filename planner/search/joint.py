@@ -60,7 +60,7 @@ def best_plan_among_candidates(
 ) -> Outcome:
     """Return the best plan whose variables' states are among the given candidates; `start` is one of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    known = None if start is None or space.carriage is None else space.cost(start)
+    known = None if start is None or space.partial_sums is None else space.cost(start)
     model = model_of_graph(space.coarse, domains, space.feasible_objective(known))
     if start is None:
         return Outcome.of_solution(domains, minimise(model, limits))

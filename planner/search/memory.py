@@ -16,7 +16,7 @@ from planner.layout import Shard
 from planner.plans.search_record import Allowed
 from planner.search.objectives.storage import PricedStorage, least_bytes_stored, resident_item_bytes_by_variable
 from planner.search.partial_sums import MOST_PENALTIES
-from planner.search.space import Found, Outcome, Space, State
+from planner.search.space import Candidate, Outcome, Space, State
 
 UNITS = {
     "": 1,
@@ -75,7 +75,7 @@ class Fitted:
     """The cheapest that was found to fit, its name, and a cost that no plan that fits is below, if known."""
 
     name: str
-    found: Found
+    candidate: Candidate
     lower_bound: int | None
     allowed: Allowed
 
@@ -88,15 +88,15 @@ class _Search:
     tensors, at which what it found fits.
     """
 
-    arena_of: Callable[[Found], int]
+    arena_of: Callable[[Candidate], int]
     limit: int
     name: str
-    free: Found
+    free: Candidate
     lower: int | None
     bounded: Space
     items: Mapping[int, int] = field(default_factory=dict)
     sizes: dict[tuple[Space, tuple[State, ...]], int] = field(default_factory=dict)
-    best: tuple[str, Found] | None = None
+    best: tuple[str, Candidate] | None = None
     fitting: PricedStorage | None = None
     searches: int = 0
 
@@ -105,21 +105,21 @@ class _Search:
         """The space that is searched."""
         return self.free.space
 
-    def search_with_memory_priced(self, name: str, free: Found) -> None:
+    def search_with_memory_priced(self, name: str, free: Candidate) -> None:
         """Search with memory priced, where `free` was found without."""
         self.name, self.free, self.fitting = name, free, None
         self.items = resident_item_bytes_by_variable(self.space.coarse)
         self.search_with_all_tensors_priced(max(1, free.outcome.cost))
         self.search_with_some_tensors_priced()
 
-    def offer_plan_found(self, name: str, found: Found) -> bool:
+    def offer_plan_found(self, name: str, found: Candidate) -> bool:
         """Take what fits if it costs less than the best so far; say whether it fits."""
         fits = self.largest_arena_bytes(found) <= self.limit
         if fits and (self.best is None or found.outcome.cost < self.best[1].outcome.cost):
             self.best = (name, found)
         return fits
 
-    def largest_arena_bytes(self, found: Found) -> int:
+    def largest_arena_bytes(self, found: Candidate) -> int:
         """Return the largest arena of a plan."""
         key = found.space, found.outcome.choice
         if key not in self.sizes:
@@ -174,7 +174,7 @@ class _Search:
     def _cost_shift_and_highest_price(self, cheapest: int) -> tuple[int, int]:
         """Return by how many bits to scale costs, and the highest price per byte stored, so that sums stay in range."""
         coarse, most = self.space.coarse, MOST
-        if self.space.carriage is not None:
+        if self.space.partial_sums is not None:
             most = MOST_PENALTIES // (4 * max(1, len(coarse.factors)))
         whole = sum(tensor.nbytes for tensor in coarse.graph.tensors.values())
         highest = max(1, most // max(1, whole * prod(self.space.ways)))
@@ -194,7 +194,7 @@ class _Search:
 
 
 def cheapest_fitting_plan(
-    found: Mapping[str, Found], again: Sequence[str], arena_of: Callable[[Found], int], limit: int
+    found: Mapping[str, Candidate], again: Sequence[str], arena_of: Callable[[Candidate], int], limit: int
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 

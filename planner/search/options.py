@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlanError
-from planner.layout import Ways
+from planner.layout import PlacementSet, Ways
 from planner.plans.plan import Plan
-from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
-from planner.search.searchers import FREE, MOST_STEPS, SEARCHERS, WITH_PARTIAL
+from planner.search.searchers import SEARCHERS
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown
 from topologies import Machine
 
-PLACEMENTS = ("S", "S,R", "S,R,P")
-DEFAULT_PLACEMENTS = "S,R"
-
+PLACEMENTS = tuple(PlacementSet)
 OBJECTIVES = ("bytes", "time")
 
 WAYS = "Factors to split by, outermost first.  [default: the best]"
 TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"
 UNTIE = "Coarsening rules to do without.  [default: none]"
 SHARES = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
-
-FEW_VARIABLES = 2000
-"""Up to so many variables, identical layers not merged, a graph is searched without element-wise ties: the recursion
-takes about a second then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +40,8 @@ class SearchOptions(Shown):
         default=(), metadata=described("--ways", WAYS, read=whole_numbers(2, "4,2"), metavar="K1,K2,...")
     )
     searcher: str = field(default="recursive", metadata=described("--search", f"One of {', '.join(SEARCHERS)}."))
-    placements: str = field(
-        default=DEFAULT_PLACEMENTS,
+    placements: PlacementSet | str = field(
+        default=PlacementSet.REPLICATED,
         metadata=described("--placements", f"What may be chosen: {'; '.join(PLACEMENTS)}."),
     )
     ties: Ties | None = field(default=None, metadata=described("--ties", TIES, read=read_ties, metavar="RULE,..."))
@@ -79,7 +72,7 @@ def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     """
     ties = default_ties(options, coarsenings) if options.ties is None else options.ties
     ties = replace(ties, **dict.fromkeys(options.untie, False))
-    sums = "P" in placements_of(options) or options.objective == "time"
+    sums = placements_of(options).allows_partial or options.objective == "time"
     return replace(ties, accumulation=ties.accumulation or sums)
 
 
@@ -90,13 +83,14 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     every other searcher of a graph that then has few variables; elsewhere gradients at least are not tied to the
     forward pass. `updates` costs bytes under "S,R" only.
     """
-    untied = Ties(elementwise=False, gradients=False, updates="R" not in placements_of(options))
-    if options.searcher == "joint":
-        return replace(untied, updates=False)
-    return untied if coarsenings.variable_count(untied) <= FEW_VARIABLES else replace(untied, elementwise=True)
+    if (ties := SEARCHERS[options.searcher].ties) is not None:
+        return ties
+    untied = Ties(elementwise=False, gradients=False, updates=not placements_of(options).allows_replicated)
+    few = coarsenings.variable_count(untied) <= options.limits.tuning.untied_variables
+    return untied if few else replace(untied, elementwise=True)
 
 
-def placements_of(options: SearchOptions) -> str:
+def placements_of(options: SearchOptions) -> PlacementSet:
     """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
     if not isinstance(options.searcher, str) or options.searcher not in SEARCHERS:
         raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
@@ -109,48 +103,31 @@ def placements_of(options: SearchOptions) -> str:
         raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
     if type(options.seed) is not int or options.seed < 0:
         raise PlanError(f"expected a seed from 0, found {options.seed!r}")
-    wanted = {part.strip() for part in options.placements.split(",")} if isinstance(options.placements, str) else None
-    if wanted not in ({"S"}, {"S", "R"}, {"S", "R", "P"}):
+    if (placements := PlacementSet.parse(options.placements)) is None:
         raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
-    if "P" in wanted and options.searcher not in WITH_PARTIAL:
-        raise PlanError(
-            f"expected a searcher among {', '.join(WITH_PARTIAL)} for placements S,R,P, found {options.searcher!r}"
-        )
     ways = options.ways
     if not isinstance(ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in ways):
         raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
-    if "P" in wanted:
-        return "S,R,P"
-    return "S,R" if "R" in wanted else IMPLIED.get(options.searcher, "S")
+    return SEARCHERS[options.searcher].placements_for(placements)
 
 
-def rivals_of(
-    options: SearchOptions, coarsenings: Coarsenings, alternatives: Collection[str], *, proved: bool
-) -> dict[str, SearchOptions]:
-    """Return what is searched for besides, by the name that the record gives it; `proved`: the plan is the least.
+def rivals_of(options: SearchOptions, *, proved: bool) -> dict[str, SearchOptions]:
+    """Return what is searched besides a searcher of whole spaces, by searcher; `proved`: its plan is the least.
 
-    "S" and "S,R" are the same searcher with fewer placements, which is no restriction of the recursion: fewer choices
-    can lead it further. "tied" is the recursion with all ties, which it is mostly, but not always, better without.
-    `joint` is compared with the recursion that has its own ties, and with what that is compared with. Without
-    convolutions the one weird trick is model parallelism.
+    `joint` is compared with the recursion that has its own ties, and with what that is compared with. Where memory is
+    limited, the same searcher with fewer placements reaches plans that fit and that prices do not.
     """
-    own, found = options, {}
+    rivals, own = dict[str, SearchOptions](), options
     if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):
-        own = found["recursive"] = replace(options, searcher="recursive", ties=None, untie=())
-    elif proved or options.searcher not in FREE:
+        own = rivals["recursive"] = replace(options, searcher="recursive", ties=None, untie=())
+    elif proved or not SEARCHERS[options.searcher].is_free:
         return {}
-    placements = placements_of(options)
-    if "P" in placements:
-        found["S,R"] = replace(options, placements="S,R")
-        own = replace(own, placements="S,R")
-    if len(options.ways) > MOST_STEPS:
-        return found
-    if "R" in placements:
-        found["S"] = replace(own, placements="S")
-    elif own.ties is None and not ties_of(own, coarsenings).elementwise:
-        found["tied"] = replace(own, ties=Ties())
-    for name in alternatives:
-        is_another = name != "one-weird-trick" or "convolution" in coarsenings.operator_classes
-        if name in SEARCHERS and is_another and ("R" in placements or name not in IMPLIED):
-            found[name] = replace(own, searcher=name)
-    return found
+    for fewer in PlacementSet if options.memory_bytes is not None else ():
+        if fewer.letters < placements_of(options).letters:
+            rivals[fewer] = replace(own, placements=fewer)
+    if len(options.ways) <= options.limits.tuning.rival_steps:
+        for name, searcher in SEARCHERS.items():
+            placements = searcher.largest_placements_within(placements_of(options))
+            if options.objective in searcher.rival_under and placements is not None:
+                rivals[name] = replace(own, searcher=name, placements=placements)
+    return rivals

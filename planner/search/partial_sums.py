@@ -27,7 +27,7 @@ Operands = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carriage:
+class PartialSums:
     """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry."""
 
     partial: tuple[frozenset[int], ...]
@@ -43,17 +43,17 @@ class _Flow:
     through: Mapping[int, frozenset[tuple[int, Operands]]]
 
 
-def carriage_of(coarse: CoarseGraph, ways: Ways) -> Carriage:
+def partial_sums_of(coarse: CoarseGraph, ways: Ways) -> PartialSums:
     """Return what may be partial and be carried at each step."""
     flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
-    steps = [_carriage_at_last_step(coarse, flow, possible, ways.prefix(step + 1)) for step in range(len(ways))]
-    return Carriage(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
+    steps = [_partial_sums_at_last_step(coarse, flow, possible, ways.prefix(step + 1)) for step in range(len(ways))]
+    return PartialSums(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
 
 
 def may_be_partial(graph: Graph, ways: Ways) -> frozenset[str]:
     """Return the tensors that may be partial at some step, if none are tied."""
     coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
-    steps = carriage_of(coarse, ways).partial
+    steps = partial_sums_of(coarse, ways).partial
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
@@ -91,7 +91,7 @@ def _data_flow(coarse: CoarseGraph) -> _Flow:
     )
 
 
-def _carriage_at_last_step(
+def _partial_sums_at_last_step(
     coarse: CoarseGraph, flow: _Flow, possible: frozenset[int], ways: Ways
 ) -> tuple[frozenset[int], dict[int, tuple[Operands, ...]]]:
     """Return what may be partial and carried at the last of these steps: what is left of everything possible."""

@@ -34,7 +34,7 @@ def recursive(space: Space, limits: Limits) -> Outcome:
         bound = max(0, found.bound) if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
     outcome = Outcome(tuple(choice), total, bound, details)
-    if space.carriage is None:
+    if space.partial_sums is None:
         return outcome
     best = min(outcome, recursive(space.without_partial(), limits), key=lambda one: one.cost)
     return replace(best, lower_bound=bound)
@@ -48,7 +48,7 @@ def _step_candidates_and_best(
         space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
         for v, before in enumerate(choice)
     ]
-    if space.carriage is None:
+    if space.partial_sums is None:
         return domains, minimise(DenseModel(space.problem_of_domains(domains)), limits)
     plain, known = _step_candidates_and_best(space.without_partial(), choice, step, limits)
     start = [

@@ -1,44 +1,94 @@
-"""The searchers, which share one signature, and the alternatives that are tried besides."""
+"""The searchers: what each is, in one record, and how to add to them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.errors import PlanError
+from planner.layout import PlacementSet
 from planner.search import alternatives, joint, recursive
-from planner.search.space import Searcher
+from planner.search.coarse.coarsen import Ties
+from planner.search.solver.limits import Limits
+from planner.search.space import Outcome, Space
+
+REPLICATING = (PlacementSet.REPLICATED,)
+WITHOUT_PARTIAL = (PlacementSet.SPLIT, PlacementSet.REPLICATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Searcher:
+    """A searcher: `search` takes a space of plans and limits, and returns an outcome.
+
+    `placements` are the sets that it searches; asked for less, it searches the smallest that has it. `ties` are the
+    coarsening rules that it is searched with by default, None for those that suit the graph. Where it `is_free` it
+    chooses from all plans of a space, so that its bound is about them all and rivals are tried beside it; others choose
+    from some. `rival_under` are the objectives under which it is such a rival, by default, in spaces in which it
+    `may_cost_less` than a cost.
+    """
+
+    name: str
+    search: Callable[[Space, Limits], Outcome]
+    summary: str
+    placements: tuple[PlacementSet, ...] = tuple(PlacementSet)
+    ties: Ties | None = None
+    is_free: bool = False
+    rival_under: tuple[str, ...] = ()
+    may_cost_less: Callable[[Space, Limits, int], bool] = lambda space, limits, cost: True
+
+    def placements_for(self, wanted: PlacementSet) -> PlacementSet:
+        """Return the set that it searches where one is asked for; a PlanError where it takes none with all of that."""
+        for placements in self.placements:
+            if wanted.letters <= placements.letters:
+                return placements
+        able = ", ".join(name for name, other in SEARCHERS.items() if wanted in other.placements)
+        raise PlanError(f"expected a searcher among {able} for placements {wanted}, found {self.name!r}")
+
+    def largest_placements_within(self, allowed: PlacementSet) -> PlacementSet | None:
+        """Return the largest set that it searches of those that go no further than one; None if there is none."""
+        within = [placements for placements in self.placements if placements.letters <= allowed.letters]
+        return max(within, key=lambda placements: len(placements.letters), default=None)
+
+
+def register(searcher: Searcher) -> Searcher:
+    """Make a searcher known by its name, to `plan --search` and, where it says so, as a rival.
+
+    Raises a PlanError for what is no searcher and where there is one of that name.
+    """
+    if not isinstance(searcher, Searcher):
+        raise PlanError(f"expected a Searcher to register, found {searcher!r}")
+    if searcher.name in SEARCHERS:
+        raise PlanError(f"searcher {searcher.name}: expected a new name, found it among {', '.join(SEARCHERS)}")
+    SEARCHERS[searcher.name] = searcher
+    return searcher
+
 
 SEARCHERS: dict[str, Searcher] = {
-    "recursive": recursive.recursive,
-    "joint": joint.joint,
-    "allrow": alternatives.allrow,
-    "spartan": alternatives.spartan,
-    "equalchop": alternatives.equalchop,
-    "icml18": alternatives.icml18,
-    "data-parallel": alternatives.data_parallel,
-    "model-parallel": alternatives.model_parallel,
-    "hybrid": alternatives.hybrid,
-    "one-weird-trick": alternatives.one_weird_trick,
+    searcher.name: searcher
+    for searcher in (
+        Searcher("recursive", recursive.recursive, "step by step, each exactly", is_free=True),
+        Searcher(
+            "joint",
+            joint.joint,
+            "all steps at once, with a lower bound",
+            ties=Ties(elementwise=False, gradients=False, updates=False),
+            is_free=True,
+        ),
+        Searcher("allrow", alternatives.allrow, "tensors split along their first dimension", WITHOUT_PARTIAL),
+        Searcher("spartan", alternatives.spartan, "tensor by tensor, the largest first", WITHOUT_PARTIAL),
+        Searcher("equalchop", alternatives.equalchop, "the same at every step", WITHOUT_PARTIAL),
+        Searcher("icml18", alternatives.icml18, "no operator split along a reduction", WITHOUT_PARTIAL),
+        Searcher("data-parallel", alternatives.data_parallel, "the batch split", REPLICATING),
+        Searcher("model-parallel", alternatives.model_parallel, "the weights split", REPLICATING),
+        Searcher(
+            "hybrid",
+            alternatives.hybrid,
+            "data parallel across groups, model parallel within",
+            REPLICATING,
+            rival_under=("bytes",),  # results/default_plans: the only one that moves less than the recursion anywhere
+            may_cost_less=alternatives.hybrid_may_cost_less,
+        ),
+        Searcher("one-weird-trick", alternatives.one_weird_trick, "model parallel where fully connected", REPLICATING),
+    )
 }
-"""By name; add to it to search in a way of your own."""
-
-FREE = ("recursive", "joint")
-"""The searchers that choose from all plans of a space; the others choose from some, which their bounds are about."""
-
-WITH_PARTIAL = ("recursive", "joint")
-"""The searchers that let tensors be partial."""
-
-UNIFORM = ("equalchop", "data-parallel")
-"""Alternatives that do the same at every step, so that a single step of all workers, searched exactly, covers them."""
-
-STEP_BY_STEP = ("model-parallel", "hybrid", "one-weird-trick")
-"""Alternatives that choose from few plans."""
-
-NEARLY_FREE = ("allrow", "spartan", "icml18")
-"""Alternatives that choose from nearly as many plans as the joint search."""
-
-DEAR = (*NEARLY_FREE, "S")
-"""The rivals that are tried in small graphs only; "S" is the recursion without replication."""
-
-ALTERNATIVES = (*UNIFORM, *STEP_BY_STEP, *NEARLY_FREE)
-"""The searchers that choose from some of a space's plans."""
-
-MOST_STEPS = 4
-"""With more steps than this, rivals are tried only by name: alternatives look at whole plans of every variable."""
+"""By name; `register` adds to it."""

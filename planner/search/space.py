@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 from typing import Any
 
 from planner.errors import PlanError
@@ -24,13 +23,9 @@ from planner.search.costs.domains import (
 )
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
-from planner.search.partial_sums import INFEASIBLE, Carriage, Feasible, penalty_above_cost
-from planner.search.solver.limits import Limits
+from planner.search.partial_sums import INFEASIBLE, Feasible, PartialSums, penalty_above_cost
 from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph
-
-SMALL_STATES = 2000
-"""Up to so many states of all variables together a graph is small: all alternatives together take about 0.1 s."""
 
 State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
@@ -40,8 +35,8 @@ State = tuple[Any, ...]
 class Space:
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 
-    `tables` remembers costs between searches. `carriage` says what may be partial, where anything may. A strategy of
-    the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`.
+    `tables` remembers costs between searches. `partial_sums` says what may be partial, where anything may. A strategy
+    of the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`.
     """
 
     coarse: CoarseGraph
@@ -49,28 +44,21 @@ class Space:
     replicate: bool
     tables: Tables = field(default_factory=Tables)
     objective: Objective = BYTES
-    carriage: Carriage | None = None
+    partial_sums: PartialSums | None = None
 
     def without_partial(self) -> Space:
         """Return the same space in which nothing is partial."""
-        return replace(self, carriage=None)
+        return replace(self, partial_sums=None)
 
     def feasible_objective(self, cost: int | None = None) -> Objective:
         """Return the objective under which whatever does not go together costs more than a plan of this cost."""
-        if self.carriage is None:
+        if self.partial_sums is None:
             return self.objective
         return Feasible(self.objective, INFEASIBLE if cost is None else penalty_above_cost(self.coarse, cost))
 
     def candidates(self, v: int) -> tuple[State, ...]:
         """Return every state of a variable, over all steps."""
         return tuple(product(*self.options_at_every_step(v)))
-
-    @property
-    def is_small(self) -> bool:
-        """Whether all variables together have few states, nothing partial."""
-        whole = self.without_partial()
-        states = (prod(map(len, whole.options_at_every_step(v))) for v in range(len(self.coarse.variables)))
-        return sum(states) <= SMALL_STATES
 
     def options_at_every_step(self, v: int) -> list[tuple[Placement, ...] | tuple[str, ...]]:
         """Return what a variable's state may have at every step."""
@@ -81,11 +69,11 @@ class Space:
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
             placements = placements_at_step(variable.shape, self.ways, step, replicate=self.replicate)
-            partial = self.carriage is not None and v in self.carriage.partial[step]
+            partial = self.partial_sums is not None and v in self.partial_sums.partial[step]
             return (*placements, PARTIAL) if partial else placements
         everywhere = self.objective.allows_everywhere or (self.replicate and variable.only_takes_inputs)
         choices = choices_at_step(variable.signature, self.ways, step, replicate=self.replicate, everywhere=everywhere)
-        sets = () if self.carriage is None else self.carriage.carried[step].get(v, ())
+        sets = () if self.partial_sums is None else self.partial_sums.carried[step].get(v, ())
         return (*choices, *map(choice_carrying_operands, sets))
 
     def domain(self, v: int, states: Sequence[State], steps: int | None = None) -> Domain:
@@ -95,26 +83,18 @@ class Space:
             return layouts_domain(variable.shape, ways, tuple(states))
         return strategies_domain(variable.signature, ways, tuple(states))
 
-    def checked_outcome(self, outcome: object) -> Outcome:
-        """Return what a searcher returned; a PlanError where it is no choice of this space, its cost and its bound."""
+    def check_choice(self, outcome: object) -> None:
+        """Raise a PlanError for what is no outcome, or chooses no state of the space for some variable."""
         if not isinstance(outcome, Outcome):
             raise PlanError(f"expected an Outcome, found {outcome!r}")
-        self._check_choice(outcome.choice)
-        if outcome.cost != (cost := self.cost(outcome.choice)):
-            raise PlanError(f"expected a cost of {cost}, which the choice has, found {outcome.cost!r}")
-        if outcome.lower_bound is not None and not outcome.lower_bound <= cost:
-            raise PlanError(f"expected a lower bound of at most {cost}, the cost, found {outcome.lower_bound}")
-        return outcome
-
-    def _check_choice(self, choice: object) -> None:
-        """Raise a PlanError where a choice lacks a state of its own for any variable."""
+        choice: object = outcome.choice
         variables, expected = self.coarse.variables, "expected a state of the space for every variable, found"
         if not isinstance(choice, tuple) or len(choice) != len(variables):
             raise PlanError(f"{expected} {len(choice) if isinstance(choice, tuple) else choice!r} for {len(variables)}")
         for v, state in enumerate(choice):
             options = self.options_at_every_step(v)
             is_state = isinstance(state, tuple) and len(state) == len(options)
-            if not is_state or any(one not in of for one, of in zip(state, options, strict=True)):
+            if not is_state or any(option not in allowed for option, allowed in zip(state, options, strict=True)):
                 raise PlanError(f"{expected} {state!r} for {variables[v].members[0]}")
 
     def cost(self, choice: Sequence[State]) -> int:
@@ -164,18 +144,45 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a searcher found in a space; `search` is the same search of another space of the same coarse graph."""
+class Candidate:
+    """What a searcher's outcome is in its space; `search` is the same search of another space of the coarse graph."""
 
+    searcher: str
     space: Space
     outcome: Outcome
     search: Callable[[Space], Outcome]
 
+    @property
+    def cost(self) -> int:
+        """The plan's cost in the objective's unit, as its searcher says."""
+        return self.outcome.cost
+
+    @property
+    def is_proved(self) -> bool:
+        """True if no plan of its space costs less."""
+        return self.outcome.lower_bound == self.cost
+
+    def check_cost(self) -> None:
+        """Raise a PlanError where the choice has another cost, or less than the bound."""
+        cost, bound = self.space.cost(self.outcome.choice), self.outcome.lower_bound
+        if self.cost != cost:
+            message = f"expected a cost of {cost}, which the choice has, found {self.cost!r}"
+        elif bound is not None and not bound <= cost:
+            message = f"expected a lower bound of at most {cost}, the cost, found {bound}"
+        else:
+            return
+        raise PlanError(f"searcher {self.searcher}: {message}")
+
+    def bytes_moved(self) -> int:
+        """Bytes that the plan moves in one iteration."""
+        return (
+            self.cost
+            if self.space.objective is BYTES
+            else replace(self.space, objective=BYTES).cost(self.outcome.choice)
+        )
+
     def plan(self, seed: int, record: SearchRecord | None = None) -> Plan:
-        """Return the plan that was found."""
+        """Return the plan."""
         space, choice = self.space, self.outcome.choice
         layouts, strategies = space.layouts(choice), space.strategies(choice)
         return Plan(space.coarse.graph, seed, space.ways, layouts, strategies, record or SearchRecord())
-
-
-Searcher = Callable[[Space, Limits], Outcome]

@@ -13,7 +13,6 @@ from typing import Any
 
 import planner
 from planner.search import SEARCHERS, Limits, SearchOptions, search
-from planner.search.alternatives import IMPLIED
 from results.experiment import OverTimeError, cpu_limit
 from tensor_partitioner.commands.console import COLLECTED_EVERY
 
@@ -29,7 +28,7 @@ def alternatives() -> list[tuple[str, str]]:
         (name, placements)
         for placements in PLACEMENTS
         for name in SEARCHERS
-        if name != "joint" and (name, placements) != DEFAULT and IMPLIED.get(name, placements) == placements
+        if name != "joint" and (name, placements) != DEFAULT and placements in SEARCHERS[name].placements
     ]
 
 

@@ -17,10 +17,8 @@ from planner.search import Limits, SearchOptions, space_of
 from planner.search import joint as of_joint
 from planner.search.costs.tables import Term
 from planner.search.solver import coarse_to_fine, exact, minimise
-from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import Order, greedy_order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.problem import Problem
 from planner.search.solver.search_state import Known
 from tensor_partitioner.commands.console import COLLECTED_EVERY
 
@@ -35,14 +33,8 @@ def greedy(
     return greedy_order(sizes, [scope for scope, _ in terms], most_operations, most_operations)
 
 
-def undominated(_: Dominance, problem: Problem) -> tuple[Problem, list[tuple[int, ...]]]:
-    """Return a problem with all its states."""
-    return problem, [tuple(range(size)) for size in problem.sizes]
-
-
 INSTEAD: dict[str, list[tuple[Any, str, Any]]] = {
     "lockstep": [(module, "lockstep_order", greedy) for module in ORDERED],
-    "dominance": [(Dominance, "prune_dominated_states", undominated)],
 }
 """What is put in the place of what, for stages within stages."""
 

@@ -31,7 +31,7 @@ def measure(space: Space, searcher: str, seconds: float) -> dict[str, object]:
     started = time.process_time()
     try:
         with cpu_limit(seconds):
-            found = SEARCHERS[searcher](space, limits)
+            found = SEARCHERS[searcher].search(space, limits)
     except OverTimeError:
         return {"over": f"{seconds:g} s"}
     except MemoryError:

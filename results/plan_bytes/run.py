@@ -14,9 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from planner.layout import PlacementSet
 from planner.search import SEARCHERS
-from planner.search.alternatives import IMPLIED
-from planner.search.options import PLACEMENTS
 from results.experiment import (
     Pages,
     Within,
@@ -31,6 +30,7 @@ from results.experiment import (
 from results.plan_bytes import picture
 
 HERE = Path(__file__).parent
+PLACEMENTS = tuple(PlacementSet)
 WORKERS = (2, 3, 4, 6, 8, 16)
 SHOWN = 8
 SECONDS = 10.0
@@ -61,13 +61,7 @@ Plans = dict[str, list[Row]]
 
 def cases(search: str) -> list[tuple[int, str]]:
     """Return the workers and placements that a search is tried with."""
-    allowed = PLACEMENTS if search in ANY_PLACEMENTS else ("S", "S,R")
-    return [
-        (workers, placements)
-        for workers in WORKERS
-        for placements in allowed
-        if IMPLIED.get(search, placements) == placements
-    ]
+    return [(workers, placements) for workers in WORKERS for placements in SEARCHERS[search].placements]
 
 
 def searches_of(model: str) -> list[Row]:

@@ -30,7 +30,7 @@ LIMITS = Limits()
 
 def exact(space: Space, name: str) -> Outcome:
     """Return what one of the planner's searchers finds."""
-    return SEARCHERS[name](space, LIMITS)
+    return SEARCHERS[name].search(space, LIMITS)
 
 
 def at_its_word(space: Space) -> tuple[list[State], list[int]]:

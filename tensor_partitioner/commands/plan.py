@@ -21,9 +21,8 @@ from planner.models import model_options
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report import summary
-from planner.search.run import FAR
-from planner.search.searchers import MOST_STEPS, NEARLY_FREE, STEP_BY_STEP
-from planner.search.space import SMALL_STATES
+from planner.search import SEARCHERS
+from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
@@ -42,16 +41,15 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
 EXPORT_HELP = f"Write a saved plan for another engine instead, to -o: {', '.join(TARGETS)}, or one of --operators."
+RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
 
 {MODEL_HELP} A saved plan.json is shown as it is, without searching. An option of models is for those families that
 have it, and for functions with a parameter of its name.
 
-Besides a search that does not prove its plan, the papers' alternatives are tried in up to {MOST_STEPS} steps:
-{", ".join(STEP_BY_STEP)} in the finest factorisation, unless a single step of them moves too much (over {FAR} times as
-much, of hybrid's first or last as much);
-{", ".join(NEARLY_FREE)} so too, of graphs of up to {SMALL_STATES} states in all. --search NAME tries one by itself."""
+Besides a search of little movement that does not prove its plan, {", ".join(RIVALS)} is tried in up to
+{Tuning().rival_steps} steps, where a single one of them may move less. --search NAME tries one by itself."""
 
 
 @command_errors

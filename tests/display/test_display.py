@@ -9,7 +9,7 @@ import pytest
 
 import planner
 import simulator
-from planner.search import SearchOptions, Ties
+from planner.search import Searcher, SearchOptions, Ties
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, facts, printable, table
 from topologies import load_topology
@@ -127,7 +127,7 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path):
 
 
 def test_a_searcher_of_ones_own(monkeypatch):
-    monkeypatch.setitem(planner.SEARCHERS, "mine", planner.SEARCHERS["allrow"])
+    monkeypatch.setitem(planner.SEARCHERS, "mine", replace(planner.SEARCHERS["allrow"], name="mine"))
     mine, allrow = (planner.plan(GRAPH, workers=4, searcher=name) for name in ("mine", "allrow"))
     assert (mine.search.searcher, mine.search.winner) == ("mine", "mine")
     assert mine.total_bytes == allrow.total_bytes
@@ -147,8 +147,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_a_searcher_of_ones_own_returns_is_checked(monkeypatch, case):
     wrong, match = WRONG[case]
-    allrow = planner.SEARCHERS["allrow"]
-    monkeypatch.setitem(planner.SEARCHERS, "mine", lambda space, limits: wrong(allrow(space, limits)))
+    allrow = planner.SEARCHERS["allrow"].search
+    mine = Searcher("mine", lambda space, limits: wrong(allrow(space, limits)), "wrong")
+    monkeypatch.setitem(planner.SEARCHERS, "mine", mine)
     with pytest.raises(planner.PlanError, match=f"^searcher mine: .*{match}.*$"):
         planner.plan(GRAPH, ways=(4,), searcher="mine")
 

@@ -54,7 +54,7 @@ def test_joint_is_exact(name, placements):
     graph = build(name, **SMALL[name])
     for ways, ties in SPACES:
         space = space_of(graph, SearchOptions(ways, "joint", placements, ties))
-        found = SEARCHERS["joint"](space, Limits())
+        found = SEARCHERS["joint"].search(space, Limits())
         assert found.lower_bound == found.cost == certified(whole_problem(space)).cost
 
 
@@ -66,14 +66,14 @@ def test_one_worker_and_nothing_to_choose(graph, ways):
 def test_costs_of_real_size():
     graph = build("mlp-2-8191", batch=509)
     space = space_of(graph, SearchOptions((2,), placements="S,R"))
-    assert SEARCHERS["joint"](space, Limits()).cost == certified(whole_problem(space)).cost > 10**7
+    assert SEARCHERS["joint"].search(space, Limits()).cost == certified(whole_problem(space)).cost > 10**7
 
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: f"{row['model']} {row['placements']}")
 def test_what_was_recorded_is_what_is_found(row):
     graph = build(row["model"], batch=row["batch"])
     space = space_of(graph, SearchOptions((2, 2, 2), "joint", row["placements"], Ties()))
-    found = SEARCHERS["joint"](space, Limits())
+    found = SEARCHERS["joint"].search(space, Limits())
     assert found.lower_bound == found.cost == certified(whole_problem(space)).cost == row["toulbar2"]["bytes"]
 
 

@@ -71,5 +71,5 @@ def test_plan_bytes(model):
     assert len(rows) > 8
     for row in rows:
         options = SearchOptions(prime_factors(8), "recursive", row["placements"])
-        found = SEARCHERS[row["search"]](space_of(of, options, known), Limits())
+        found = SEARCHERS[row["search"]].search(space_of(of, options, known), Limits())
         assert (row["search"], found.cost, found.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])

@@ -12,10 +12,7 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways, eligible, signatu
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
-from planner.search.alternatives import IMPLIED
 from planner.search.coarse.coarsen import TensorVariable
-from planner.search.costs.tables import Tables
-from planner.search.searchers import FREE
 from planner.search.space import Space
 from tests.graph import parts
 from tests.search.brute import least_bytes
@@ -54,14 +51,17 @@ def tensor_steps(plan):
             yield tensor, step, placement, [eligible(extent, plan.ways, step) for extent in tensor.shape]
 
 
-@pytest.mark.parametrize("name", IMPLIED)
+REPLICATING = [name for name, searcher in SEARCHERS.items() if "S" not in searcher.placements]
+
+
+@pytest.mark.parametrize("name", REPLICATING)
 def test_parallelism_implies_replication_and_says_so(name):
     plan = search(model("mlp-2-12"), SearchOptions((2,), name, "S"))
     assert plan.search.placements == "S,R"
     assert plan.layouts == search(model("mlp-2-12"), SearchOptions((2,), name, "S,R")).layouts
 
 
-@pytest.mark.parametrize("name", sorted(set(SEARCHERS) - set(IMPLIED)))
+@pytest.mark.parametrize("name", sorted(set(SEARCHERS) - set(REPLICATING)))
 def test_the_others_keep_to_what_is_asked_for(name):
     assert search(random_graph(0), SearchOptions((2,), name, "S")).search.placements == "S"
 
@@ -79,7 +79,7 @@ def normalized(b):
     return parts.group_norm(b, x, *(b.weight(name, (6,), Init("uniform", 1.0)) for name in ("scale", "shift")), 1, "y")
 
 
-@pytest.mark.parametrize("name", ["recursive", "joint", *sorted(set(SEARCHERS) - set(FREE))])
+@pytest.mark.parametrize("name", SEARCHERS)
 @pytest.mark.parametrize("make", [reshaped, normalized])
 def test_an_extent_of_one_has_no_digits(make, name):
     b = GraphBuilder()
@@ -199,10 +199,11 @@ def test_hybrid_composes_the_two():
 def test_hybrid_tries_every_split_of_the_steps():
     graph = chain(16, [8] * 4)
     space = space_of(graph, SearchOptions((2, 2, 2), placements="S,R"))
-    assert SEARCHERS["hybrid"](space, Limits()).details["groups"] in {"2 x 4", "4 x 2"}
+    assert SEARCHERS["hybrid"].search(space, Limits()).details["groups"] in {"2 x 4", "4 x 2"}
     of_one_step = space_of(graph, SearchOptions((8,), placements="S,R"))
     costs = {
-        name: SEARCHERS[name](of_one_step, Limits()).cost for name in ("data-parallel", "model-parallel", "hybrid")
+        name: SEARCHERS[name].search(of_one_step, Limits()).cost
+        for name in ("data-parallel", "model-parallel", "hybrid")
     }
     assert costs["hybrid"] == min(costs["data-parallel"], costs["model-parallel"])
 
@@ -210,17 +211,9 @@ def test_hybrid_tries_every_split_of_the_steps():
 @pytest.mark.parametrize("graph", [chain(16, [8] * 4), chain(64, [4, 32, 4]), build("cnn-5-4", batch=8, image=8)])
 def test_hybrid_moves_no_less_than_its_first_or_last_step_alone(graph):
     space = space_of(graph, SearchOptions((2, 2, 2), placements="S,R"))
-    cost = SEARCHERS["hybrid"](space, Limits()).cost
+    cost = SEARCHERS["hybrid"].search(space, Limits()).cost
     for name, ways in (("data-parallel", space.ways.prefix(1)), ("model-parallel", Ways(space.ways.factors[-1:]))):
-        assert 0 < SEARCHERS[name](replace(space, ways=ways), Limits()).cost <= cost
-
-
-def test_what_alternatives_share_in_a_single_step_is_what_each_finds_alone():
-    space = space_of(model("cnn-5-4"), SearchOptions((4,), placements="S,R"))
-    for name in ("equalchop", "data-parallel", "model-parallel", "one-weird-trick", "icml18"):
-        shared, alone = (SEARCHERS[name](one, Limits()) for one in (space, replace(space, tables=Tables())))
-        assert shared == alone
-        assert space.cost(shared.choice) == shared.cost == shared.lower_bound
+        assert 0 < SEARCHERS[name].search(replace(space, ways=ways), Limits()).cost <= cost
 
 
 @pytest.mark.parametrize("ways", WAYS)
@@ -242,7 +235,7 @@ def test_the_one_weird_trick_changes_over_at_the_first_fully_connected_layer(way
 
 def test_without_convolutions_the_one_weird_trick_is_model_parallelism():
     space = space_of(model("rnn-2-6"), SearchOptions((2, 2), placements="S,R"))
-    trick, whole = (SEARCHERS[name](space, Limits()) for name in ("one-weird-trick", "model-parallel"))
+    trick, whole = (SEARCHERS[name].search(space, Limits()) for name in ("one-weird-trick", "model-parallel"))
     assert trick.cost == whole.cost
 
 
@@ -297,7 +290,7 @@ def test_within_its_restriction_each_is_exact(name):
         restricted = Restricted(space.coarse, space.ways, space.replicate, allowed=RULES[name])
         least = least_bytes(restricted, 40_000)
         if least is not None:
-            assert SEARCHERS[name](space, Limits()).cost == least, seed
+            assert SEARCHERS[name].search(space, Limits()).cost == least, seed
             compared += 1
     assert compared >= 5
 

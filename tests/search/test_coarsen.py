@@ -13,7 +13,8 @@ from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
 from planner.search.costs.cost import AgreementSaving, FetchCost
-from planner.search.options import FEW_VARIABLES, default_ties
+from planner.search.options import default_ties
+from planner.search.solver.limits import Tuning
 from tensor_partitioner.commands.plan import main
 from tests.search.graphs import random_graph
 
@@ -154,7 +155,7 @@ def test_element_wise_ties_are_for_large_graphs():
             assert default_ties(SearchOptions((2,), placements=placements), known) == wanted
         assert default_ties(SearchOptions((2,), "joint"), known) == Ties(False, False, updates=False)
         untied = coarsen(graph, Ties(elementwise=False))
-        assert (len(untied.variables) > FEW_VARIABLES) == elementwise
+        assert (len(untied.variables) > Tuning().untied_variables) == elementwise
 
 
 def told(factor):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.models import build
 from planner.search import SEARCHERS, SearchOptions, Ties, search
-from planner.search.factorisations import MOST_WORKERS_FACTORED, best_plan, factorisations, prime_factors
+from planner.search.factorisations import best_plan, factorisations, prime_factors
+from planner.search.solver.limits import Tuning
 from tests.search.samples import training_graphs
 from tests.search.test_search import chain
 
@@ -39,7 +40,7 @@ def test_primes_come_first_and_no_product_is_missing(workers):
     """A sequence of factors, largest first, is there exactly where its product is the number."""
     found = factorisations(workers)
     assert found[0] == prime_factors(workers)
-    if workers <= MOST_WORKERS_FACTORED:
+    if workers <= Tuning().factored_workers:
         assert set(found) == {ways for ways in descending(workers, workers) if math.prod(ways) == workers}
 
 

@@ -147,7 +147,7 @@ def test_joint_takes_the_least_time_of_all(graph, ways, placements):
     space = space_of(graph, options)
     least = least_bytes(space)
     assume(least is not None)
-    found = {name: SEARCHERS[name](space, options.limits) for name in ("joint", "recursive", "equalchop")}
+    found = {name: SEARCHERS[name].search(space, options.limits) for name in ("joint", "recursive", "equalchop")}
     assert found["joint"].cost == found["joint"].lower_bound == least
     for outcome in found.values():
         assert least <= outcome.cost == space.cost(outcome.choice)

@@ -41,7 +41,7 @@ from planner.search.costs.domains import (
     strategies_domain,
 )
 from planner.search.costs.needs import operand_need
-from planner.search.partial_sums import INFEASIBLE, Carriage, penalty_above_cost
+from planner.search.partial_sums import INFEASIBLE, PartialSums, penalty_above_cost
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
 from tests.search.samples import WAYS, loose_ends, readers_of_one_tensor, signature, squares, training_graphs
@@ -226,10 +226,10 @@ def test_joint_is_the_best_of_all(graph, ways, tied):
     space = space_of(graph, options)
     least = least_bytes(space)
     assume(least is not None)
-    found = SEARCHERS["joint"](space, options.limits)
+    found = SEARCHERS["joint"].search(space, options.limits)
     assert found.cost == found.lower_bound == least == space.cost(found.choice)
-    recursive = SEARCHERS["recursive"](space, options.limits)
-    without = SEARCHERS["recursive"](space.without_partial(), options.limits)
+    recursive = SEARCHERS["recursive"].search(space, options.limits)
+    without = SEARCHERS["recursive"].search(space.without_partial(), options.limits)
     assert least <= recursive.cost <= without.cost
 
 
@@ -241,7 +241,7 @@ def anything_partial(space):
         nodes[coarse.variable_of["node", node.name]] = linear_sets(coarse.signatures[node.name].description)
         tensors.update(coarse.variable_of["tensor", name] for name in node.outputs if name not in shown)
     steps = len(space.ways)
-    return replace(space, carriage=Carriage((frozenset(tensors),) * steps, (nodes,) * steps))
+    return replace(space, partial_sums=PartialSums((frozenset(tensors),) * steps, (nodes,) * steps))
 
 
 @given(loose_ends(), st.sampled_from([(2,), (3,), (2, 2)]))
@@ -251,7 +251,7 @@ def test_no_plan_is_below_what_joint_proves(graph, ways):
     space = space_of(graph, SearchOptions(ways, "joint", "S,R,P", UNTIED))
     least = least_bytes(anything_partial(space))
     assume(least is not None)
-    found = SEARCHERS["joint"](space, Limits())
+    found = SEARCHERS["joint"].search(space, Limits())
     assert found.cost == found.lower_bound == least
 
 
@@ -336,7 +336,7 @@ def test_what_costs_a_plan_is_a_plan(model, ties):
 def test_what_is_looked_at_is_never_partial():
     graph = build("wresnet-14-0.0625", **TINY["wresnet-14-0.0625"])
     space = space_of(graph, SearchOptions((2,), placements="S,R,P"))
-    names = {name for v in space.carriage.partial[0] for name in space.coarse.variables[v].members}
+    names = {name for v in space.partial_sums.partial[0] for name in space.coarse.variables[v].members}
     assert "stage4.unit1.conv1.grad_input" in names
     assert not names & {*graph.updates, *graph.updates.values(), *graph.metrics.values()}
     assert not names & {name for name, tensor in graph.tensors.items() if tensor.init is not None}
@@ -354,7 +354,7 @@ def test_a_bounded_search_finds_a_plan_too(memory_bytes, is_bounded):
     limits = Limits(memory_bytes=memory_bytes, operations=0, seconds=0.5)
     graph = two_products()
     space = space_of(graph, SearchOptions((2, 2), placements="S,R,P"))
-    found = SEARCHERS["joint"](space, limits)
+    found = SEARCHERS["joint"].search(space, limits)
     plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
     check_plan(plan)
     assert (found.lower_bound is not None) is is_bounded

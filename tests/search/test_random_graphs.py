@@ -8,7 +8,6 @@ from planner.graph.graph_json import to_data
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
-from planner.search.alternatives import IMPLIED
 from tests.search.brute import least_bytes
 from tests.search.graphs import KINDS, random_graph
 
@@ -49,7 +48,7 @@ def space(seed, ways, placements):
 @cache
 def found(seed, placements, name):
     ways = ways_of(seed)
-    return SEARCHERS[name](space(seed, ways, placements), SearchOptions(ways).limits)
+    return SEARCHERS[name].search(space(seed, ways, placements), SearchOptions(ways).limits)
 
 
 def placements_of(seed):
@@ -58,7 +57,7 @@ def placements_of(seed):
 
 
 def in_space(placements):
-    return [name for name in SEARCHERS if name not in IMPLIED or placements == "S,R"]
+    return [name for name in SEARCHERS if placements in SEARCHERS[name].placements]
 
 
 def tried(placements):

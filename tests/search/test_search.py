@@ -15,7 +15,6 @@ from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
-from planner.search.alternatives import IMPLIED
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
 
@@ -49,9 +48,9 @@ def test_joint_is_the_best_of_all(graph, ways, placements):
     least = least_bytes(space)
     assume(least is not None)
     found = {
-        name: SEARCHERS[name](space, SearchOptions(ways).limits)
+        name: SEARCHERS[name].search(space, SearchOptions(ways).limits)
         for name in SEARCHERS
-        if name not in IMPLIED or placements == "S,R"
+        if placements in SEARCHERS[name].placements
     }
     assert found["joint"].cost == found["joint"].lower_bound == least
     for outcome in found.values():
@@ -101,11 +100,11 @@ def test_untying_never_costs_bytes(placements):
 
 
 def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
-    plan = search(chain(128, [32, 16, 16, 8]), SearchOptions((2, 2, 2), placements="S,R"))
+    plan = search(build("rnn-2-512", batch=64), SearchOptions((2, 2, 2)))
     costs = plan.search.bytes
     assert plan.search.searcher == "recursive"
-    assert plan.search.winner == "equalchop"
-    assert plan.total_bytes == costs["equalchop"] < costs["recursive"]
+    assert plan.search.winner == "hybrid"
+    assert plan.total_bytes == costs["hybrid"] < costs["recursive"]
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)

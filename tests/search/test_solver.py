@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
-from planner.search.solver.dominance import Dominance
 from planner.search.solver.elimination import states_of_least_cost
 from planner.search.solver.limits import Limits
 from planner.search.solver.messages import Messages
@@ -53,15 +52,6 @@ def test_elimination(problem):
 @settings(deadline=None)
 def test_simplified_costs_the_same(problem):
     assert enumerated(simplified_problem(problem)) == enumerated(problem)
-
-
-@given(problems())
-@settings(deadline=None)
-def test_without_dominated_states_an_optimum_is_left(problem):
-    pruned, kept = Dominance(problem.tables).prune_dominated_states(problem)
-    assert least(pruned) == least(problem)
-    for states, value in enumerated(pruned).items():
-        assert value == problem.value([of[s] for of, s in zip(kept, states, strict=True)])
 
 
 @given(problems())

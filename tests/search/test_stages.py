@@ -32,7 +32,6 @@ TUNINGS = st.builds(
     Tuning,
     quotient_part=st.just(1),
     few_states=st.just(0),
-    small_operations=st.sampled_from([0, 1e6]),
     quick_operations=st.sampled_from([0, 50, 1e9]),
     few_entries=st.sampled_from([0, 3e6]),
     table_entries=st.sampled_from([0, 40, 3e8]),

@@ -7,19 +7,22 @@ be kept at most steps. Within its restriction each is exact, as far as the limit
 
 from planner.search.alternatives.greedy import spartan
 from planner.search.alternatives.heuristics import allrow, equalchop, icml18
-from planner.search.alternatives.parallelism import data_parallel, hybrid, model_parallel, one_weird_trick
+from planner.search.alternatives.parallelism import (
+    data_parallel,
+    hybrid,
+    hybrid_may_cost_less,
+    model_parallel,
+    one_weird_trick,
+)
 
 __all__ = [
-    "IMPLIED",
     "allrow",
     "data_parallel",
     "equalchop",
     "hybrid",
+    "hybrid_may_cost_less",
     "icml18",
     "model_parallel",
     "one_weird_trick",
     "spartan",
 ]
-
-IMPLIED = dict.fromkeys(("data-parallel", "model-parallel", "hybrid", "one-weird-trick"), "S,R")
-"""The placements without which a searcher makes no sense; they are added to those asked for, and reported so."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
 
-from planner.layout import EVERYWHERE, REPLICATE, Shard
+from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways
 from planner.search.alternatives.labels import (
     Labelling,
     is_weight_or_state,
@@ -60,6 +60,17 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     bounds = [outcome.lower_bound for outcome in found.values()]
     lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
     return replace(found[groups], lower_bound=lower, details={**found[groups].details, "groups": groups})
+
+
+def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
+    """Return True if hybrid parallelism may move less than `cost`, by what it moves in a single step.
+
+    It moves no less than data parallelism at its first step alone, and model parallelism at its last.
+    """
+    if space.ways.shares:
+        return True
+    first, last = (replace(space, ways=Ways((way,))) for way in (space.ways[0], space.ways[-1]))
+    return data_parallel(first, limits).cost < cost and model_parallel(last, limits).cost < cost
 
 
 def one_weird_trick(space: Space, limits: Limits) -> Outcome:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from itertools import product
 from math import prod
 
-from planner.search.costs.domains import Domain
 from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
@@ -30,27 +28,11 @@ DIRECT_ENTRIES = 1 << 12
 def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> Outcome:
     """Return the best plan in which every variable keeps to one of its patterns."""
     candidates = [_states_keeping_to_patterns(space, v, rule(v)) for v in range(len(space.coarse.variables))]
-    if len(space.ways) == 1:
-        return _best_of_single_step(space, candidates, limits)
     scopes = (set(factor.scope) for factor in space.coarse.factors)
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
         return best_plan_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     return Outcome.of_solution(domains, minimise(DenseModel(space.problem_of_domains(domains)), limits))
-
-
-def _best_of_single_step(space: Space, candidates: Sequence[Sequence[State]], limits: Limits) -> Outcome:
-    domains, model = _all_of_single_step(space)
-    live = [tuple(sorted(map(domain.states.index, states))) for domain, states in zip(domains, candidates, strict=True)]
-    some = [domain.restricted_to(states) for domain, states in zip(domains, live, strict=True)]
-    return Outcome.of_solution(some, minimise(model.restricted_model(live), limits))
-
-
-@lru_cache(maxsize=2)
-def _all_of_single_step(space: Space) -> tuple[list[Domain], DenseModel]:
-    """Return all states of every variable, and the model of choosing from them, which several alternatives restrict."""
-    domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    return domains, DenseModel(space.problem_of_domains(domains))
 
 
 def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:

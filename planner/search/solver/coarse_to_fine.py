@@ -13,12 +13,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.costs.tables import Table
-from planner.search.solver.dominance import Dominance
-from planner.search.solver.elimination import eliminate_variables, states_of_least_cost
+from planner.search.solver.elimination import Order, eliminate_variables, states_of_least_cost
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.limits import Limits
-from planner.search.solver.model import Live, Model
+from planner.search.solver.model import Model
+from planner.search.solver.problem import Problem
 from planner.search.solver.quotient import Quotient, Representatives, lazy_terms_of_problem
 from planner.search.solver.search_state import Known
 
@@ -53,43 +52,29 @@ def _known_from_quotient(model: Model, known: Known, limits: Limits, quotient: Q
     """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
-    problem, alive = Dominance(quotient.tables).prune_dominated_states(quotient.least)
-    order = lockstep_order(problem.sizes, problem.terms, limits.operations, tuning)
-    if not order.fits_limits(limits.memory_bytes, limits.operations):
+    order = _order_within_limits(quotient.least, limits)
+    if order is None:
         return known
-
-    def known_with_groups_offered(known: Known, alive: Sequence[Sequence[int]], chosen: Sequence[int]) -> Known:
-        return known.with_choice_offered(
-            model, quotient.states_standing_for([of[at] for of, at in zip(alive, chosen, strict=True)])
-        )
-
-    elimination = eliminate_variables(problem, order.variables, whole=True)
-    states = elimination.completed_choice({})
-    least = problem.value(states)
-    known = known_with_groups_offered(known.with_lower_bound(-(-least // quotient.scale)), alive, states)
-    if known.gap > tuning.close:
-        standing, others = Dominance(quotient.tables).prune_dominated_states(quotient.standing)
-        order = lockstep_order(standing.sizes, standing.terms, limits.operations, tuning)
-        if order.fits_limits(limits.memory_bytes, limits.operations):
-            known = known_with_groups_offered(known, others, states_of_least_cost(standing, order))
+    elimination = eliminate_variables(quotient.least, order.variables, whole=True)
+    groups = elimination.completed_choice({})
+    least = quotient.least.value(groups)
+    known = known.with_lower_bound(-(-least // quotient.scale))
+    known = known.with_choice_offered(model, quotient.states_standing_for(groups))
+    if known.gap > tuning.close and (order := _order_within_limits(quotient.standing, limits)) is not None:
+        groups = states_of_least_cost(quotient.standing, order)
+        known = known.with_choice_offered(model, quotient.states_standing_for(groups))
     if known.is_proved:
         return known
-    found = elimination.min_marginals(least, known.cost * quotient.scale, tuning.near_choices)
-    return (
-        known
-        if found is None
-        else known.with_state_bounds(quotient.live, _lower_bounds_of_states(quotient, alive, found, least))
-    )
+    marginals = elimination.min_marginals(least, known.cost * quotient.scale, tuning.near_choices)
+    if marginals is None:
+        return known
+    bounds = [-(-costs[quotient.groups_of_states(v)] // quotient.scale) for v, costs in enumerate(marginals)]
+    return known.with_state_bounds(quotient.live, bounds)
 
 
-def _lower_bounds_of_states(quotient: Quotient, alive: Live, found: Sequence[Table], least: int) -> list[Table]:
-    """Return, per variable and state, a lower bound on the cost of every choice with it; `found` is of live groups."""
-    bounds = []
-    for v, (groups, marginals) in enumerate(zip(alive, found, strict=True)):
-        costs = np.full(quotient.least.sizes[v], least)
-        costs[list(groups)] = marginals
-        bounds.append(-(-costs[quotient.groups_of_states(v)] // quotient.scale))
-    return bounds
+def _order_within_limits(problem: Problem, limits: Limits) -> Order | None:
+    order = lockstep_order(problem.sizes, problem.terms, limits.operations, limits.tuning)
+    return order if order.fits_limits(limits.memory_bytes, limits.operations) else None
 
 
 def _groups_halved(states: Sequence[int], representatives: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NO_BOUND = -(1 << 62)
@@ -12,14 +13,8 @@ NO_BOUND = -(1 << 62)
 class Tuning:
     """The numbers that the search is tuned by: none makes a bound or a plan wrong, each decides how soon they come."""
 
-    small_operations: float = 1e6
-    """Additions for which a problem is solved as it is: simplifying it takes longer."""
-
     quick_operations: float = 1e9
     """Additions, about a second, for which the greedy order will do: no order of less work is looked for."""
-
-    fewer_states: float = 0.9
-    """What took too much to be solved whole is tried again once no more than this part of its states is live."""
 
     few_entries: float = 3e6
     """Entries of all distinct tables that are made, a tenth of a second, before looking whether they will do."""
@@ -56,6 +51,22 @@ class Tuning:
 
     close: float = 2e-3
     """Optimality gap from which those who stand for the best groups need not be searched for a better plan."""
+
+    untied_variables: int = 2000
+    """Variables, identical layers not merged, up to which a graph is searched without element-wise ties: the recursion
+    takes about a second then."""
+
+    factored_workers: int = 16
+    """Workers up to which every factorisation is tried; beyond, only the prime factors and none: there are too many."""
+
+    rival_steps: int = 4
+    """Steps up to which rivals are tried: alternatives look at whole plans of every variable."""
+
+    bound_seconds: float = 4.0
+    """Seconds that the search for a bound alone may take, beyond what it takes to begin."""
+
+    bound_steps: Mapping[str, int] = field(default_factory=lambda: {"bytes": 3, "time": 2}, hash=False)
+    """By objective, steps up to which such a bound is sought, as beginning alone takes long."""
 
     sweeps: int = 30
     """Passes of messages over all variables, each way."""

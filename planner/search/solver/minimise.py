@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import Order
@@ -70,14 +69,10 @@ def minimise(
     It is no worse than `start`, a choice known beforehand.
     """
     task = Task(model, limits, time.process_time() + limits.seconds, representatives)
-    known, too_many = Known.of_choice(model, start or (0,) * len(model.sizes)), inf
+    known = Known.of_choice(model, start or (0,) * len(model.sizes))
     for stage in STAGES.values():
         if known.is_proved or not task.seconds_left:
             break
-        if stage is solve_whole:
-            if known.live_state_count > limits.tuning.fewer_states * too_many:
-                continue
-            too_many = known.live_state_count
         known = stage(task, known)
     return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
 
@@ -128,9 +123,8 @@ STAGES: dict[str, Callable[[Task, Known], Known]] = {
     "halves": solve_halved_groups,
     "whole": solve_whole,
     "messages": bound_by_messages,
-    "whole after messages": solve_whole,
 }
-"""The stages, in turn; `solve_whole` not again for hardly fewer states."""
+"""The stages, in turn."""
 
 
 def _outline_may_fit_limits(outline: Outline, operations: float, tuning: Tuning) -> bool:
