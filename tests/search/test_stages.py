@@ -180,24 +180,6 @@ def test_what_does_not_fit_is_not_solved(limits):
     assert not solve_whole(task(DenseModel(problem), limits), first(problem)).is_proved
 
 
-@pytest.mark.parametrize(("bounds", "times"), [([0, 9, 9], 2), ([0, 0, 0], 1)], ids=["fewer", "as many"])
-def test_what_did_not_fit_is_tried_again_for_fewer_states_only(monkeypatch, bounds, times):
-    tables, tried = Tables(), []
-    problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
-
-    def unsolved(_, known):
-        tried.append(known.live_state_count)
-        return known
-
-    def bounded(_, known):
-        return known.with_state_bounds([range(3)] * 2, [np.array(bounds)] * 2)
-
-    monkeypatch.setattr(of_minimise, "solve_whole", unsolved)
-    monkeypatch.setattr(of_minimise, "STAGES", {"whole": unsolved, "bounds": bounded, "whole again": unsolved})
-    minimise(DenseModel(problem), Limits(), (2, 2))
-    assert len(tried) == times
-
-
 @given(problems(fewest=0), st.sampled_from([1, 30]))
 @settings(deadline=None)
 def test_messages_bound_every_state(problem, sweeps):
