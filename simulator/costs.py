@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
-from planner.program import task_keys as spelling
+from planner.program import task_keys
 from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
@@ -56,7 +56,7 @@ class Costs:
             return Activity(NO_WORK, 0.0)
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
-            seconds = self._estimated(device.spec.measured).compute_s(spelling.spelled_compute(program, task))
+            seconds = self._estimated(device.spec.measured).compute_s(task_keys.spelled_compute(program, task))
             if seconds is not None:
                 return self._on_processor(device, seconds)
         dtype = _dtype(program, task)
@@ -75,7 +75,7 @@ class Costs:
         """
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
-            return self._part_of_transfer(device, "send", spelling.sent(program, task))
+            return self._part_of_transfer(device, "send", task_keys.sent(program, task))
         nbytes = self._total(task.messages)
         streams = device.spec.streams_messages
         return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
@@ -83,7 +83,7 @@ class Costs:
     def post(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price the start of receiving, which takes only a processor's time."""
         device = self._machine.devices[program.worker]
-        return None if device.spec.measured is None else self._part_of_transfer(device, "post", spelling.posted(task))
+        return None if device.spec.measured is None else self._part_of_transfer(device, "post", task_keys.posted(task))
 
     def woken(self, worker: int, waited_s: float) -> Activity | None:
         """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
@@ -100,7 +100,7 @@ class Costs:
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
             kind = "reduce" if isinstance(task, Reduce) else "fetch"
-            return self._part_of_transfer(device, kind, spelling.received(program, task))
+            return self._part_of_transfer(device, kind, task_keys.received(program, task))
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
         local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]

@@ -13,7 +13,7 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Exchange, Region, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import Read, Traffic, Work, Write
-from planner.program.buffers import Drafts
+from planner.program.buffers import BufferSpecs
 from planner.program.cut import Cut, cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.schedule import Event, Phase, Transfer, schedule
@@ -39,7 +39,7 @@ class Ends:
         return [self.source, self.target, *self.copied, *(number for number in both if number is not None)]
 
 
-class Drafting:
+class BufferPlan:
     """Numbers every buffer and uses it in the common order.
 
     `stored` maps a tensor to the buffer that holds it, `made` to the one it is computed into; `transfers` numbers
@@ -52,7 +52,7 @@ class Drafting:
         kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values()])
         self.units = compute_units(self.graph, traffic.work, kept)
         self.events = schedule(self.units, prefetch)
-        self.drafts = Drafts()
+        self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
         self.made: dict[str, int] = {}
         self.ends: dict[Transfer, Ends] = {}
@@ -102,7 +102,7 @@ class Drafting:
     def _name_persistent(self) -> None:
         for tensor in self.graph.tensors.values():
             if tensor.init is not None:
-                self.stored[tensor.name] = self.drafts.add_regions(
+                self.stored[tensor.name] = self.specs.add_regions(
                     tensor.name, "persistent", tensor.dtype, self.owned(tensor.name)
                 )
 
@@ -117,12 +117,12 @@ class Drafting:
                 if old is not None and last_reads.get(old, -1) <= j and unit[-1].accumulates is None:
                     self.stored[write.tensor] = self.stored[old]
                 else:
-                    self.stored[write.tensor] = self.drafts.add_regions(
+                    self.stored[write.tensor] = self.specs.add_regions(
                         write.tensor, "tensor", dtype, self.owned(write.tensor)
                     )
                 self.made[write.tensor] = self.stored[write.tensor]
                 if write.hops:
-                    self.made[write.tensor] = self.drafts.add_regions(
+                    self.made[write.tensor] = self.specs.add_regions(
                         f"{write.tensor} as computed", "partial", dtype, write.production.regions
                     )
 
@@ -145,7 +145,7 @@ class Drafting:
         regions = transfer.exchange.targets
         if transfer.read is not None:
             read = transfer.read
-            self._fetched[read] = self.drafts.add_regions(
+            self._fetched[read] = self.specs.add_regions(
                 f"{tensor.name} for {read.node}", "fetch", tensor.dtype, regions
             )
             copied = tuple(self._fetched[earlier] for earlier in read.copies)
@@ -155,7 +155,7 @@ class Drafting:
             source = self.made[tensor.name] if transfer.hop == 0 else self._shares[write]
             target = self.stored[tensor.name]
             if transfer.hop + 1 < len(write.hops):
-                target = self.drafts.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
+                target = self.specs.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
                 self._shares[write] = target
             self._add_ends(transfer, source, target)
 
@@ -166,7 +166,7 @@ class Drafting:
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:
             if not elements.any():
                 return None
-            return self.drafts.add(
+            return self.specs.add(
                 f"{transfer.tensor} {name}", "staging", "uint8", [(count,) for count in (elements * item).tolist()]
             )
 
@@ -209,7 +209,7 @@ class Drafting:
 
     def _use(self, position: int, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.drafts.use(number, position)
+            self.specs.use(number, position)
 
     def _inputs(self, unit: Unit) -> list[int]:
         """Return the buffers that a unit reads, its first node's first."""
@@ -228,7 +228,7 @@ class Drafting:
             if unit[-1].accumulates is None and unit[-1].signature.description.is_elementwise:
                 free = [n for n in self._operands(unit[:1], ()) if n not in self._operands(unit[1:], unit)]
                 for number in self.written_to(unit[-1]):
-                    dying = next((n for n in free if self.drafts.may_overwrite(number, n)), None)
+                    dying = next((n for n in free if self.specs.may_overwrite(number, n)), None)
                     if dying is not None:
                         free = [n for n in free if n != dying]
-                        self.drafts.overwrite(number, dying)
+                        self.specs.overwrite(number, dying)

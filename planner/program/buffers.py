@@ -13,10 +13,10 @@ from planner.program.tasks import Buffer
 
 
 @dataclass(slots=True)
-class Draft:
+class BufferSpec:
     """One buffer of every worker: `shapes` by worker; positions of its first and last use; where its bytes are.
 
-    `storage` is the number of the draft whose bytes it uses: its own, or that of the one it overwrites in place.
+    `storage` is the number of the buffer whose bytes it uses: its own, or that of the one it overwrites in place.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Drafts:
+class BufferSpecs:
     """All buffers, numbered alike on every worker."""
 
-    items: list[Draft] = field(default_factory=list)
+    items: list[BufferSpec] = field(default_factory=list)
 
     def add(self, name: str, kind: str, dtype: str, shapes: Sequence[tuple[int, ...]]) -> int:
         """Add a buffer and return its number."""
-        self.items.append(Draft(name, kind, dtype, tuple(shapes), len(self.items)))
+        self.items.append(BufferSpec(name, kind, dtype, tuple(shapes), len(self.items)))
         return len(self.items) - 1
 
     def add_regions(self, name: str, kind: str, dtype: str, regions: Sequence[Region]) -> int:
@@ -100,11 +100,11 @@ class Drafts:
         return dict(zip([*pinned, *others], [*fixed, *free], strict=True)), size
 
 
-def _nbytes(item: Draft, worker: int) -> int:
+def _nbytes(item: BufferSpec, worker: int) -> int:
     return math.prod(item.shapes[worker]) * (1 if item.dtype == "uint8" else ITEM_BYTES[item.dtype])
 
 
-def _buffer(item: Draft, worker: int, offset: int, end: int) -> Buffer:
+def _buffer(item: BufferSpec, worker: int, offset: int, end: int) -> Buffer:
     kept = item.kind == "persistent"
     return Buffer(
         item.name,

@@ -16,7 +16,7 @@ from planner.layout import Region
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import Traffic, Work
-from planner.program.buffer_plan import WAITS, Drafting
+from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import CallGeometry, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
@@ -59,8 +59,8 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
     """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
-    drafting = Drafting(plan, prefetch, plan.traffic())
-    return drafting.drafts.arena_sizes(plan.workers, drafting.end)
+    buffer_plan = BufferPlan(plan, prefetch, plan.traffic())
+    return buffer_plan.specs.arena_sizes(plan.workers, buffer_plan.end)
 
 
 class Lowering:
@@ -79,25 +79,25 @@ class Lowering:
         among = [node for node in plan.graph.nodes if node.name in wanted]
         traffic = plan.traffic() if nodes is None else Traffic(plan, among)
         self._plan = plan
-        self._drafting = Drafting(plan, prefetch, traffic)
+        self._buffer_plan = BufferPlan(plan, prefetch, traffic)
         self._mail: dict[tuple[int, int, int], Mail] = {}
         self._places: dict[object, tuple[tuple[Buffer, ...], int]] = {}
 
     @property
     def tensors(self) -> Mapping[str, int]:
         """The buffer of every tensor that is held in memory; see `Program`."""
-        return self._drafting.stored
+        return self._buffer_plan.stored
 
     @cached_property
     def regions(self) -> Mapping[str, tuple[Region, ...]]:
         """What every worker holds of every such tensor; see `Program`."""
-        return {name: self._drafting.owned(name) for name in self.tensors}
+        return {name: self._buffer_plan.owned(name) for name in self.tensors}
 
     @cached_property
     def bytes(self) -> NDArray[np.int64]:
         """The k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
         total = np.zeros((self._plan.workers,) * 2, dtype=np.int64)
-        for transfer, ends in self._drafting.ends.items():
+        for transfer, ends in self._buffer_plan.ends.items():
             total += ends.cut.moved * self._item_bytes(transfer.tensor)
         return total
 
@@ -109,28 +109,28 @@ class Lowering:
     def worker(self, worker: int) -> WorkerProgram:
         """Write one worker's tasks in the common order."""
         tasks: list[Task] = []
-        for event in self._drafting.events:
+        for event in self._buffer_plan.events:
             if not isinstance(event.what, Transfer):
                 tasks.append(self._compute(event.what, worker))
             elif event.phase in WAITS:
-                tasks.append(Wait(self._drafting.transfers[event.what]))
+                tasks.append(Wait(self._buffer_plan.transfers[event.what]))
             else:
                 tasks += self._start(event.what, worker)
         return WorkerProgram(worker, tuple(tasks), *self._place(worker))
 
     def _place(self, worker: int) -> tuple[tuple[Buffer, ...], int]:
         """Place a worker's buffers; workers whose buffers are of equal shapes share them."""
-        drafts = self._drafting.drafts
-        shapes = drafts.shapes(worker)
+        specs = self._buffer_plan.specs
+        shapes = specs.shapes(worker)
         if shapes not in self._places:
-            self._places[shapes] = drafts.place(worker, self._drafting.end)
+            self._places[shapes] = specs.place(worker, self._buffer_plan.end)
         return self._places[shapes]
 
     def _item_bytes(self, tensor: str) -> int:
-        return ITEM_BYTES[self._drafting.graph.tensors[tensor].dtype]
+        return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
 
     def _start(self, transfer: Transfer, worker: int) -> Iterator[Task]:
-        ends, number = self._drafting.ends[transfer], self._drafting.transfers[transfer]
+        ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.shares[worker]
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
         yield Send(number, ends.source, ends.outgoing, sent)
@@ -165,15 +165,15 @@ class Lowering:
 
     @cached_property
     def _steps(self) -> Mapping[Unit, tuple[_Step, ...]]:
-        return {unit: tuple(self._unit_steps(unit)) for unit in self._drafting.units}
+        return {unit: tuple(self._unit_steps(unit)) for unit in self._buffer_plan.units}
 
     def _unit_steps(self, unit: Unit) -> Iterator[_Step]:
         """Inside a chain a node's result lies where the last one's goes."""
         inner = {write.tensor for work in unit[:-1] for write in work.writes}
-        result, first_summand = tuple(self._drafting.written_to(unit[-1])), self._drafting.first_summand
+        result, first_summand = tuple(self._buffer_plan.written_to(unit[-1])), self._buffer_plan.first_summand
         for work in unit:
             reads = {
-                operand: result[0] if read.tensor in inner else self._drafting.read_from(read)
+                operand: result[0] if read.tensor in inner else self._buffer_plan.read_from(read)
                 for read in work.reads
                 for operand in read.operands
             }
