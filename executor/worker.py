@@ -16,7 +16,7 @@ from executor.schedules import Rate
 from executor.transport import Transport
 from executor.values import Array
 from planner.program.arena import align
-from planner.program.tasks import Call, Compute, Fetch, Kernel, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Kernel, Reduce, Send, SlicedCall, Task, Wait, WorkerProgram
 from planner.program.workspace import combined_bytes
 
 
@@ -85,7 +85,7 @@ class Worker:
         self._finish()
         synchronize(self.memory.xp)
 
-    def _calls(self) -> Iterator[Call]:
+    def _calls(self) -> Iterator[SlicedCall]:
         for task in self.program.tasks:
             if isinstance(task, Compute):
                 for kernel in task.kernels:
@@ -102,7 +102,7 @@ class Worker:
             case Compute():
                 return in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
 
-    def _call(self, kernel: Kernel, call: Call) -> Action:
+    def _call(self, kernel: Kernel, call: SlicedCall) -> Action:
         """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
         if kernel.op not in self.kernels.kernels:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planner.errors import GraphError, PlanError
-    from planner.explanations.difference import Difference, diff
+    from planner.explanations.difference import PlanDifference, diff
     from planner.explanations.explanation import Explanation, explain
     from planner.extensions import load_operators
     from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from planner.search import SEARCHERS, SearchOptions, Ties
 
 _HOMES = {
-    "Difference": "planner.explanations.difference",
+    "PlanDifference": "planner.explanations.difference",
     "Explanation": "planner.explanations.explanation",
     "Graph": "planner.graph",
     "GraphBuilder": "planner.graph",
@@ -54,13 +54,13 @@ _HOMES = {
 }
 __all__ = [
     "SEARCHERS",
-    "Difference",
     "Explanation",
     "Graph",
     "GraphBuilder",
     "GraphError",
     "Optimizer",
     "Plan",
+    "PlanDifference",
     "PlanError",
     "Recipe",
     "Report",

@@ -14,7 +14,7 @@ from planner.plans.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Movement:
     """One transfer: `node` fetches the tensor, or stores it. A shared fetch is the first reader's."""
 
     node: Node
@@ -22,22 +22,22 @@ class Flow:
     nbytes: int
 
 
-def flows(plan: Plan) -> tuple[Flow, ...]:
+def flows(plan: Plan) -> tuple[Movement, ...]:
     """Return every transfer of one iteration; their bytes sum to the plan's."""
     return tuple(flows_of(plan.traffic()))
 
 
-def flows_of(traffic: Traffic) -> Iterator[Flow]:
+def flows_of(traffic: Traffic) -> Iterator[Movement]:
     """Yield every transfer of these nodes."""
     tensors = traffic.plan.graph.tensors
     for work in traffic.work:
         moves = [(read.tensor, read.exchange) for read in work.reads if read.exchange is not None]
         moves += [(write.tensor, hop) for write in work.writes for hop in write.hops]
         for tensor, exchange in moves:
-            yield Flow(work.node, tensor, int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype])
+            yield Movement(work.node, tensor, int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype])
 
 
-def by_kind(found: Iterable[Flow]) -> Counter[str]:
+def by_kind(found: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every kind of operator."""
     return _sums((flow.node.op, flow.nbytes) for flow in found)
 
@@ -52,12 +52,12 @@ def kinds_by_step(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {op: tuple(totals[i][op] - (totals[i - 1][op] if i else 0) for i in steps) for op in kinds}
 
 
-def by_node(found: Iterable[Flow]) -> Counter[str]:
+def by_node(found: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every node."""
     return _sums((flow.node.name, flow.nbytes) for flow in found)
 
 
-def by_tensor(found: Iterable[Flow]) -> Counter[str]:
+def by_tensor(found: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every tensor's transfers."""
     return _sums((flow.tensor, flow.nbytes) for flow in found)
 

@@ -11,7 +11,7 @@ from planner.explanations.accounts import by_node, flows, flows_of
 from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy
 from planner.plans.plan import Plan
-from planner.plans.traffic import Traffic, Work
+from planner.plans.traffic import NodeTraffic, Traffic
 from planner.search.costs.domains import choices_at_step
 
 MOST_STRATEGIES = 512
@@ -68,7 +68,7 @@ def costliest(plan: Plan, count: int) -> tuple[Costly, ...]:
 def _units(plan: Plan) -> Iterator[Unit]:
     """Yield the plan's nodes, those that accumulate into one sum together."""
     costs = by_node(flows(plan))
-    sums: dict[str, list[Work]] = {}
+    sums: dict[str, list[NodeTraffic]] = {}
     for work in plan.traffic().work:
         sums.setdefault(work.accumulates or work.node.name, []).append(work)
     for parts in sums.values():

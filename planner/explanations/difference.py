@@ -64,7 +64,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Difference(Shown):
+class PlanDifference(Shown):
     """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
 
     names: tuple[str, str]
@@ -74,7 +74,7 @@ class Difference(Shown):
     nodes: tuple[Row, ...]
 
 
-def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> Difference:
+def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> PlanDifference:
     """Compare two plans, or plan.json files; `names` are what to call them.
 
     Raises a PlanError for what is no plan, and where their graphs differ.
@@ -97,7 +97,7 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     nodes = _rows(op, _decided(plans, lambda plan: plan.strategies), *map(by_node, moved))
     line = {node.name: node.line for node in one.graph.nodes}
     lined = tuple(replace(row, line=line[row.names[0]]) for row in nodes)
-    return Difference(names, tuple(_facts(plans)), kinds, tensors, lined)
+    return PlanDifference(names, tuple(_facts(plans)), kinds, tensors, lined)
 
 
 def _unlike(one: Graph, other: Graph) -> str:
@@ -183,7 +183,7 @@ def _number(name: str, values: Iterable[int]) -> Fact:
 
 
 @display.tables.register
-def tables(found: Difference) -> tuple[Table, ...]:
+def tables(found: PlanDifference) -> tuple[Table, ...]:
     """Show a comparison."""
     facts = [[f.name, *map(_shown, f.values), "" if f.more is None else _signed(f.more)] for f in found.facts]
     kinds = [[row.kind, *_sums([row])] for row in found.kinds if any(row.nbytes)]
@@ -196,7 +196,7 @@ def tables(found: Difference) -> tuple[Table, ...]:
     )
 
 
-def _decisions(title: str, what: str, found: Difference, rows: Sequence[Row]) -> Table:
+def _decisions(title: str, what: str, found: PlanDifference, rows: Sequence[Row]) -> Table:
     differing = [row for row in rows if row.differs]
     shown, more = differing[:ROWS_SHOWN], differing[ROWS_SHOWN:]
     lines = [[_titled(row), *row.decisions, *_sums([row])] for row in shown]
@@ -231,7 +231,7 @@ def _signed(value: int) -> str:
     return f"{value:+,}" if value else "0"
 
 
-def to_data(found: Difference) -> dict[str, Any]:
+def to_data(found: PlanDifference) -> dict[str, Any]:
     """Return a comparison as plain data, with every name that is decided differently."""
 
     def row(one: Row) -> dict[str, Any]:

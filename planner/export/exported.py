@@ -29,7 +29,7 @@ NUMBER = re.compile(r"\.\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTensor:
     """A tensor of the user's model: its shape, and its placement at every axis of the mesh."""
 
     shape: tuple[int, ...]
@@ -57,9 +57,9 @@ class Exported(Shown):
     plan: Plan
     target: Target
     mesh: Mesh
-    parameters: Mapping[str, Placed]
-    data: Mapping[str, Placed]
-    outputs: Mapping[str, Placed]
+    parameters: Mapping[str, PlacedTensor]
+    data: Mapping[str, PlacedTensor]
+    outputs: Mapping[str, PlacedTensor]
     notes: Mapping[str, str]
     kinds: Mapping[str, Kind]
 
@@ -92,7 +92,7 @@ class Exported(Shown):
         return re.sub(r"@(\w+)@", lambda match: values[match[1]], template)
 
 
-def _written(placed: Mapping[str, Placed], *, shapes: bool) -> str:
+def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
     """Write placements as Python."""
     lines = []
     for name, one in placed.items():
@@ -127,17 +127,17 @@ def export(plan: Plan, name: str) -> Exported:
         mesh,
         parameters,
         {
-            name: Placed(graph.tensors[name].shape, lies[name])
+            name: PlacedTensor(graph.tensors[name].shape, lies[name])
             for name in data
             if name not in known and _is_fed(graph, name)
         },
-        {path: Placed(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
+        {path: PlacedTensor(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
     )
 
 
-def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dict[str, str]) -> dict[str, Placed]:
+def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dict[str, str]) -> dict[str, PlacedTensor]:
     """Return where the user's parameters lie, each of which may be several dimensions of the graph; add notes."""
     found = {}
     for entry, one in entries_of(graph).items():
@@ -150,7 +150,7 @@ def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dic
             if not same:
                 notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
             check_even(entry, one.shape, placements, mesh)
-            found[entry] = Placed(one.shape, placements)
+            found[entry] = PlacedTensor(one.shape, placements)
     return found
 
 

@@ -88,7 +88,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class NodeTraffic:
     """One node with what it reads and writes.
 
     `accumulates` names the sum into which the node's partial result goes without being stored; its last operand's
@@ -121,7 +121,7 @@ class Traffic:
         self._summand = {name: total for total, names in self._sums.items() for name in names}
 
     @cached_property
-    def work(self) -> tuple[Work, ...]:
+    def work(self) -> tuple[NodeTraffic, ...]:
         """Every node's work."""
         return tuple(self._work(node) for node in self._nodes if node.name not in self._sums)
 
@@ -159,7 +159,7 @@ class Traffic:
             if total in order and all(strategies[one] == strategies[other] for one, other in pairwise(names))
         }
 
-    def _work(self, node: Node) -> Work:
+    def _work(self, node: Node) -> NodeTraffic:
         signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
         total = self._summand.get(node.name)
         if total is None:
@@ -168,7 +168,7 @@ class Traffic:
             writes = (self._write(node, 0, self._by_name[total].outputs[0]),)
         else:
             writes = ()
-        return Work(node, signature, strategy, self._reads(node, signature), writes, total)
+        return NodeTraffic(node, signature, strategy, self._reads(node, signature), writes, total)
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:

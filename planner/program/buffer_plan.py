@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Exchange, Region, owned_by_all
 from planner.plans.plan import Plan
-from planner.plans.traffic import Read, Traffic, Work, Write
+from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
 from planner.program.buffers import BufferSpecs
 from planner.program.cut import Cut, cut
 from planner.program.fusion import Unit, compute_units, is_direct
-from planner.program.schedule import Event, Phase, Transfer, schedule
+from planner.program.schedule import Event, Phase, ScheduledTransfer, schedule
 
 WAITS = (Phase.HOP_1_WAIT, Phase.HOP_2_WAIT, Phase.FETCH_WAIT)
 TASKS_TO_START = 2  # a Send and a Fetch or Reduce
@@ -55,13 +55,13 @@ class BufferPlan:
         self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
         self.made: dict[str, int] = {}
-        self.ends: dict[Transfer, Ends] = {}
+        self.ends: dict[ScheduledTransfer, Ends] = {}
         self._fetched: dict[Read, int] = {}
         self._shares: dict[Write, int] = {}
         self._name_persistent()
         self._name_results()
         for event in self.events:
-            if isinstance(event.what, Transfer) and event.what not in self.ends:
+            if isinstance(event.what, ScheduledTransfer) and event.what not in self.ends:
                 self._name_transfer(event.what)
         self._carry_updates()
         self.transfers = {transfer: number for number, transfer in enumerate(self.ends)}
@@ -78,7 +78,7 @@ class BufferPlan:
             return self._fetched[read.same_as]
         return self.stored[read.tensor] if read.exchange is None else self._fetched[read]
 
-    def written_to(self, work: Work) -> list[int]:
+    def written_to(self, work: NodeTraffic) -> list[int]:
         """Return the buffers into which a node computes its outputs."""
         if work.accumulates is not None:
             return [self.made[self._sum_output[work.accumulates]]]
@@ -140,7 +140,7 @@ class BufferPlan:
                     found[read.tensor] = max(found.get(read.tensor, -1), free)
         return found
 
-    def _name_transfer(self, transfer: Transfer) -> None:
+    def _name_transfer(self, transfer: ScheduledTransfer) -> None:
         tensor = self.graph.tensors[transfer.tensor]
         regions = transfer.exchange.targets
         if transfer.read is not None:
@@ -159,7 +159,7 @@ class BufferPlan:
                 self._shares[write] = target
             self._add_ends(transfer, source, target)
 
-    def _add_ends(self, transfer: Transfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
+    def _add_ends(self, transfer: ScheduledTransfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
         pieces = cut(transfer.exchange)
         item = ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
 
@@ -180,7 +180,7 @@ class BufferPlan:
             if new in self.made and self.stored[new] != self.stored[old]:
                 here = self.owned(new)
                 everywhere = frozenset(range(len(self.plan.ways)))
-                transfer = Transfer(new, Exchange(self.plan.ways, here, here, everywhere))
+                transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere))
                 self._add_ends(transfer, self.stored[new], self.stored[old])
                 self.events += [
                     Event(len(self.units), Phase.FETCH_START, transfer),
@@ -193,7 +193,7 @@ class BufferPlan:
         """Note who uses what at which task position; return the last position."""
         position = 0
         for event in self.events:
-            if not isinstance(event.what, Transfer):
+            if not isinstance(event.what, ScheduledTransfer):
                 self._use(position, [*self._inputs(event.what), *self.written_to(event.what[-1])])
                 position += 1
             elif event.phase in WAITS:

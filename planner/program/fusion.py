@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.graph.ir import Graph
-from planner.plans.traffic import Read, Work
+from planner.plans.traffic import NodeTraffic, Read
 
-Unit = tuple[Work, ...]
+Unit = tuple[NodeTraffic, ...]
 
 
-def compute_units(graph: Graph, work: Sequence[Work], kept: frozenset[str]) -> list[Unit]:
+def compute_units(graph: Graph, work: Sequence[NodeTraffic], kept: frozenset[str]) -> list[Unit]:
     """Group neighbouring element-wise nodes into chains.
 
     A node joins the chain before it if it alone reads the chain's result, as it lies, and produces as much in its
@@ -27,7 +27,9 @@ def compute_units(graph: Graph, work: Sequence[Work], kept: frozenset[str]) -> l
     return units
 
 
-def _continues(graph: Graph, before: Work, after: Work, readers: Counter[str], kept: frozenset[str]) -> bool:
+def _continues(
+    graph: Graph, before: NodeTraffic, after: NodeTraffic, readers: Counter[str], kept: frozenset[str]
+) -> bool:
     if not (before.signature.description.is_elementwise and after.signature.description.is_elementwise):
         return False
     if before.accumulates or len(before.writes) != 1 or len(after.writes) != 1:

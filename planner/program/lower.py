@@ -15,15 +15,14 @@ from planner.graph.ir import ITEM_BYTES, Value
 from planner.layout import Region
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.plans.traffic import Traffic, Work
+from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import CallGeometry, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
-from planner.program.schedule import Transfer
+from planner.program.schedule import ScheduledTransfer
 from planner.program.tasks import (
     Buffer,
-    Call,
     Compute,
     Fetch,
     Kernel,
@@ -32,6 +31,7 @@ from planner.program.tasks import (
     Program,
     Reduce,
     Send,
+    SlicedCall,
     Task,
     Wait,
     WorkerProgram,
@@ -110,7 +110,7 @@ class Lowering:
         """Write one worker's tasks in the common order."""
         tasks: list[Task] = []
         for event in self._buffer_plan.events:
-            if not isinstance(event.what, Transfer):
+            if not isinstance(event.what, ScheduledTransfer):
                 tasks.append(self._compute(event.what, worker))
             elif event.phase in WAITS:
                 tasks.append(Wait(self._buffer_plan.transfers[event.what]))
@@ -129,7 +129,7 @@ class Lowering:
     def _item_bytes(self, tensor: str) -> int:
         return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
 
-    def _start(self, transfer: Transfer, worker: int) -> Iterator[Task]:
+    def _start(self, transfer: ScheduledTransfer, worker: int) -> Iterator[Task]:
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.shares[worker]
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
@@ -192,7 +192,7 @@ class Lowering:
 class _Step:
     """A node's place in its unit, alike on every worker: its buffers, and whether it adds to what is there."""
 
-    work: Work
+    work: NodeTraffic
     attributes: Mapping[str, Value]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -211,8 +211,8 @@ def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Me
     return tuple(messages)
 
 
-def _call(geometry: CallGeometry, step: _Step) -> Call:
-    return Call(
+def _call(geometry: CallGeometry, step: _Step) -> SlicedCall:
+    return SlicedCall(
         tuple(zip(step.inputs, geometry.inputs, strict=True)),
         tuple(zip(step.outputs, geometry.outputs, strict=True)),
         geometry.ranges,

@@ -28,7 +28,7 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transfer:
+class ScheduledTransfer:
     """An exchange in the common order: `read` for a fetch before a node, `write` and `hop` for a result's way home."""
 
     tensor: str
@@ -44,7 +44,7 @@ class Event:
 
     slot: int
     phase: Phase
-    what: Transfer | Unit
+    what: ScheduledTransfer | Unit
 
 
 def schedule(units: Sequence[Unit], prefetch: int) -> list[Event]:
@@ -61,14 +61,14 @@ def schedule(units: Sequence[Unit], prefetch: int) -> list[Event]:
             for read in work.reads:
                 if read.exchange is not None:
                     start = min(j, max(available.get(read.tensor, 0), j - prefetch))
-                    transfer = Transfer(read.tensor, read.exchange, read=read)
+                    transfer = ScheduledTransfer(read.tensor, read.exchange, read=read)
                     events += [Event(start, Phase.FETCH_START, transfer), Event(j, Phase.FETCH_WAIT, transfer)]
         events.append(Event(j, Phase.COMPUTE, unit))
         for write in unit[-1].writes:
             at = j + 1
             deadline = max(at, first_use.get(write.tensor, len(units)))
             for hop, exchange in enumerate(write.hops):
-                transfer = Transfer(write.tensor, exchange, write=write, hop=hop)
+                transfer = ScheduledTransfer(write.tensor, exchange, write=write, hop=hop)
                 end = min(at + prefetch, deadline)
                 events += [
                     Event(at, Phase(2 * hop), transfer),

@@ -12,7 +12,18 @@ from itertools import groupby
 
 from planner.graph.ir import ITEM_BYTES, Value
 from planner.layout import told_apart
-from planner.program.tasks import Call, Compute, Fetch, Kernel, Message, Piece, Reduce, Send, Slices, WorkerProgram
+from planner.program.tasks import (
+    Compute,
+    Fetch,
+    Kernel,
+    Message,
+    Piece,
+    Reduce,
+    Send,
+    SlicedCall,
+    Slices,
+    WorkerProgram,
+)
 from topologies import Moved
 from topologies.measured import BETWEEN_TASKS, REPEATED
 
@@ -72,7 +83,7 @@ def _runs(slices: Slices, shape: Shape) -> int:
     return math.prod(part) // together if together else 0
 
 
-def _call(worker: WorkerProgram, kernel: Kernel, call: Call) -> str:
+def _call(worker: WorkerProgram, kernel: Kernel, call: SlicedCall) -> str:
     operands, results = (
         " ".join(_operand(worker, buffer, slices) for buffer, slices in side) for side in (call.inputs, call.outputs)
     )

@@ -118,7 +118,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SlicedCall:
     """One invocation of a kernel, on slices of local arrays.
 
     `inputs` and `outputs` are (buffer, slices). `ranges` gives each index variable's global [start, stop) in this
@@ -141,7 +141,7 @@ class Kernel:
     node: str
     op: str
     attributes: Mapping[str, Value]
-    calls: tuple[Call, ...]
+    calls: tuple[SlicedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import cast
 
 from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import align
-from planner.program.tasks import Call, Compute, Kernel, Slices, WorkerProgram
+from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, WorkerProgram
 from topologies import Device
 from topologies.schema import WORKSPACE_BYTES
 
@@ -100,13 +100,13 @@ def needed_bytes(worker: WorkerProgram, device: Device) -> int:
     return worker.arena_bytes + workspace + math.ceil(device.spec.reserved_bytes)
 
 
-def call_workspace_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_bytes: float) -> int:
+def call_workspace_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
     """Return what one call needs."""
     combined = combined_bytes(worker, call)
     return combined + (_convolution_bytes(worker, kernel, call, limit_bytes) if kernel.op in CONVOLUTIONS else 0)
 
 
-def combined_bytes(worker: WorkerProgram, call: Call) -> int:
+def combined_bytes(worker: WorkerProgram, call: SlicedCall) -> int:
     """Return the size of a call's own result where it is combined with what earlier calls left."""
     if call.combine is None:
         return 0
@@ -114,7 +114,7 @@ def combined_bytes(worker: WorkerProgram, call: Call) -> int:
     return sum(align(math.prod(shape) * size) for shape, size in zip(_outputs(worker, call), item, strict=True))
 
 
-def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: Call, limit_bytes: float) -> int:
+def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
     """Return what a part of the batch takes; groups of channels follow each other."""
     shapes = (*_inputs(worker, call), *_outputs(worker, call))
     if not all(map(math.prod, shapes)):
@@ -132,7 +132,7 @@ def _weight_of(kernel: Kernel) -> int:
     return 2 if kernel.op == "convolution_backward_weight" else 1
 
 
-def _by_group(kernel: Kernel, call: Call, shapes: Shapes) -> Shapes:
+def _by_group(kernel: Kernel, call: SlicedCall, shapes: Shapes) -> Shapes:
     """Return the shapes that one group has: its part of all channels, and of a weight's filters."""
     if kernel.attributes.get("groups", 1) == 1:
         return shapes
@@ -184,11 +184,11 @@ def _pair(attributes: Mapping[str, object], name: str) -> tuple[int, int]:
     return along_y, along_x
 
 
-def _inputs(worker: WorkerProgram, call: Call) -> Shapes:
+def _inputs(worker: WorkerProgram, call: SlicedCall) -> Shapes:
     return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.inputs)
 
 
-def _outputs(worker: WorkerProgram, call: Call) -> Shapes:
+def _outputs(worker: WorkerProgram, call: SlicedCall) -> Shapes:
     return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.outputs)
 
 

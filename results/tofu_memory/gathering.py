@@ -10,14 +10,14 @@ from planner.layout.geometry import steps_with
 from planner.layout.placement import Partial, Single
 from planner.layout.region import intersect
 from planner.plans.plan import Plan
-from planner.plans.traffic import Traffic, Work, Write
+from planner.plans.traffic import NodeTraffic, Traffic, Write
 
 
 class Gathering(Traffic):
     """A plan's traffic in which the worker whose digits are 0 at the steps summed over adds up all terms."""
 
     @cached_property
-    def work(self) -> tuple[Work, ...]:
+    def work(self) -> tuple[NodeTraffic, ...]:
         """Every node's work."""
         return tuple(replace(one, writes=tuple(map(self._gathered, one.writes))) for one in super().work)
 

@@ -117,7 +117,7 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
     context.exit(0)
 
 
-def _compared(paths: tuple[Path, Path]) -> difference.Difference:
+def _compared(paths: tuple[Path, Path]) -> difference.PlanDifference:
     names = paths[0].name, paths[1].name
     names = names if names[0] != names[1] else (str(paths[0]), str(paths[1]))
     return difference.diff(*paths, names)

@@ -116,7 +116,7 @@ def test_planning_from_python():
         planner.plan(GRAPH, workers=2, memory="1KiB")
     timed = planner.plan(GRAPH, workers=4, objective="time", machine="p2.8xlarge", bound=True)
     assert timed.search.lower_bound <= timed.search.cost
-    assert planner.plan(GRAPH, ways=(2, 2)).ways == (2, 2)
+    assert planner.plan(GRAPH, ways=(2, 2)).ways.factors == (2, 2)
 
 
 def test_a_plan_is_the_same_when_it_is_read_again(tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 
 from planner.program.tasks import (
     Buffer,
-    Call,
     Compute,
     Fetch,
     Kernel,
@@ -15,6 +14,7 @@ from planner.program.tasks import (
     Piece,
     Reduce,
     Send,
+    SlicedCall,
     Wait,
     WorkerProgram,
 )
@@ -47,7 +47,7 @@ def compute(op, inputs, outputs, attributes=(), combine=None):
 def compute_all(*kernels):
     """One task of several kernels, each (op, [(inputs, outputs, combine)], attributes)."""
     made = tuple(
-        Kernel(op, op, attributes, tuple(Call(tuple(i), tuple(o), {}, ((),) * len(i), c) for i, o, c in calls))
+        Kernel(op, op, attributes, tuple(SlicedCall(tuple(i), tuple(o), {}, ((),) * len(i), c) for i, o, c in calls))
         for op, calls, attributes in kernels
     )
     return Compute(made, "other", 0.0, 0)

@@ -89,8 +89,8 @@ def test_bad_options_of_a_simulation(graph, options, said):
 
 def test_lists_and_the_commands_spelling_will_do(graph):
     plan = planner.plan(graph, ways=[2, 2], ties="all", untie=["repeats"])
-    assert plan.ways == (2, 2)
-    assert planner.plan(graph, ways="2, 2", untie="repeats").ways == (2, 2)
+    assert plan.ways.factors == (2, 2)
+    assert planner.plan(graph, ways="2, 2", untie="repeats").ways.factors == (2, 2)
     assert planner.plan(graph, workers=2, ties=["elementwise"]).workers == 2
 
 

@@ -24,7 +24,7 @@ def test_plan_is_written_and_described(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.err == ""
     found = load_plan(plan)
-    assert (found.ways, found.seed, found.search.model) == ((3, 2), 5, "mlp-2-8")
+    assert (found.ways.factors, found.seed, found.search.model) == ((3, 2), 5, "mlp-2-8")
     assert found.graph.tensors["labels"].shape == (12,)
     assert any(node.op == "adam" for node in found.graph.nodes)
     data = json.loads(description.read_text())
@@ -44,7 +44,7 @@ def test_workers_are_factored_unless_ways_are_given(tmp_path, capsys):
     assert all(f" {ways}: " in shown for ways in ("2 x 2 x 2", "4 x 2", "8"))
     assert run(main, "mlp-2-16", "--ways", "4,2", "-o", tmp_path / "other.json") == 0
     assert "factors tried" not in capsys.readouterr().out
-    assert load_plan(tmp_path / "other.json").ways == (4, 2)
+    assert load_plan(tmp_path / "other.json").ways.factors == (4, 2)
     assert load_plan(tmp_path / "plan.json").total_bytes <= load_plan(tmp_path / "other.json").total_bytes
 
 

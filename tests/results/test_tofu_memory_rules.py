@@ -5,7 +5,18 @@ import pytest
 from planner.models import build
 from planner.program.arena import Storage, plan_arena
 from planner.program.lower import lower
-from planner.program.tasks import Call, Compute, Fetch, Kernel, LocalCopy, Message, Piece, Send, Wait, WorkerProgram
+from planner.program.tasks import (
+    Compute,
+    Fetch,
+    Kernel,
+    LocalCopy,
+    Message,
+    Piece,
+    Send,
+    SlicedCall,
+    Wait,
+    WorkerProgram,
+)
 from planner.search import SearchOptions, search
 from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
 from simulator.caching import peak_reserved_bytes
@@ -16,7 +27,7 @@ MODELS = {"mlp-3-256": {}, "cnn-5-16": {"image": 16}, "wresnet-14-1": {"image": 
 
 def run(inputs, output):
     """A task that reads some buffers and writes another."""
-    call = Call(tuple((number, ()) for number in inputs), ((output, ()),), {}, (), None)
+    call = SlicedCall(tuple((number, ()) for number in inputs), ((output, ()),), {}, (), None)
     return Compute((Kernel("node", "op", {}, (call,)),), "other", 0.0, 0)
 
 

@@ -75,15 +75,15 @@ def test_the_finest_is_not_always_the_best():
     plan = best_plan(graph, 8, asked)
     costs = {one.ways: one.cost for one in plan.search.factorisations}
     assert costs[4, 2] < costs[2, 2, 2] < costs[8,]
-    assert plan.ways == (4, 2)
+    assert plan.ways.factors == (4, 2)
     assert search(graph, SearchOptions((2, 2, 2), "joint", "S")).total_bytes <= costs[4, 2]
 
 
 def test_of_equals_the_first():
-    assert best_plan(chain(8, [8, 8]), 1, SearchOptions()).ways == ()
+    assert best_plan(chain(8, [8, 8]), 1, SearchOptions()).ways.factors == ()
     plan = best_plan(chain(8, [8, 8]), 4, SearchOptions((), "data-parallel"))
     assert len({one.cost for one in plan.search.factorisations}) == 1
-    assert plan.ways == (2, 2)
+    assert plan.ways.factors == (2, 2)
     assert plan.search.data_parallel_bytes == plan.total_bytes
 
 

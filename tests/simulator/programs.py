@@ -6,7 +6,6 @@ import numpy as np
 
 from planner.program.tasks import (
     Buffer,
-    Call,
     Compute,
     Fetch,
     Kernel,
@@ -16,6 +15,7 @@ from planner.program.tasks import (
     Program,
     Reduce,
     Send,
+    SlicedCall,
     Wait,
     WorkerProgram,
 )
@@ -91,7 +91,7 @@ links:
 
 
 def compute(operations: float, touched_bytes: int = 0, *, category: str = "other", calls: int = 1) -> Compute:
-    call = Call((), (), {}, (), None)
+    call = SlicedCall((), (), {}, (), None)
     return Compute((Kernel("node", "op", {}, (call,) * calls),), category, operations, touched_bytes)
 
 

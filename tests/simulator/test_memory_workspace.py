@@ -11,7 +11,7 @@ from executor.kernels import KERNELS, KernelCall
 from planner.errors import PlanError
 from planner.program import workspace
 from planner.program.lower import arena_sizes, lower
-from planner.program.tasks import Buffer, Call, Compute, Kernel, WorkerProgram
+from planner.program.tasks import Buffer, Compute, Kernel, SlicedCall, WorkerProgram
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from simulator import simulated
 from tests.simulator.programs import star
@@ -50,7 +50,7 @@ def one_call(op, case):
     ranges = {"y": (0, made), "x": (0, made), "dy": (0, taps), "dx": (0, taps), "g": (0, groups)}
     if op == "convolution_backward_input":
         ranges |= {"y": (0, size), "x": (0, size)}
-    call = Call(((0, whole[0]), (1, whole[1])), ((2, whole[2]),), ranges, ((0,) * 4, (0,) * 4), None)
+    call = SlicedCall(((0, whole[0]), (1, whole[1])), ((2, whole[2]),), ranges, ((0,) * 4, (0,) * 4), None)
     attributes = {"stride": (stride,) * 2, "padding": (0, 0), "dilation": (apart,) * 2, "groups": groups}
     buffers = [Buffer(f"b{i}", shape, "float32", 0, 0, 0, 0, "tensor") for i, shape in enumerate(shapes)]
     task = Compute((Kernel("node", op, attributes, (call,)),), "convolution", 0.0, 0)
@@ -105,7 +105,9 @@ def test_a_call_that_is_combined_needs_room_for_its_result():
         Buffer("x", (10,), "float32", 40, 0, 0, 0, "tensor"),
         Buffer("y", (3, 9), "float64", 216, 64, 0, 0, "tensor"),
     )
-    calls = [Call(((0, (slice(None),)),), ((1, (slice(1, 3), slice(None))),), {}, (), way) for way in (None, "Sum")]
+    calls = [
+        SlicedCall(((0, (slice(None),)),), ((1, (slice(1, 3), slice(None))),), {}, (), way) for way in (None, "Sum")
+    ]
     for call, room in zip(calls, (0, 192), strict=True):  # 2 x 9 x 8 = 144 bytes, in multiples of 64
         worker = WorkerProgram(0, (Compute((Kernel("n", "sum", {}, (call,)),), "other", 0.0, 0),), buffers, 320)
         assert worker_workspace_bytes(worker, LARGE) == room

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.program.tasks import Call, Compute, Kernel
+from planner.program.tasks import Compute, Kernel, SlicedCall
 from simulator.breakdown import breakdown
 from simulator.interpreter import Switches, interpret
 from tests.simulator.programs import fetch, program, send, wait
 from topologies import parse_topology
 
-ALONE = Call((), (), {}, (), None)
+ALONE = SlicedCall((), (), {}, (), None)
 
 
 def work(name):

@@ -13,7 +13,7 @@ from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.sharded import shard_data_parallel
 from planner.program.lower import lower
-from planner.program.tasks import Call, Compute, Kernel, WorkerProgram
+from planner.program.tasks import Compute, Kernel, SlicedCall, WorkerProgram
 from simulator import SYSTEMS, Switches, interpret, simulate_system
 from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone, worker_program
 from simulator.baselines.largest_batch import MOST, largest_batch
@@ -142,7 +142,7 @@ def grid_program(layers, steps, seconds):
 
 def task(name, read, written, seconds):
     """A task of so many seconds on the devices of `star`."""
-    call = Call(tuple((n, ()) for n in read), ((written, ()),), {}, (), None)
+    call = SlicedCall(tuple((n, ()) for n in read), ((written, ()),), {}, (), None)
     return Compute((Kernel(name, "op", {}, (call,)),), "other", 100 * seconds, 0)
 
 
