@@ -124,5 +124,9 @@ def from_torch(module: object, inputs: Sequence[object], **options: object) -> G
 
 def _parameters(function: Callable[..., object]) -> set[str]:
     """Return the names that a function takes by keyword."""
-    found = signature(function).parameters.values()
-    return {one.name for one in found if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    parameters = signature(function).parameters.values()
+    return {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    }

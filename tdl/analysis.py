@@ -55,12 +55,12 @@ class Strategy:
 
 def accesses(traced: Traced) -> tuple[Access, ...]:
     """Distinct accesses, in the order written."""
-    found: dict[Access, None] = {}
+    distinct: dict[Access, None] = {}
     for output in traced.outputs:
         for node in walk(output.value):
             if isinstance(node, Element):
-                found[Access(node.operand, node.index)] = None
-    return tuple(found)
+                distinct[Access(node.operand, node.index)] = None
+    return tuple(distinct)
 
 
 def outputs(traced: Traced) -> tuple[Output, ...]:

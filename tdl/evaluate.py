@@ -83,7 +83,7 @@ class Evaluator:
 
     def _grid(self, name: str) -> Array:
         """All values of a variable, along its own axis."""
-        return np.arange(*self.bounds[name]).reshape([-1 if own == name else 1 for own in self.bounds])
+        return np.arange(*self.bounds[name]).reshape([-1 if variable == name else 1 for variable in self.bounds])
 
     def _scaled(self, affine: Affine) -> Array:
         """Return the index times its denominator, as integers."""

@@ -48,9 +48,9 @@ class _Reverse:
                 self._differentiate(node)
             for tensor in first_readers.get(number, ()):
                 self._total(tensor)
-        found = {tensor: self._finished(tensor) for tensor in self.wrt}
+        totals = {tensor: self._finished(tensor) for tensor in self.wrt}
         self.builder.rename(self.names)
-        return {tensor: self.names.get(name, name) for tensor, name in found.items()}
+        return {tensor: self.names.get(name, name) for tensor, name in totals.items()}
 
     def _dependents(self, wrt: tuple[str, ...]) -> set[str]:
         """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient."""

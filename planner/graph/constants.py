@@ -29,14 +29,14 @@ MOST_CHARACTERS = 1 << 20
 
 def values(array: Array) -> Init:
     """Return the initial values that an array holds, of a dtype of tensors; GraphError where they take too much."""
-    found = np.asarray(array)
-    if found.dtype.name not in ITEM_BYTES:
-        raise GraphError(f"values of dtype {found.dtype}: expected one of {', '.join(ITEM_BYTES)}")
-    little = found.astype(found.dtype.newbyteorder("<")) if found.dtype.byteorder == ">" else found
+    content = np.asarray(array)
+    if content.dtype.name not in ITEM_BYTES:
+        raise GraphError(f"values of dtype {content.dtype}: expected one of {', '.join(ITEM_BYTES)}")
+    little = content.astype(content.dtype.newbyteorder("<")) if content.dtype.byteorder == ">" else content
     text = b64encode(zlib.compress(np.ascontiguousarray(little).tobytes(), 9)).decode()
     if len(text) > MOST_CHARACTERS:
         raise GraphError(
-            f"values of shape {found.shape} take {len(text)} characters, more than {MOST_CHARACTERS}; "
+            f"values of shape {content.shape} take {len(text)} characters, more than {MOST_CHARACTERS}; "
             "make them by operators, or give them as an input or a weight"
         )
     return Init("values", values=text)

@@ -29,17 +29,19 @@ def groups(coarse: Sequence[int], fine: Sequence[int]) -> tuple[tuple[int, ...],
     The elements of both lie in the same order. Every dimension of `fine` is in one group; one of a single element may
     be in any.
     """
-    found: list[list[int]] = []
+    axes_by_dimension: list[list[int]] = []
     at = 0
     for extent in coarse:
-        own: list[int] = []
-        while at < len(fine) and (prod(fine[axis] for axis in own) < extent or (not own and fine[at] == 1)):
-            own.append(at)
+        axes: list[int] = []
+        while at < len(fine) and (prod(fine[axis] for axis in axes) < extent or (not axes and fine[at] == 1)):
+            axes.append(at)
             at += 1
-        found.append(own)
-    if found:
-        found[-1] += range(at, len(fine))
+        axes_by_dimension.append(axes)
+    if axes_by_dimension:
+        axes_by_dimension[-1] += range(at, len(fine))
     elif fine:
         return None
-    fits = all(prod(fine[axis] for axis in own) == extent for own, extent in zip(found, coarse, strict=True))
-    return tuple(map(tuple, found)) if fits else None
+    fits = all(
+        prod(fine[axis] for axis in axes) == extent for axes, extent in zip(axes_by_dimension, coarse, strict=True)
+    )
+    return tuple(map(tuple, axes_by_dimension)) if fits else None

@@ -151,11 +151,11 @@ def _convert(data: object, kind: type[T], path: str) -> T:
 
 def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object's pairs as a dict; a GraphError names a key that occurs twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         raise GraphError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
-    return found
+    return content
 
 
 def _names(record: Mapping[str, object], path: str) -> dict[str, str]:
@@ -168,7 +168,7 @@ def _lower(message: str) -> str:
 
 def _tensor_record(tensor: Tensor) -> _Tensor:
     init = tensor.init
-    record = None if init is None else _Init(**{one.name: getattr(init, one.name) for one in fields(init)})
+    record = None if init is None else _Init(**{field.name: getattr(init, field.name) for field in fields(init)})
     return _Tensor(tensor.shape, tensor.dtype, tensor.role, record)
 
 

@@ -27,17 +27,17 @@ def unroll_micro_batches(
     The loss is the mean of the micro-batches'; other metrics are the first one's. `gradients` must be those of the mean
     loss, that is, of a micro-batch's divided by `count`.
     """
-    own = depending_on_samples(builder.tensors, builder.nodes)
-    sums = _Sums(builder, own, count)
+    dependent = depending_on_samples(builder.tensors, builder.nodes)
+    sums = _Sums(builder, dependent, count)
     for tensor in (metrics["loss"], *gradients.values()):
         sums.take_apart(tensor)
     if len(builder.nodes) * count > MOST_NODES:
         raise too_many_nodes(f"{count} micro-batches")
-    _repeat(builder, own, count)
+    _repeat(builder, dependent, count)
     totals = {weight: sums.total(gradient, gradient, "gradient") for weight, gradient in gradients.items()}
     loss = sums.total(metrics["loss"], f"{metrics['loss']}.sum", "activation")
     node = Node(metrics["loss"], "scale", (loss,), (), {"factor": 1 / count})
-    first = {metric: _copy_name(name, 0) if name in own else name for metric, name in metrics.items()}
+    first = {metric: _copy_name(name, 0) if name in dependent else name for metric, name in metrics.items()}
     return totals, {**first, "loss": builder.emit(node, "loss")[0]}
 
 
@@ -54,15 +54,15 @@ def _copy_name(name: str, number: int) -> str:
     return f"{name}@{number}"
 
 
-def _repeat(builder: GraphBuilder, own: set[str], count: int) -> None:
+def _repeat(builder: GraphBuilder, dependent: set[str], count: int) -> None:
     """Replace the builder's graph by what is shared, followed by the micro-batches' copies of the rest."""
-    shared = [node for node in builder.nodes if own.isdisjoint(node.outputs)]
-    repeated = [node for node in builder.nodes if not own.isdisjoint(node.outputs)]
-    names = own.union(node.name for node in repeated)
+    shared = [node for node in builder.nodes if dependent.isdisjoint(node.outputs)]
+    repeated = [node for node in builder.nodes if not dependent.isdisjoint(node.outputs)]
+    names = dependent.union(node.name for node in repeated)
     timesteps = 1 + max((node.unroll[1] for node in repeated if node.unroll), default=0)
-    tensors = {name: tensor for name, tensor in builder.tensors.items() if name not in own}
+    tensors = {name: tensor for name, tensor in builder.tensors.items() if name not in dependent}
     for number in range(count):
-        for name in (name for name in builder.tensors if name in own):
+        for name in (name for name in builder.tensors if name in dependent):
             copy = _tensor_copy(builder.tensors[name], number)
             tensors[copy.name] = copy
     copies = [

@@ -39,16 +39,16 @@ def _gradient(b: Backward) -> Gradients:
     """Emit one node that computes the gradients of all operands that have one and are wanted."""
     differentiable = cast("tuple[int, ...]", b.node.attrs["differentiable"])
     wanted = tuple(operand for operand in differentiable if b.wanted[operand])
-    found: list[str | None] = [None] * len(b.node.inputs)
+    by_operand: list[str | None] = [None] * len(b.node.inputs)
     arriving = tuple(number for number, gradient in enumerate(b.arriving) if gradient is not None)
     if not wanted or not arriving:
-        return tuple(found)
+        return tuple(by_operand)
     gradients = [
         materialize(b.builder, gradient, of)
         for gradient, of in zip(b.arriving, b.node.outputs, strict=True)
         if gradient is not None
     ]
-    made = b.emit_all(
+    outputs = b.emit_all(
         GRADIENT,
         (*b.node.inputs, *gradients),
         "gradients",
@@ -58,6 +58,6 @@ def _gradient(b: Backward) -> Gradients:
         shapes=tuple(map(b.shape, wanted)),
         dtypes=tuple(b.builder.tensors[b.node.inputs[operand]].dtype for operand in wanted),
     )
-    for operand, gradient in zip(wanted, made, strict=True):
-        found[operand] = gradient
-    return tuple(found)
+    for operand, gradient in zip(wanted, outputs, strict=True):
+        by_operand[operand] = gradient
+    return tuple(by_operand)

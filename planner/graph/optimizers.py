@@ -101,17 +101,17 @@ def update_weights(
     likewise, and the step count "step". Where weights have optimizers of their own, by name, these clip alike, since
     the norm is that of all gradients together. Raises GraphError for an unknown optimizer, and for what does not fit.
     """
-    of_weight = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
-    operators = {weight: op for weight in gradients if (op := operator_of(of_weight[weight].name)) is not None}
+    optimizers = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
+    operators = {weight: op for weight in gradients if (op := operator_of(optimizers[weight].name)) is not None}
     if not operators:
         return {}
     updates: Updates = {}
     if any(STEPS in tdl.catalog[op].operands for op in operators.values()):
         step = builder.state("step", ())
         updates = _update(builder, "increment", (step,), (step,), {})
-    gradients = _clipped(builder, {one: gradients[one] for one in operators}, [of_weight[one] for one in operators])
+    gradients = _clipped(builder, {one: gradients[one] for one in operators}, [optimizers[one] for one in operators])
     for weight, op in operators.items():
-        one = of_weight[weight]
+        one = optimizers[weight]
         gradient = _with_decay(builder, weight, gradients[weight], one.weight_decay)
         attrs: dict[str, Value] = {name: getattr(one, name) for name in tdl.catalog[op].attributes}
         _check_epsilon(builder, attrs)

@@ -33,17 +33,17 @@ NEVER = np.iinfo(np.int64).max // 2
 def recompute_activations(builder: GraphBuilder, forward: int) -> None:
     """Let nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
-    own = depending_on_samples(builder.tensors, nodes)
-    activations = _Activations.of(builder, nodes, backward, own)
-    segments = [_segment(nodes, cut, activations, own) for cut in activations.best_segments()]
+    dependent = depending_on_samples(builder.tensors, nodes)
+    activations = _Activations.of(builder, nodes, backward, dependent)
+    segments = [_segment(nodes, cut, activations, dependent) for cut in activations.best_segments()]
     timesteps = 1 + max((node.unroll[1] for node in nodes if node.unroll), default=0)
     copied = {node.name for segment in segments for node in segment.nodes}
-    made = [name for segment in segments for node in segment.nodes for name in node.outputs]
-    tensors = builder.tensors | {name + AGAIN: replace(builder.tensors[name], name=name + AGAIN) for name in made}
+    recomputed = [name for segment in segments for node in segment.nodes for name in node.outputs]
+    tensors = builder.tensors | {name + AGAIN: replace(builder.tensors[name], name=name + AGAIN) for name in recomputed}
     result = [replace(node, unroll=node.unroll or (node.name, 0)) if node.name in copied else node for node in nodes]
     lost = frozenset[str]().union(*(segment.lost for segment in segments))
     for node in backward:
-        for segment in [one for one in segments if not one.lost.isdisjoint(node.inputs)]:
+        for segment in [candidate for candidate in segments if not candidate.lost.isdisjoint(node.inputs)]:
             segments.remove(segment)
             result += [_again(original, segment.lost, timesteps) for original in segment.nodes]
         result.append(replace(node, inputs=_renamed(node.inputs, lost)))
@@ -77,7 +77,7 @@ class _Segment:
     lost: frozenset[str]
 
 
-def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activations, own: set[str]) -> _Segment:
+def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activations, dependent: set[str]) -> _Segment:
     """Return what is computed again so that the backward pass finds what it reads of the nodes [start, stop)."""
     start, stop = cut
     wanted = {name for name, made, last, read in activations.rows() if start <= made < stop and last < stop and read}
@@ -86,7 +86,7 @@ def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activati
     for node in reversed(nodes[start:stop]):
         if not wanted.isdisjoint(node.outputs):
             needed.append(node)
-            wanted.update(name for name in node.inputs if name in own and name not in kept)
+            wanted.update(name for name in node.inputs if name in dependent and name not in kept)
     made = {name for node in needed for name in node.outputs}
     return _Segment(tuple(reversed(needed)), frozenset(made - kept))
 
@@ -107,9 +107,11 @@ class _Activations:
     nodes: int
 
     @classmethod
-    def of(cls, builder: GraphBuilder, nodes: Sequence[Node], backward: Sequence[Node], own: set[str]) -> _Activations:
+    def of(
+        cls, builder: GraphBuilder, nodes: Sequence[Node], backward: Sequence[Node], dependent: set[str]
+    ) -> _Activations:
         """Note who makes and reads what."""
-        made = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in own}
+        made = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in dependent}
         last = {name: number for number, node in enumerate(nodes) for name in node.inputs}
         read = {name for node in backward for name in node.inputs}
         return cls(
@@ -131,8 +133,8 @@ class _Activations:
         within, kept = self._within(places), self._kept(places)
         total = int(within[0, -1])
         limits = np.unique(np.geomspace(max(1, total / len(places)), max(1, total), LIMITS).astype(np.int64))
-        found = [_least_kept(within, kept, int(limit)) for limit in limits]
-        _, cuts = min(((cost, cuts) for cost, cuts in found), key=lambda one: (one[0], len(one[1])))
+        results = [_least_kept(within, kept, int(limit)) for limit in limits]
+        _, cuts = min(((cost, cuts) for cost, cuts in results), key=lambda result: (result[0], len(result[1])))
         return list(pairwise(int(places[cut]) for cut in cuts[:-1]))
 
     def _places(self) -> Bytes:

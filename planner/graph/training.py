@@ -87,10 +87,10 @@ def training_graph(
     ]
     read = {weight: builder.copies.get(weight, weight) for weight in weights}
     forward = len(builder.nodes)
-    found = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)
+    gradient_of = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)
     if recipe.recompute != "none":
         recompute_activations(builder, forward)
-    totals = {weight: found[copy] for weight, copy in read.items()}
+    totals = {weight: gradient_of[copy] for weight, copy in read.items()}
     if recipe.micro_batches > 1:
         totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
     scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}

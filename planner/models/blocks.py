@@ -43,8 +43,8 @@ def embed(b: GraphBuilder, words: str, weight: str, name: str) -> str:
     """Embed tokens [b, s] by a table [v, d] and add the learned embeddings "name.positions.w" [s, d]."""
     _, width = b.shape(weight)
     positions = b.weight(f"{name}.positions.w", (b.shape(words)[1], width), uniform(width))
-    found = b.apply("embedding", weight, words, name=f"{name}.tokens")
-    return b.apply("add", found, positions, name=name, dims=(1, 2))
+    embedded = b.apply("embedding", weight, words, name=f"{name}.tokens")
+    return b.apply("add", embedded, positions, name=name, dims=(1, 2))
 
 
 def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int) -> dict[str, str]:

@@ -49,9 +49,9 @@ class Training:
     weight_decay: float = option(0.0, "What times the weight is added to its gradient.")
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
-            _check(one.name, kind.removesuffix(" | None"), getattr(self, one.name), one.default)
+        for declared in fields(self):
+            kind = getattr(declared.type, "__name__", str(declared.type))
+            _check(declared.name, kind.removesuffix(" | None"), getattr(self, declared.name), declared.default)
 
         self.recipe.samples(self.batch)
 

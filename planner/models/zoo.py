@@ -103,17 +103,17 @@ class ModelOption:
 
 def model_options() -> dict[str, ModelOption]:
     """Return the options of all families by name; the help says which family's default is which."""
-    found: dict[str, dict[object, list[str]]] = {}
+    spellings: dict[str, dict[object, list[str]]] = {}
     declared: dict[str, Field[Any]] = {}
     for spelling, family in FAMILIES.items():
         for field in fields(family.options):
-            found.setdefault(field.name, {}).setdefault(field.default, []).append(spelling)
+            spellings.setdefault(field.name, {}).setdefault(field.default, []).append(spelling)
             declared.setdefault(field.name, field)
     return {
         name: ModelOption(
             str(field.type).removesuffix(" | None"),
             CHOICES.get(name, ()),
-            f"{field.metadata['help']}  {_defaults(found[name])}",
+            f"{field.metadata['help']}  {_defaults(spellings[name])}",
         )
         for name, field in declared.items()
     }

@@ -54,10 +54,10 @@ def _loss_backward(name: str, *slopes: Function) -> Operator:
 
 
 def _operators() -> dict[str, Operator]:
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for name, (element, *slopes) in LOSSES.items():
-        found |= {name: _loss(name, element), f"{name}_backward": _loss_backward(name, *slopes)}
-    return found
+        operators |= {name: _loss(name, element), f"{name}_backward": _loss_backward(name, *slopes)}
+    return operators
 
 
 OPERATORS: Mapping[str, Operator] = _operators()

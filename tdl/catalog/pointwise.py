@@ -240,11 +240,14 @@ def named(name: str, function: Function, operands: tuple[str, ...] = ()) -> Func
     def renamed(*elements: Expr, **attributes: Any) -> Any:
         return function(*elements, **attributes)
 
-    own = signature(function)
-    renaming = zip_longest(own.parameters.values(), operands[: len(own.parameters)])
-    parameters = [one if one.kind is Parameter.KEYWORD_ONLY or not to else one.replace(name=to) for one, to in renaming]
+    unnamed = signature(function)
+    renaming = zip_longest(unnamed.parameters.values(), operands[: len(unnamed.parameters)])
+    parameters = [
+        parameter if parameter.kind is Parameter.KEYWORD_ONLY or not to else parameter.replace(name=to)
+        for parameter, to in renaming
+    ]
     renamed.__name__ = name
-    renamed.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    renamed.__signature__ = unnamed.replace(parameters=parameters)  # type: ignore[attr-defined]
     return renamed
 
 
@@ -252,8 +255,8 @@ def backward(name: str, *slopes: Function) -> Function:
     """Return the function of (grad, operands) that is grad times each slope."""
 
     def products(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
-        found = tuple(grad * slope(*elements, **attributes) for slope in slopes)
-        return found if len(found) > 1 else found[0]
+        gradients = tuple(grad * slope(*elements, **attributes) for slope in slopes)
+        return gradients if len(gradients) > 1 else gradients[0]
 
     parameters = signature(slopes[0]).parameters.values()
     grad = Parameter("grad", Parameter.POSITIONAL_OR_KEYWORD)
@@ -264,20 +267,20 @@ def backward(name: str, *slopes: Function) -> Function:
 
 def _operators() -> list[Operator]:
     """Make the operators of every row, and those of the rows' slopes."""
-    found = []
+    operators = []
     for name, (function, slope) in {**UNARY, **SCALAR}.items():
-        found.append(pointwise(named(name, function)))
+        operators.append(pointwise(named(name, function)))
         if slope is not None:
-            found.append(pointwise(backward(name, slope)))
+            operators.append(pointwise(backward(name, slope)))
     for name, (function, first, second) in BINARY.items():
-        found.append(broadcast(named(name, function)))
+        operators.append(broadcast(named(name, function)))
         if first is not None and second is not None:
-            found.append(broadcast(backward(name, first, second)))
-    found += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
-    found += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
-    found += [pointwise(named(name, function)) for name, function in PLAIN.items()]
-    found += [broadcast(named(name, function)) for name, function in ARITHMETIC.items()]
-    return found
+            operators.append(broadcast(backward(name, first, second)))
+    operators += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
+    operators += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
+    operators += [pointwise(named(name, function)) for name, function in PLAIN.items()]
+    operators += [broadcast(named(name, function)) for name, function in ARITHMETIC.items()]
+    return operators
 
 
 OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _operators()}

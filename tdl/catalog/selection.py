@@ -81,8 +81,8 @@ def topk(x: Operand, *, k: int, dim: int, largest: bool = True) -> Lambda:
     """Find the k greatest (or least) values along a dimension, in order, and where they were."""
 
     def element(*i: Expr, place: Any = k) -> tuple[Placed, ...]:
-        own = (*i[:dim], place, *i[dim:])
-        return tuple(at(own, found) for found in _ordered(x, own, dim, largest, k))
+        coordinates = (*i[:dim], place, *i[dim:])
+        return tuple(at(coordinates, found) for found in _ordered(x, coordinates, dim, largest, k))
 
     return tensor(element, rank=x.rank - 1)
 

@@ -58,28 +58,6 @@ def evaluate(op: str, *arrays: object, **attributes: object) -> tuple[np.ndarray
     return tdl.catalog[op].describe([a.ndim for a in arrays], attributes).evaluate(arrays, attributes)
 
 
-@pytest.mark.parametrize(
-    ("stride", "padding", "size", "window"),
-    [((1, 1), (0, 0), (5, 4), (3, 2)), ((2, 2), (1, 1), (6, 7), (3, 3)), ((3, 2), (2, 0), (8, 5), (2, 1))],
-)
-def test_convolution_and_its_gradients_equal_torch(stride, padding, size, window):
-    torch = pytest.importorskip("torch")
-    x = torch.tensor(real(2, 3, *size), requires_grad=True)
-    w = torch.tensor(real(4, 3, *window), requires_grad=True)
-    y = torch.nn.functional.conv2d(x, w, stride=stride, padding=padding)
-    grad = torch.tensor(real(*y.shape))
-    y.backward(grad)
-    how = {"stride": stride, "padding": padding}
-    image, weight = x.detach(), w.detach()
-    rows, columns = ({"y": size[0], "x": size[1]}, {"dy": window[0], "dx": window[1]})
-    forward = evaluate("convolution", image, weight, **how)
-    backward_input = evaluate("convolution_backward_input", grad, weight, **how, extents=rows)
-    backward_weight = evaluate("convolution_backward_weight", grad, image, **how, extents=columns)
-    np.testing.assert_allclose(forward[0], y.detach(), atol=1e-12)
-    np.testing.assert_allclose(backward_input[0], x.grad, atol=1e-12)
-    np.testing.assert_allclose(backward_weight[0], w.grad, atol=1e-12)
-
-
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3)])
 def test_pooling_and_its_gradient_equal_torch(kernel):
     torch = pytest.importorskip("torch")
@@ -129,18 +107,3 @@ def test_cross_entropy_and_its_gradient_equal_torch():
     (back,) = evaluate("cross_entropy_backward", logits, maximum, total, labels, factor=1 / 6)
     np.testing.assert_allclose(found, loss.detach(), atol=1e-12)
     np.testing.assert_allclose(back, x.grad, atol=1e-12)
-
-
-def test_adam_equals_torch():
-    torch = pytest.importorskip("torch")
-    w = torch.tensor(real(3, 4), requires_grad=True)
-    optimizer = torch.optim.Adam([w], lr=0.01, betas=(0.9, 0.99), eps=EPS)
-    state = [w.detach().numpy().copy(), np.zeros((3, 4)), np.zeros((3, 4))]
-    for step in range(1, 4):
-        grad = real(3, 4)
-        w.grad = torch.tensor(grad)
-        optimizer.step()
-        value, m, v = state
-        how = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": EPS}
-        state = list(evaluate("adam", value, grad, m, v, np.array(float(step)), **how))
-        np.testing.assert_allclose(state[0], w.detach(), atol=1e-12)

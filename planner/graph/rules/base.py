@@ -97,25 +97,27 @@ def apply_rule(rule: Rule, backward: Backward) -> Gradients:
 def _check_gradient(backward: Backward, operand: int, gradient: object, where: str) -> None:
     shape = backward.shape(operand)
     if isinstance(gradient, str):
-        found = backward.builder.shape(gradient)
+        gradient_shape = backward.builder.shape(gradient)
     elif isinstance(gradient, float):
-        found = ()
+        gradient_shape = ()
     else:
         raise GraphError(f"{where} returns {gradient!r} for operand {operand}; expected a tensor's name, or None")
-    if found != shape:
-        raise GraphError(f"{where} returns a gradient of shape {found} for operand {operand}, which has shape {shape}")
+    if gradient_shape != shape:
+        raise GraphError(
+            f"{where} returns a gradient of shape {gradient_shape} for operand {operand}, which has shape {shape}"
+        )
 
 
 def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
     """Return the gradient of a tensor as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient
-    one = _one(builder, builder.tensors[of].dtype)
+    ones = _one(builder, builder.tensors[of].dtype)
     if gradient == 1.0:
-        return one
-    name = f"{one}.times.{gradient}"
+        return ones
+    name = f"{ones}.times.{gradient}"
     if name not in builder.tensors:
-        builder.emit(Node(name, "scale", (one,), (), {"factor": gradient}), "gradient")
+        builder.emit(Node(name, "scale", (ones,), (), {"factor": gradient}), "gradient")
     return name
 
 

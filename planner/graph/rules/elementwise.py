@@ -39,10 +39,10 @@ def _add_n(b: Backward) -> Gradients:
 
 def _narrow(b: Backward, gradient: str, operand: int) -> str:
     """Sum a gradient of the result's shape over the dimensions along which an operand is broadcast."""
-    own = ("a_dims", "dims")[operand]
-    if b.node.attrs.get(own) is None:
+    attribute = ("a_dims", "dims")[operand]
+    if b.node.attrs.get(attribute) is None:
         return gradient
-    dims = integers(b, own)
+    dims = integers(b, attribute)
     reduced = tuple(dim for dim in range(len(b.builder.shape(b.result))) if dim not in dims)
     if reduced:
         gradient = b.emit_step("sum", (gradient,), operand, "sum", dims=reduced)

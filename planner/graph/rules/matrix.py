@@ -44,15 +44,15 @@ def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) ->
         for number, (term, tensor) in enumerate(zip(terms, b.node.inputs, strict=True))
         if number != operand
     ]
-    own = terms[operand]
+    term_of_operand = terms[operand]
     known = set(target).union(*(term for term, _ in others))
-    reached = "".join(letter for letter in own if letter in known)
+    reached = "".join(letter for letter in term_of_operand if letter in known)
     equation = ",".join([target, *(term for term, _ in others)]) + "->" + reached
     inputs = (b.gradient, *(tensor for _, tensor in others))
-    if reached == own:
+    if reached == term_of_operand:
         return b.emit("einsum", inputs, operand, equation=equation)
     contracted = b.emit_step("einsum", inputs, operand, "contract", equation=equation)
-    missing = tuple(dim for dim, letter in enumerate(own) if letter not in known)
+    missing = tuple(dim for dim, letter in enumerate(term_of_operand) if letter not in known)
     return expand(b, contracted, operand, missing, 1.0)
 
 
