@@ -49,7 +49,7 @@ demo: install
 	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json
 	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/calibrate $(DEMO)/plan.json --only-plans --seconds 20 -o $(DEMO)/this_machine.yaml
 	$(BIN)/simulate $(DEMO)/plan.json --topo p2.8xlarge > $(DEMO)/p2.8xlarge.txt
-	$(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
+	$(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --no-data-parallel --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
 	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --tasks --json $(DEMO)/executed.json > $(DEMO)/executed.txt
 	$(BIN)/compare --tasks $(DEMO)/predicted.json $(DEMO)/executed.json > $(DEMO)/tasks.txt
 	$(BIN)/compare $(DEMO)/predicted.json $(DEMO)/executed.json

@@ -69,17 +69,17 @@ class Calibration:
         threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np))
         limit_s = self.options["seconds"] / max(1, len(plans))
-        found: list[Timed] = []
+        timings: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
             with progress("calibrating", len(plans)) as advance:
                 for plan in plans:
                     programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
                     mine = timed(programs, self.ranks, transport, threads, limit_s)
-                    found += self.ranks.gather(mine)
+                    timings += self.ranks.gather(mine)
                     advance()
         on_first = self.ranks.rank == 0
-        return agree(self.ranks, lambda: self._tell(found, speeds, threads, transport) if on_first else 0)
+        return agree(self.ranks, lambda: self._tell(timings, speeds, threads, transport) if on_first else 0)
 
     def _plans(self) -> list[Plan] | None:
         """Read plans and make the probes (rank 0)."""
@@ -89,38 +89,38 @@ class Calibration:
         load_operators(self.options["operator_files"])
         if self.ranks.rank != 0:
             return None
-        given = [load_plan(path) for path in self.paths]
-        for path, plan in zip(self.paths, given, strict=True):
+        plans = [load_plan(path) for path in self.paths]
+        for path, plan in zip(self.paths, plans, strict=True):
             require_size(str(path), plan.workers, self.ranks)
         probes = () if self.options["only_plans"] else PROBES
-        return [*(probe.plan(self.ranks.size) for probe in probes), *given]
+        return [*(probe.plan(self.ranks.size) for probe in probes), *plans]
 
     def _tell(self, timings: list[Timed], speeds: Hardware, threads: int, transport: str) -> int:
         """Write the file; say what it is, and whether the machine was too noisy."""
         output = self.options["output"]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds, moved = merged(timings)
-        found = Findings(
+        findings = Findings(
             ranks=self.ranks.size,
             threads=threads,
             transport=transport,
             hardware=speeds,
             seconds=seconds,
             moved=moved,
-            work={name: work for one in timings for name, work in one.work.items()},
-            rounds=min(one.rounds for one in timings),
-            spread=max(one.spread for one in timings),
+            work={name: work for timed in timings for name, work in timed.work.items()},
+            rounds=min(timed.rounds for timed in timings),
+            spread=max(timed.spread for timed in timings),
         )
-        write_file(output, topology_text(found, hardware(np, self.ranks), now))
+        write_file(output, topology_text(findings, hardware(np, self.ranks), now))
         stdout().print(
-            f"{printable(str(output))}: {found.ranks} ranks of {found.threads} threads, transport {found.transport}, "
-            f"{len(found.seconds)} tasks measured, spread {percent(found.spread)}"
+            f"{printable(str(output))}: {findings.ranks} ranks of {findings.threads} threads, "
+            f"transport {findings.transport}, {len(findings.seconds)} tasks measured, spread {percent(findings.spread)}"
         )
-        if found.rounds < FEWEST_ROUNDS or found.spread > STABLE:
+        if findings.rounds < FEWEST_ROUNDS or findings.spread > STABLE:
             print(
-                f"warning: this machine is too noisy for the time: after {found.rounds} rounds (of at least "
-                f"{FEWEST_ROUNDS}) measurements are {percent(found.spread)} apart, expected {percent(STABLE)}; let it "
-                "rest, or allow more --seconds",
+                f"warning: this machine is too noisy for the time: after {findings.rounds} rounds (of at least "
+                f"{FEWEST_ROUNDS}) measurements are {percent(findings.spread)} apart, expected {percent(STABLE)}; "
+                "let it rest, or allow more --seconds",
                 file=sys.stderr,
                 flush=True,
             )

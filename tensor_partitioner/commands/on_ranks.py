@@ -49,8 +49,10 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
     def run(ranks: Cluster) -> int:
         context = agree(ranks, lambda: _parsed(command, sys.argv[1:] if args is None else args))
         options = {} if context is None else context.params
-        given = {max(one.opts, key=len): _plain(options[one.name]) for one in command.params if one.name in options}
-        require_alike(ranks, {"--help": _plain(context is None), **given})
+        flags = {max(option.opts, key=len): option.name for option in command.params if option.name in options}
+        require_alike(
+            ranks, {"--help": _plain(context is None), **{flag: _plain(options[name]) for flag, name in flags.items()}}
+        )
         if context is None:
             return 0
         context.obj = ranks

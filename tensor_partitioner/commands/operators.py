@@ -63,7 +63,7 @@ def entry(name: str) -> Entry:
         operands=tuple(operator.operands),
         attributes=tuple(operator.attributes),
         variables=description.variables if description else (),
-        strategies={key: found.reducer for key, found in description.strategies.items()} if description else {},
+        strategies={key: strategy.reducer for key, strategy in description.strategies.items()} if description else {},
         refusals=dict(description.refusals) if description else {},
         is_elementwise=description.is_elementwise if description else None,
         has_kernel=name in KERNELS,

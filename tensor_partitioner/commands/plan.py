@@ -74,8 +74,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     shown: list[Shown]
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
-        found = _compared(diff)
-        record, shown = difference.to_data(found), [found]
+        compared = _compared(diff)
+        record, shown = difference.to_data(compared), [compared]
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
@@ -91,7 +91,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
             record, shown = record | explanation.to_data(explained), [plan, explained]
     if options["json_file"] is not None:
         write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    stdout().print(*(table for one in shown for table in display.tables(one)), sep="\n")
+    stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
     if options["export"] and options["output"] is not None:
         write_file(options["output"], exported.source(options["output"].stem).encode())
 
@@ -110,10 +110,10 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
     refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
     settle_process()
     verify = import_module("executor.torch.verification").verify  # which loads PyTorch
-    found = verify(function_of(model, **given_options(options)), model)
-    stdout().print(*display.tables(found), sep="\n")
-    if found.failure:
-        raise JobError(found.failure)
+    verification = verify(function_of(model, **given_options(options)), model)
+    stdout().print(*display.tables(verification), sep="\n")
+    if verification.failure:
+        raise JobError(verification.failure)
     context.exit(0)
 
 

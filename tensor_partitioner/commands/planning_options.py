@@ -59,13 +59,13 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
 def _model_options() -> list[click.Option]:
     """Return every option of the zoo's families; each says which families' default is which."""
     types = {"int": click.IntRange(1), "float": click.FLOAT, "str": click.STRING}
-    found = []
+    result = []
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"
         flag = f"--{dashed}/--no-{dashed}" if switch else f"--{dashed}"
         kind = click.Choice(option.choices) if option.choices else types.get(option.kind)
-        found.append(click.Option([flag], type=None if switch else kind, default=None, help=option.help))
-    return found
+        result.append(click.Option([flag], type=None if switch else kind, default=None, help=option.help))
+    return result
 
 
 def planning_options(command: F) -> F:
@@ -89,8 +89,8 @@ def is_saved_plan(source: str) -> bool:
 def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -> None:
     """Raise an error where an option is given that has no meaning here."""
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-        if given and parameter.name not in allowed:
+        is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if is_given and parameter.name not in allowed:
             raise click.UsageError(f"{reason}: expected no {parameter.opts[-1]}")
 
 
@@ -104,6 +104,8 @@ def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, 
 
     `machine` is what time, or memory, is about; None where neither is.
     """
+    if options["objective"] == "time" and machine is None:
+        raise click.UsageError("--objective time: expected --topo MACHINE, whose time it is, found none")
     search = {name: options[name] for name in OPTIONS if options[name] is not None}
     graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
     result = plan(graph, machine=machine, bound=bound, **search)

@@ -52,7 +52,7 @@ SYSTEM_HELP = (
 DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
-HELP = f"""Simulate one training iteration of a PLAN, or of the plan found for a MODEL, on a described machine.
+HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
 
 {MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 where a device's
 memory does not hold what its workers need."""
@@ -109,10 +109,10 @@ def _check_system(context: click.Context, options: dict[str, Any], swept: Mappin
     for name in swept.get("system", [] if options["system"] is None else [options["system"]]):
         system_named(name)
     if options["system"] is not None or "system" in swept:
-        system, given = options["system"] or "a system", list(_given(context, swept))
-        if settled := [flag for name, flag in given if name in SEARCHING]:
+        system, flags = options["system"] or "a system", dict(_given(context, swept))
+        if settled := [flag for name, flag in flags.items() if name in SEARCHING]:
             raise click.UsageError(f"{system} settles by itself how it is planned: leave out {', '.join(settled)}")
-        if options["data_parallel"] and "data_parallel" in dict(given):
+        if options["data_parallel"] and "data_parallel" in flags:
             raise click.UsageError(f"data parallelism does not stand beside {system}: leave out --data-parallel")
     if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
         flag = "--sweep batch" if "batch" in swept else "--batch"

@@ -135,10 +135,10 @@ def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
         raise InputError(f"--save-weights {saved}: expected a plain file, which all ranks write, found another")
 
 
-def _data_name(asked: str | None, resume: Checkpoint | None) -> str:
+def _data_name(name: str | None, resume: Checkpoint | None) -> str:
     """Return which data set to make; a user's file is known by what it holds, so it must be named."""
-    if asked is not None:
-        return asked
+    if name is not None:
+        return name
     known = "random" if resume is None else resume.manifest.data.partition(" ")[0]
     if known not in DATA_SETS:
         in_order = " --in-order" if known == ROWS else ""
@@ -155,10 +155,10 @@ def _named(identity: str) -> str:
 
 def _check_folder(folder: Path, resume: Checkpoint | None) -> None:
     """Refuse to mix the checkpoints of two trainings."""
-    found = checkpoints(folder)
-    if found and (resume is None or not resume.folder.exists() or not found[-1].samefile(resume.folder)):
+    existing = checkpoints(folder)
+    if existing and (resume is None or not resume.folder.exists() or not existing[-1].samefile(resume.folder)):
         raise InputError(
-            f"--checkpoint {folder}: expected no checkpoints of another training, found {found[-1].name}: "
+            f"--checkpoint {folder}: expected no checkpoints of another training, found {existing[-1].name}: "
             f"--resume {folder} goes on from it"
         )
 

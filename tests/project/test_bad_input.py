@@ -296,7 +296,7 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("wresnet-15-1", "--workers", "2"), r"wresnet-15-1.*14, 26, 50"),
         (("mlp-2-8", "--workers", "2", "--search", "magic"), r"recursive, joint.*'magic'"),
         (("mlp-2-8", "--workers", "2", "--placements", "Q"), r"placements.*'Q'"),
-        (("mlp-2-8", "--workers", "2", "--objective", "time"), r"objective time: expected a machine"),
+        (("mlp-2-8", "--workers", "2", "--objective", "time"), r"--objective time: expected --topo MACHINE"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
         (("mlp-2-8", "--workers", "2", "--micro-batches", "5"), r"micro_batches must divide the batch of 32, found 5"),
