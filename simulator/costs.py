@@ -19,7 +19,7 @@ from planner.program import task_keys
 from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
-from topologies import Device, Estimates, Kernel, Machine, Moved, Product
+from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
 from topologies.schema import Measured
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
@@ -131,7 +131,7 @@ class Costs:
             self._estimates[id(measured)] = Estimates(measured)
         return self._estimates[id(measured)]
 
-    def _part_of_transfer(self, device: Device, kind: str, moved: Moved) -> Activity | None:
+    def _part_of_transfer(self, device: Device, kind: str, moved: TransferAmounts) -> Activity | None:
         if device.spec.measured is None or not (moved.messages or moved.pieces):
             return None
         return self._on_processor(device, self._estimated(device.spec.measured).transfer_s(kind, moved))

@@ -7,7 +7,7 @@ from topologies.level import Level, levels
 from topologies.library import available
 from topologies.load import full_text, load_topology, parse_topology
 from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
-from topologies.measured import Estimates, Moved
+from topologies.measured import Estimates, TransferAmounts
 
 __all__ = [
     "CATEGORIES",
@@ -18,12 +18,12 @@ __all__ = [
     "Link",
     "Machine",
     "Memory",
-    "Moved",
     "Product",
     "Resource",
     "Route",
     "TopologyError",
     "TopologyWarning",
+    "TransferAmounts",
     "Window",
     "available",
     "full_text",

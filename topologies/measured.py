@@ -30,7 +30,7 @@ Extents = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransferAmounts:
     """Amounts that a rank's part of a transfer moves: messages, pieces of them, runs of memory and bytes."""
 
     messages: int = 0
@@ -107,7 +107,7 @@ class Estimates:
             self._known[task] = None if any(seconds is None for _, seconds in calls) else total
         return self._known[task]
 
-    def transfer_s(self, kind: str, moved: Moved) -> float:
+    def transfer_s(self, kind: str, moved: TransferAmounts) -> float:
         """Return the seconds of a rank's part of a transfer."""
         measured_s = self._known.get(moved.spelled(kind))
         if measured_s is not None:

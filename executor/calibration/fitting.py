@@ -10,16 +10,16 @@ import numpy as np
 from scipy.optimize import nnls
 
 from executor.calibration.timing import Timed
-from topologies import Moved
+from topologies import TransferAmounts
 from topologies.schema import TransferCost
 
 KINDS = ("send", "post", "fetch", "reduce")
 
 
-def merged(found: Iterable[Timed]) -> tuple[dict[str, float], dict[str, tuple[str, Moved]]]:
+def merged(found: Iterable[Timed]) -> tuple[dict[str, float], dict[str, tuple[str, TransferAmounts]]]:
     """Return the mean over ranks of every task's seconds, and what the parts of transfers move."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
-    moved: dict[str, tuple[str, Moved]] = {}
+    moved: dict[str, tuple[str, TransferAmounts]] = {}
     for one in found:
         moved.update(one.moved)
         for name, value in one.seconds.items():
@@ -27,12 +27,14 @@ def merged(found: Iterable[Timed]) -> tuple[dict[str, float], dict[str, tuple[st
     return {name: statistics.fmean(values) for name, values in seconds.items()}, moved
 
 
-def transfer_costs(seconds: Mapping[str, float], moved: Mapping[str, tuple[str, Moved]]) -> dict[str, TransferCost]:
+def transfer_costs(
+    seconds: Mapping[str, float], moved: Mapping[str, tuple[str, TransferAmounts]]
+) -> dict[str, TransferCost]:
     """Fit the costs of every kind of part of a transfer."""
     return {kind: _fitted([(one, seconds[name]) for name, (of, one) in moved.items() if of == kind]) for kind in KINDS}
 
 
-def _fitted(samples: Sequence[tuple[Moved, float]]) -> TransferCost:
+def _fitted(samples: Sequence[tuple[TransferAmounts, float]]) -> TransferCost:
     """Minimise the sum of squares of relative errors, without negative figures."""
     if not samples:
         return TransferCost()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from executor.calibration.fitting import message_line, transfer_costs
 from executor.calibration.hardware import Hardware
 from executor.calibration.timing import Work
-from topologies import Moved
+from topologies import TransferAmounts
 from topologies.reading import blocks_of
 from topologies.schema import (
     FORMAT,
@@ -42,7 +42,7 @@ class Findings:
     transport: str
     hardware: Hardware
     seconds: Mapping[str, float]
-    moved: Mapping[str, tuple[str, Moved]]
+    moved: Mapping[str, tuple[str, TransferAmounts]]
     work: Mapping[str, Work]
     rounds: int
     spread: float

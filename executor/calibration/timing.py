@@ -22,7 +22,7 @@ from executor.training import RankPrograms, Trainer
 from executor.waiting import wait_for
 from planner.program.task_keys import posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
-from topologies import Moved
+from topologies import TransferAmounts
 
 STABLE = 0.03
 """Repeated measurements as close as this, of their median, are enough."""
@@ -46,7 +46,7 @@ class Timed:
     """Seconds by the spelling of tasks, what parts of transfers move, kernels do, and how far apart rounds were."""
 
     seconds: Mapping[str, float]
-    moved: Mapping[str, tuple[str, Moved]]
+    moved: Mapping[str, tuple[str, TransferAmounts]]
     work: Mapping[str, Work]
     rounds: int
     spread: float
@@ -94,11 +94,11 @@ def _goes_on(cluster: MpiCluster, totals: list[float], elapsed_s: float, limit_s
     return not (all(one for one, _ in wants) or any(late for _, late in wants))
 
 
-def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, Moved]]]:
+def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
     """Spell every task; one that does nothing has no name."""
-    moved: dict[str, tuple[str, Moved]] = {}
+    moved: dict[str, tuple[str, TransferAmounts]] = {}
 
-    def transfer(kind: str, found: Moved) -> str:
+    def transfer(kind: str, found: TransferAmounts) -> str:
         if not (found.messages or found.pieces):
             return ""
         name = found.spelled(kind)

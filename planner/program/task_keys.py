@@ -24,7 +24,7 @@ from planner.program.tasks import (
     Slices,
     WorkerProgram,
 )
-from topologies import Moved
+from topologies import TransferAmounts
 from topologies.measured import BETWEEN_TASKS, REPEATED
 
 Shape = tuple[int, ...]
@@ -37,18 +37,18 @@ def spelled_compute(worker: WorkerProgram, task: Compute) -> str:
     return BETWEEN_TASKS.join(text if count == 1 else f"{count}{REPEATED}{text}" for text, count in counted)
 
 
-def sent(worker: WorkerProgram, task: Send) -> Moved:
+def sent(worker: WorkerProgram, task: Send) -> TransferAmounts:
     """Count what a worker packs and sends."""
     shape = worker.buffers[task.buffer].shape
     return _moved(task.messages, [_runs(piece.source_slices, shape) for piece in _pieces(task.messages)])
 
 
-def posted(task: Fetch | Reduce) -> Moved:
+def posted(task: Fetch | Reduce) -> TransferAmounts:
     """Count what a worker starts to receive."""
-    return Moved(messages=sum(message.nbytes > 0 for message in task.messages))
+    return TransferAmounts(messages=sum(message.nbytes > 0 for message in task.messages))
 
 
-def received(worker: WorkerProgram, task: Fetch | Reduce) -> Moved:
+def received(worker: WorkerProgram, task: Fetch | Reduce) -> TransferAmounts:
     """Count what a worker unpacks or combines, its own pieces included; what is combined is filled first."""
     buffer = worker.buffers[task.buffer]
     runs = [_runs(piece.target_slices, buffer.shape) for piece in _pieces(task.messages)]
@@ -60,12 +60,12 @@ def received(worker: WorkerProgram, task: Fetch | Reduce) -> Moved:
             elements += piece.elements
     moved = _moved(task.messages, runs)
     own = elements * ITEM_BYTES[buffer.dtype] + (buffer.nbytes if isinstance(task, Reduce) else 0)
-    return Moved(moved.messages, moved.pieces, moved.runs, moved.nbytes + own)
+    return TransferAmounts(moved.messages, moved.pieces, moved.runs, moved.nbytes + own)
 
 
-def _moved(messages: Iterable[Message], runs: list[int]) -> Moved:
+def _moved(messages: Iterable[Message], runs: list[int]) -> TransferAmounts:
     sizes = [message.nbytes for message in messages if message.nbytes]
-    return Moved(len(sizes), len(runs), sum(runs), sum(sizes))
+    return TransferAmounts(len(sizes), len(runs), sum(runs), sum(sizes))
 
 
 def _pieces(messages: Iterable[Message]) -> Iterator[Piece]:

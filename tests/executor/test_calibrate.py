@@ -13,7 +13,7 @@ from planner.program.lower import lower
 from planner.program.task_keys import received, sent, spelled_compute
 from planner.program.tasks import Compute, Fetch, Reduce, Send
 from simulator import simulate
-from topologies import Moved, load_topology
+from topologies import TransferAmounts, load_topology
 from topologies.measured import read_task
 
 RUN = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()")
@@ -87,7 +87,7 @@ def test_only_plans_needs_one(ranks, tmp_path):
 
 
 def test_costs_of_transfers_are_found_again():
-    moved = [Moved(1 + n % 3, n, 2 * n * (n % 2 + 1), 64 * n * n) for n in range(1, 30)]
+    moved = [TransferAmounts(1 + n % 3, n, 2 * n * (n % 2 + 1), 64 * n * n) for n in range(1, 30)]
     of = {one.spelled("send"): ("send", one) for one in moved}
     seconds = {
         name: 1e-6 + 2e-6 * one.messages + 3e-7 * one.pieces + 1e-8 * one.runs + 1e-10 * one.nbytes

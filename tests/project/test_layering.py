@@ -184,6 +184,15 @@ def test_the_simulator_reaches_into_no_other_object(module):
             assert ast.unparse(node.value) == "self", f"{module}:{node.lineno}: {ast.unparse(node)}"
 
 
+ENGINE = [name for name in PRODUCT if is_within(name, "simulator") and name != "simulator"]
+ENGINE = [name for name in ENGINE if not is_within(name, "simulator.baselines")]
+
+
+@pytest.mark.parametrize("module", ENGINE)
+def test_the_engine_imports_no_baselines(module):
+    assert not [name for name, _ in imports(TREES[module]) if is_within(name, "simulator.baselines")]
+
+
 def test_no_import_cycles():
     assert find_cycle(edges({name: TREES[name] for name in PRODUCT})) == []
 

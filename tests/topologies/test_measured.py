@@ -2,7 +2,7 @@
 
 import pytest
 
-from topologies import Estimates, Moved
+from topologies import Estimates, TransferAmounts
 from topologies.measured import read_task
 from topologies.schema import Measured, TransferCost
 
@@ -90,7 +90,7 @@ def test_an_operator_that_was_not_measured_is_not_known():
 
 
 def test_transfers_are_known_or_a_sum():
-    moved = Moved(messages=1, pieces=2, runs=3, nbytes=4)
+    moved = TransferAmounts(messages=1, pieces=2, runs=3, nbytes=4)
     assert estimates({}).transfer_s("send", moved) == 1 + 10 + 200 + 3000 + 40000
     assert estimates({moved.spelled("send"): 0.5}).transfer_s("send", moved) == 0.5
     assert estimates({moved.spelled("send"): 0.5}).transfer_s("post", moved) == 0
