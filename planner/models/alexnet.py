@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, add_bias, classify, flatten, linear, max_pool, padded_convolution
 from planner.models.names import scaled
 from planner.models.options import Scaled
@@ -37,7 +36,7 @@ def build(options: Scaled) -> Graph:
         if layer in POOLED:
             x = max_pool(b, x, f"pool{layer}", 3)
     metrics = classify(b, classifier(b, flatten(b, x, "flat"), scaled(HIDDEN, options.width), options))
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)
 
 
 def classifier(b: GraphBuilder, x: str, hidden: int, options: Scaled) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.layers import batch_norm, convolution, pooled_classifier
 from planner.models.names import width
 from planner.models.options import RUNNING, Images, option
@@ -37,4 +36,4 @@ def build(layers: str, channels: str, options: Options) -> Graph:
             x = batch_norm(b, x, f"bn{layer}", options.running_statistics)
         x = b.apply("relu", x, name=f"relu{layer}")
     metrics = pooled_classifier(b, x, options.classes)
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)

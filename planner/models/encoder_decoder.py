@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
 from planner.models.names import width as read_width
@@ -49,4 +48,4 @@ def build(layers: str, width: str, options: Options) -> Graph:
         x = decoder.mlp(x, f"decoder.l{layer}.mlp")
     x = layer_norm(b, x, "decoder.norm")
     metrics = classify_tokens(b, x, weights[names[1]] if options.tied else None, options.vocabulary)
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)

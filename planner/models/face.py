@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models import wresnet
 from planner.models.layers import classify, global_pool, linear
 from planner.models.options import option
@@ -35,6 +34,4 @@ def build(classes: str, options: Options) -> Graph:
     depth, widening = match.groups()
     pooled = global_pool(b, wresnet.features(b, depth, widening, options), "pool")
     embedding = linear(b, pooled, options.embedding, "embedding")
-    return training_graph(
-        b, classify(b, linear(b, embedding, int(classes), "fc")), options.optimizer_settings, recipe=options.recipe
-    )
+    return options.train(b, classify(b, linear(b, embedding, int(classes), "fc")))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, classify, linear
 from planner.models.names import width
 from planner.models.options import Training, option
@@ -31,4 +30,4 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
         if not last:
             x = b.apply("relu", x, name=f"relu{layer}")
     also = (images,) if options.first_input_gradient else ()
-    return training_graph(b, classify(b, x), options.optimizer_settings, also, options.recipe)
+    return options.train(b, classify(b, x), also)

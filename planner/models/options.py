@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from planner.errors import GraphError
-from planner.graph.build import MIXED
-from planner.graph.ir import FLOATING
+from planner.graph.build import MIXED, GraphBuilder
+from planner.graph.ir import FLOATING, Graph
 from planner.graph.optimizers import CONSTANTS, OF_GRADIENTS, OPTIMIZERS, Optimizer
-from planner.graph.training import RECOMPUTE, Recipe
+from planner.graph.training import RECOMPUTE, Recipe, training_graph
 
 CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recompute": RECOMPUTE}
 """The options whose value is one of several names."""
@@ -65,10 +66,10 @@ class Training:
         """How an iteration goes through the batch."""
         return Recipe(self.micro_batches, self.recompute, self.loss_scale)
 
-    @property
-    def optimizer_settings(self) -> Optimizer:
-        """The optimizer and its constants."""
-        return Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)})
+    def train(self, b: GraphBuilder, metrics: Mapping[str, str], also: Iterable[str] = ()) -> Graph:
+        """Training graph of the forward graph in `b`, with these options' optimizer and recipe."""
+        optimizer = Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)})
+        return training_graph(b, metrics, optimizer, also, self.recipe)
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from planner.graph.build import ZEROS, GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.layers import softmax_cross_entropy, uniform
 from planner.models.names import width
 from planner.models.options import Training, option
@@ -48,7 +47,7 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
             losses.append(softmax_cross_entropy(b, logits, labels, "cross_entropy", options.samples * options.unroll))
             metrics = {"logits": logits, "labels": labels}
     loss = b.apply("add_n", *losses, name="loss")
-    return training_graph(b, {"loss": loss, **metrics}, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, {"loss": loss, **metrics})
 
 
 class _Cell:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
 from planner.models.names import width as read_width
@@ -27,4 +26,4 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
         x = blocks.mlp(x, f"l{layer}.mlp")
     x = layer_norm(b, x, "norm")
     metrics = classify_tokens(b, x, weight if options.tied else None, options.vocabulary)
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)

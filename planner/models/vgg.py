@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.alexnet import HIDDEN, classifier
 from planner.models.layers import classify, convolution, flatten, max_pool
 from planner.models.names import scaled
@@ -28,4 +27,4 @@ def build(options: Scaled) -> Graph:
             x = b.apply("relu", x, name=f"relu{stage}_{layer}")
         x = max_pool(b, x, f"pool{stage}", 2)
     metrics = classify(b, classifier(b, flatten(b, x, "flat"), scaled(HIDDEN, options.width), options))
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)

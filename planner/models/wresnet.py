@@ -9,7 +9,6 @@ from fractions import Fraction
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.layers import RELU_GAIN, batch_norm, convolution, max_pool, pooled_classifier
 from planner.models.options import RUNNING, Images, option
 
@@ -40,7 +39,7 @@ def build(depth: str, widening: str, options: Options) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
-    return training_graph(b, metrics, options.optimizer_settings, recipe=options.recipe)
+    return options.train(b, metrics)
 
 
 def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:

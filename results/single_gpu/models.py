@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import planner
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.graph.training import training_graph
 from planner.models.alexnet import HIDDEN, classifier
 from planner.models.layers import add_bias, classify, flatten, max_pool, padded_convolution
 from planner.models.options import Scaled
@@ -46,4 +45,4 @@ def plain(layers: Sequence[Layer], options: Scaled) -> Graph:
         if pool:
             x = max_pool(b, x, f"pool{number}", pool)
     metrics = classify(b, classifier(b, flatten(b, x, "flat"), HIDDEN, options))
-    return training_graph(b, metrics, options.optimizer_settings)
+    return options.train(b, metrics)

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from planner.graph.build import GraphBuilder
-from planner.graph.training import training_graph
 from planner.layout import Ways
 from planner.models import Training, build
 from planner.models.layers import classify, convolution, linear
@@ -70,7 +69,7 @@ def flattened(options):
     x, _ = b.apply_all("max_pool2d_with_indices", x, name="pool", **pool)
     merge = {"source": (("n",), ("c",), ("y",), ("x",)), "target": (("n",), ("c", "y", "x"))}
     flat = b.apply("reshape", x, name="flat", **merge, extents={"c": 4, "y": 4, "x": 4})
-    return training_graph(b, classify(b, linear(b, flat, 6, "fc")), options.optimizer_settings)
+    return options.train(b, classify(b, linear(b, flat, 6, "fc")))
 
 
 @cache

@@ -6,7 +6,6 @@ import tdl
 from executor.extensions import kernel
 from planner.extensions import gradient
 from planner.graph import GraphBuilder
-from planner.graph.training import training_graph
 from planner.models import Training
 from planner.models.layers import classify, linear
 
@@ -48,4 +47,4 @@ def model(batch=8, optimizer="adam"):
     values, _ = b.apply_all("sorted_rows", hidden, name="sorted", descending=True, **kinds)
     scalar = b.apply("extremes", hidden, values, name="extremes", shapes=((),))
     metrics = classify(b, linear(b, values, 5, "head"))
-    return training_graph(b, {**metrics, "extremes": scalar}, options.optimizer_settings)
+    return options.train(b, {**metrics, "extremes": scalar})
