@@ -123,8 +123,8 @@ def soybean(data: Any) -> str:
 
 def operators(data: Any) -> str:
     """Say what is described and verified."""
-    aten, verified = data["counts"]["core ATen 2.11"]["operators"], read_verification()
-    rows = data["catalogs"]["core ATen 2.11"]["operators"].values()
+    aten, verified = data["counts"]["core ATen 2.11"], read_verification()
+    rows = data["catalogs"]["core ATen 2.11"].values()
     with_kernel = verified["soundness"]["with a kernel"]
     killed, made = (sum(one[which] for one in verified["mutants"].values()) for which in (0, 1))
     return (

@@ -31,7 +31,6 @@ SLOW = (
     "pytorch/test_entries.py",
     "pytorch/test_examples.py",
     "pytorch/test_architectures.py",
-    "results/operator_coverage/test_mutants.py",
     "results/operator_coverage/test_soundness.py",
     "results/test_resumed.py",
     "results/test_hosts.py",

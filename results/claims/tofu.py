@@ -45,27 +45,27 @@ def _optimal() -> Answer:
 
 @claim("tofu", 19, "MXNet has 139 operators")
 def _operators() -> Answer:
-    count = data("operator_coverage")["counts"]["MXNet 0.11.0"]["operators"]["operators"]
+    count = data("operator_coverage")["counts"]["MXNet 0.11.0"]["operators"]
     return Answer(f"{count} registered forward operators", OTHER, "the text does not list which it counts")
 
 
 @claim("tofu", 55, "341 operators in TensorFlow and 139 in MXNet")
 def _operators_again() -> Answer:
     counts = data("operator_coverage")["counts"]
-    others = ", ".join(f"{name} {one['operators']['operators']}" for name, one in counts.items())
+    others = ", ".join(f"{name} {one['operators']}" for name, one in counts.items())
     return Answer(others, OTHER, "MXNet's are counted from its sources; TensorFlow's list of the time is not at hand")
 
 
 @claim("tofu", 68, "TDL describes 134 of MXNet's 139 operators")
 def _described() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]["operators"]
+    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]
     share = found["described"] / found["operators"]
     return Answer(f"{found['described']} of {found['operators']} ({share:.0%})", OTHER, "more operators are counted")
 
 
 @claim("tofu", (69, 96), "77 are element-wise, 2 opaque, 11 of the other 47 have output reductions")
 def _kinds() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]["operators"]
+    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]
     others = found["described"] - found["element-wise"]
     kinds = f"{found['element-wise']} element-wise, {found['opaque']} with opaque functions"
     return Answer(
@@ -86,7 +86,7 @@ def _lines() -> Answer:
 
 @claim("tofu", (73, 74), "MXNet has no operators that index by data")
 def _indexing() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]["operators"]["selection by value"]
+    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]["selection by value"]
     return Answer(
         f"{found} operators read an index from a tensor, as `take`, `pick` and `one_hot` do",
         FAILS if found else HOLDS,

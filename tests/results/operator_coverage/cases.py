@@ -11,7 +11,7 @@ import numpy as np
 
 from executor.cases import Case, Draw, Generate
 from executor.verification.cases.base import positive_shape, same_shape
-from results.operator_coverage.tables.operators.spatial import LOWEST
+from results.operator_coverage.operators.spatial import LOWEST
 
 SIZES = (2, 4)
 
@@ -48,25 +48,14 @@ def _partly_empty(draw):
     return Case((np.where(x < 0, LOWEST, x),))
 
 
-def _bits(draw):
-    shape = draw.shape()
-    return Case((draw.below(9, *shape), draw.below(5, *shape)))
-
-
 POSITIVE = dict.fromkeys(("gamma", "lgamma"), positive_shape)
 ELEMENTWISE = (
     POSITIVE
     | {name: partial(same_shape, count=1) for name in ("round_away", "degrees", "radians")}
-    | {name: partial(same_shape, count=2) for name in ("lgamma_backward", "gamma_backward", "rectified")}
     | dict.fromkeys(("smooth_l1", "hypotenuse_scalar"), partial(same_shape, count=1, scalar=1.5))
-    | dict.fromkeys(("smooth_l1_backward", "hypotenuse_scalar_backward"), partial(same_shape, count=2, scalar=1.5))
     | dict.fromkeys(("quantize_linear", "dequantize_linear"), partial(_quantized, levels=255))
     | {
-        "affine_quantize": partial(_quantized, low=-9, high=9),
         "remainder_by": partial(same_shape, count=1, scalar=1.5),
-        "remainder_by_backward": partial(same_shape, count=2, scalar=1.5),
-        "shrink": partial(same_shape, count=1, threshold=0.5, bias=0.25),
-        "shift_bits": _bits,
         "clear_empty": _partly_empty,
         "sgd_update": partial(same_shape, count=2, lr=0.1, wd=0.01, clip=0.5),
         "sgd_momentum_update": partial(same_shape, count=3, lr=0.1, momentum=0.9, wd=0.01),
@@ -92,11 +81,6 @@ def _tile(draw):
     shape = draw.shape(1, 3, 2, 3)
     times = draw.sizes(len(shape), 1, 3)
     return Case((draw.array(*shape),), {"extents": _extents(times, "r")})
-
-
-def _tile_backward(draw):
-    shape = draw.shape(1, 3, 2, 3)
-    return Case((draw.array(*(extent for own in shape for extent in (draw.size(1, 3), own))),))
 
 
 def _broadcast_axes(draw):
@@ -135,7 +119,6 @@ def _strided_fill(draw, *, b=(0, 2), c=(0, 1), s=(1, 3), t=(1, 3), n=(1, 3), m=(
 LAYOUT = {
     "filled": _filled,
     "tile": _tile,
-    "tile_backward": _tile_backward,
     "broadcast_axes": _broadcast_axes,
     "pad_mirror": drawn(_pad_mirror),
     "strided_assign": drawn(_strided_assign),
@@ -144,14 +127,6 @@ LAYOUT = {
         lambda d, axis=(0, 2), times=(1, 3), n=(2, 4), b=(2, 4), c=(2, 3): Case(
             (_along(d, n, axis, b, c),), {"axis": axis, "times": times}
         )
-    ),
-    "repeat_each_backward": drawn(
-        lambda d, axis=(0, 2), times=(1, 3), n=(2, 4), b=(2, 4), c=(2, 3): Case(
-            (_along(d, n * times, axis, b, c),), {"axis": axis, "times": times}
-        )
-    ),
-    "identity_matrix": drawn(
-        lambda d, i=(2, 9), j=(2, 9), diagonal=(0, 1): Case((), {"diagonal": diagonal, "extents": {"i": i, "j": j}})
     ),
     "window_of": drawn(
         lambda d, i, j, along=(1, 3), across=(1, 3), offset=(0, 2): Case(
@@ -165,30 +140,13 @@ LAYOUT = {
         )
     ),
     "upper_pairs": drawn(lambda d, i=(2, 9), j=(2, 9): Case((d.array(i, j),), {"n": max(i, j)})),
-    "cosine_window": drawn(
-        lambda d, i=(2, 60): Case((), {"weights": (0.5, -0.25, 0.125), "period": i, "extents": {"i": i}})
-    ),
-    "rotate_halves": drawn(lambda d, b, c, half=(1, 6): Case((d.array(b, c, 2 * half),), {"half": half})),
-    "frames": drawn(
-        lambda d, b, frame, step=(1, 3), length=(2, 4): Case(
-            (d.array(b, (frame - 1) * step + length),), {"step": step, "length": length}
-        )
-    ),
-    "prefix_product": drawn(
-        lambda d, dim=(0, 2), n=(2, 4), b=(2, 4), c=(2, 4): Case(
-            (_along(d, n, dim, b, c),), {"dim": dim, "extents": {f"i{dim}": n}}
-        )
-    ),
     "channel_window": drawn(lambda d, n, c, y, x, reach=(1, 2): Case((d.array(n, c, y, x),), {"reach": reach})),
 }
 
 MATRIX = {
     "trmm": drawn(lambda d, n, b, c, j: Case((d.array(n, b, c), d.array(n, c, j)), {"alpha": 0.5})),
-    "trmm_transposed": drawn(lambda d, n, b, c, j: Case((d.array(n, b, c), d.array(n, b, j)), {"alpha": 0.5})),
     "distance": drawn(lambda d, i=(2, 6), j=(2, 6), k=(2, 6): Case((d.array(i, k), d.array(j, k)), {"p": 2.0})),
     "sum_log_diagonal": drawn(lambda d, n=(2, 9), r=(2, 9): Case((d.positive(n, r, r),))),
-    "diagonal_quotient": drawn(lambda d, n=(2, 9), r=(2, 9): Case((d.array(n), d.positive(n, r, r)))),
-    "mirror_lower": drawn(lambda d, n=(2, 9), r=(2, 9): Case((d.array(n, r, r),))),
 }
 
 
@@ -211,7 +169,6 @@ OPAQUE = {
     "irfft_last": drawn(lambda d, b, c, n=_SPECTRA: Case((d.array(b, c, 2 * (n // 2 + 1)),), {"length": n})),
     "potrf": drawn(lambda d, b, c, n=(2, 8): Case((_definite(d, b, c, n, n),))),
     "potri": drawn(lambda d, b, c, n=(2, 8): Case((_regular(d, b, c, n, n),))),
-    "determinant": drawn(lambda d, b, c, n=(2, 8): Case((_regular(d, b, c, n, n),))),
     "trsm": drawn(
         lambda d, b, n=(2, 6), k=(2, 6), transpose=(0, 1): Case(
             (_regular(d, b, n, n), d.array(b, n, k)), {"alpha": 0.5, "transpose": transpose == 1}
@@ -235,7 +192,6 @@ def _samples(draw, operands, **attributes):
 RANDOM = {
     "random_exponential": partial(_random, rate=2.0),
     "random_rejection": partial(_random, distribution="gamma", parameters=(2.0, 0.5)),
-    "random_bernoulli": lambda draw: Case((draw.positive(*draw.shape()) / 2,), {"seed": draw.size(0, 5)}),
     "sample_uniform": partial(_samples, operands=2),
     "sample_normal": partial(_samples, operands=2),
     "sample_exponential": partial(_samples, operands=1),

@@ -26,17 +26,8 @@ SELECTION = {
             (_beside(d, axis, n, b, c), d.below(n, b, c)), {"axis": axis}
         )
     ),
-    "pick_backward": drawn(
-        lambda d, axis=(0, 2), n=(2, 4), b=(2, 4), c=(2, 4): Case(
-            (d.array(b, c), d.below(n, b, c)), {"axis": axis, "extents": {f"i{axis}": n}}
-        )
-    ),
-    "fill_element": drawn(lambda d, b=(2, 9), c=(2, 9): Case((d.array(b, c), d.array(b), d.below(c, b)))),
     "sequence_mask": drawn(lambda d, t, b, c=(2, 5), e=FEW: Case((d.array(t, b, c, e), d.below(t + 1, b)))),
     "sequence_last": drawn(lambda d, t, b, c=(2, 5), e=FEW: Case((d.array(t, b, c, e), 1 + d.below(t, b)))),
-    "sequence_last_backward": drawn(
-        lambda d, t, b, c=(2, 5), e=FEW: Case((d.array(b, c, e), 1 + d.below(t, b)), {"extents": {"t": t}})
-    ),
     "sequence_reverse": drawn(
         lambda d, t, b, c=(2, 5), e=FEW: Case((d.array(t, b, c, e), d.below(t + 1, b)), {"extents": {"i0": t}})
     ),
@@ -45,21 +36,10 @@ SELECTION = {
             (d.array(b, c), d.below(buckets, c), d.array(c)), {"buckets": buckets}
         )
     ),
-    "count_sketch_backward": drawn(
-        lambda d, b, c=(2, 6), buckets=(2, 5): Case((d.array(b, buckets), d.below(buckets, c), d.array(c)))
-    ),
     "scatter_last": drawn(
         lambda d, b, s=(2, 6), n=(2, 6): Case((d.array(b, s), d.below(n, b, s)), {"extents": {"i1": n}})
     ),
-    "hinge_backward": drawn(
-        lambda d, b=(2, 9), c=(2, 9), squared=(0, 1): Case(
-            (d.array(b, c), d.below(c, b)), {"margin": 1.0, "squared": squared == 1}
-        )
-    ),
     "scatter": drawn(_scatter),
-    "scatter_rows": drawn(
-        lambda d, n=(2, 5), s=(1, 4), b=(2, 4), c=FEW: Case((d.array(n, b, c), d.below(n, s), d.array(s, b, c)))
-    ),
 }
 
 
@@ -91,42 +71,17 @@ def _correlation(d, *, n=(2, 4), c=(2, 4), kernel=(1, 2), stride=(1, 2), y=FEW, 
     return Case((image, d.array(*image.shape)), attributes)
 
 
-def _correlation_backward(d, *, n=FEW, c=FEW, kernel=(1, 2), stride=(1, 2), y=FEW, x=FEW, first=(0, 1)):
-    image, attributes, size = _correlated(d, n=n, c=c, kernel=kernel, stride=stride, y=y, x=x)
-    return Case((d.array(n, 9, y, x), image), {**attributes, "first": first == 1, "size": size})
-
-
 SPATIAL = {
     "bilinear_sampler": drawn(
         lambda d, n=FEW, c=FEW, y=FEW, x=FEW, p=FEW, q=FEW: Case(
             (d.array(n, c, y, x), d.array(n, 2, p, q)), {"size": (y, x)}
         )
     ),
-    "bilinear_sampler_backward": drawn(
-        lambda d, n=FEW, c=FEW, y=FEW, x=FEW, p=FEW, q=FEW: Case(
-            (d.array(n, c, p, q), d.array(n, 2, p, q)), {"size": (y, x)}
-        )
-    ),
-    "bilinear_sampler_backward_grid": drawn(
-        lambda d, n=FEW, c=FEW, y=FEW, x=FEW, p=FEW, q=FEW: Case(
-            (d.array(n, c, p, q), d.array(n, c, y, x), d.array(n, 2, p, q)), {"size": (y, x)}
-        )
-    ),
     "affine_grid": drawn(lambda d, n=(2, 5), y=(2, 5), x=(2, 5): Case((d.array(n, 6),), {"size": (y, x)})),
-    "affine_grid_backward": drawn(
-        lambda d, n=(2, 5), y=(2, 5), x=(2, 5): Case((d.array(n, 2, y, x),), {"size": (y, x)})
-    ),
-    "warp_grid": drawn(lambda d, n=(2, 5), y=(2, 5), x=(2, 5): Case((d.array(n, 2, y, x),), {"size": (y, x)})),
     "deformable_convolution": drawn(_deformable_convolution),
     "roi_max": drawn(
         lambda d, n=FEW, c=FEW, y=FEW, x=FEW, r=FEW, p=FEW, q=FEW: Case(
             (d.array(n, c, y, x), _regions(d, r, y, x, n)), {"pooled": (p, q), "scale": 0.5}
-        )
-    ),
-    "roi_max_backward": drawn(
-        lambda d, n=FEW, c=FEW, y=FEW, x=FEW, r=FEW, p=FEW, q=FEW: Case(
-            (d.array(r, c, p, q), d.below(y * x, r, c, p, q), _regions(d, r, y, x, n)),
-            {"size": (y, x), "extents": {"n": n}},
         )
     ),
     "position_sensitive_roi": drawn(
@@ -135,26 +90,13 @@ SPATIAL = {
             {"pooled": (p, q), "size": (y, x), "scale": 0.5},
         )
     ),
-    "position_sensitive_roi_backward": drawn(
-        lambda d, n=FEW, c=FEW, y=FEW, x=FEW, r=FEW, p=FEW, q=FEW: Case(
-            (d.array(r, c, p, q), _regions(d, r, y, x, n)),
-            {"pooled": (p, q), "size": (y, x), "scale": 0.5, "images": n},
-        )
-    ),
     "deformable_roi": drawn(
         lambda d, n=FEW, c=FEW, y=FEW, x=FEW, r=FEW, p=FEW, q=FEW: Case(
             (d.array(n, c * p * q, y, x), _regions(d, r, y, x, n), d.array(r, 2, p, q)),
             {"pooled": (p, q), "size": (y, x), "scale": 0.5, "reach": 0.25, "samples": 2},
         )
     ),
-    "roi_align": drawn(
-        lambda d, n=FEW, c=FEW, y=FEW, x=FEW, r=FEW, p=FEW, q=FEW: Case(
-            (d.array(n, c, y, x), _regions(d, r, y, x, n)[:, 1:], d.below(n, r)),
-            {"pooled": (p, q), "size": (y, x), "scale": 0.5, "samples": 2},
-        )
-    ),
     "correlation": drawn(_correlation),
-    "correlation_backward": drawn(_correlation_backward),
     "multibox_prior": drawn(
         lambda d, y=(2, 5), x=(2, 5), k=(2, 5): Case(
             (), {"widths": tuple(d.positive(k)), "heights": tuple(d.positive(k)), "size": (y, x)}
@@ -175,10 +117,7 @@ def _pool(d, *, dims=(1, 3), n=(2, 4), k=FEW, s=(1, 3), p=(0, 1), o=FEW):
 
 
 WINDOWS = {
-    **dict.fromkeys(
-        ("average_pool", "max_pool"),
-        drawn(_pool),
-    ),
+    **dict.fromkeys(("average_pool", "max_pool"), drawn(_pool)),
     "adaptive_average": drawn(
         lambda d, n=FEW, c=FEW, y=(2, 5), x=FEW, q=(2, 4), p=FEW: Case(
             (d.array(n, c, y, x),), {"size": (y, x), "bins": (q, p), "extents": {"y": q, "x": p}}
@@ -197,7 +136,6 @@ WINDOWS = {
             )
         ),
     ),
-    "depthwise_convolution": drawn(lambda d, n, c, t, dt: Case((d.array(n, c, t + dt - 1), d.array(c, dt)))),
 }
 
 CASES: Mapping[str, Generate] = {**SELECTION, **SPATIAL, **WINDOWS}

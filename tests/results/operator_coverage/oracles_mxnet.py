@@ -33,7 +33,7 @@ UNARY = (
     }
     | table(
         "BlockGrad _copy Cast make_loss MakeLoss _CrossDeviceCopy LinearRegressionOutput MAERegressionOutput SVMOutput "
-        "_identity_with_attr_like_rhs IdentityAttachKLSparseReg _copyto",
+        "_identity_with_attr_like_rhs IdentityAttachKLSparseReg",
         lambda _: of(lambda x: x, X),
     )
 )
@@ -115,7 +115,7 @@ OPTIMIZERS = {
 PIXELS = [(y, x, k) for y in range(3) for x in range(4) for k in range(2)]
 CREATION = (
     table("_zeros zeros_like", lambda _: of(lambda: np.zeros((3, 4))))
-    | table("_ones ones_like _set_value", lambda _: of(lambda: np.ones((3, 4))))
+    | table("_ones ones_like", lambda _: of(lambda: np.ones((3, 4))))
     | {
         "_arange": of(lambda: np.arange(1, 4, 0.5)),
         "_contrib_MultiBoxPrior": of(
@@ -139,13 +139,8 @@ INDEXING = {
     "Embedding": of(lambda w, i: w[i], real(6, 3), below(6, 2, 4)),
     "take": of(lambda a, i: a[i], real(6, 3), below(6, 4)),
     "batch_take": of(lambda a, i: a[np.arange(5), i], real(5, 4), below(4, 5)),
-    "choose_element_0index": of(lambda a, i: a[np.arange(5), i], real(5, 4), below(4, 5)),
     "pick": of(lambda x, i: np.take_along_axis(x, i[:, None], 1)[:, 0], real(2, 4, 5), INDEX),
     "one_hot": of(lambda i: np.eye(5)[i], below(5, 4)),
-    "_onehot_encode": of(lambda i: np.eye(5)[i], below(5, 4)),
-    "fill_element_0index": of(
-        lambda x, v, i: np.where(np.arange(4) == i[:, None], v[:, None], x), X, real(3), below(4, 3)
-    ),
     "SequenceLast": of(lambda x, n: x[n - 1, np.arange(2)], real(4, 2, 3), LENGTH),
     "SequenceMask": of(lambda x, n: np.where((np.arange(4)[:, None] < n)[..., None], x, 0), real(4, 2, 3), LENGTH),
     "SequenceReverse": of(o.reverse_sequences, real(4, 2, 3), LENGTH),

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from planner.errors import GraphError
 from planner.graph import GraphBuilder
 from planner.graph.build import ZEROS
+from results.experiment import read_data
+from results.operator_coverage.entries import CATALOGS
 from results.operator_coverage.facts import operand_dtypes
-from results.operator_coverage.tables.aten import ATEN
+from results.operator_coverage.run import HERE
 from tests.results.operator_coverage.test_descriptions import HAS_TORCH, RANDOM, TABLES
 
-DATA = Path(__file__).resolve().parents[3] / "results" / "operator_coverage" / "data.json"
-ROWS = json.loads(DATA.read_text())["catalogs"]["core ATen 2.11"]["operators"]
+ATEN = CATALOGS["core ATen 2.11"]
+ROWS = read_data(HERE)["catalogs"]["core ATen 2.11"]
 DESCRIBED = [name for name, entry in ATEN.items() if entry.text is not None]
 SAMPLES = {
     entries[name].text: oracle.operands for entries, oracles in TABLES.values() for name, oracle in oracles.items()

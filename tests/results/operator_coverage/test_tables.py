@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 import tdl
-from results.operator_coverage.tables import (
-    ALIASES,
-    CATALOGS,
-    KINDS,
-    OPERATORS,
-    TENSOR_FOLDER,
-    Entry,
-    composition,
-    counts,
-)
+from results.operator_coverage.composition import composition
+from results.operator_coverage.entries import CATALOGS, KINDS, TENSOR_FOLDER, Entry, counts
+from results.operator_coverage.operators import OPERATORS
+from tests.pages import ROOT
 
-FACTS = Path(__file__).resolve().parents[3] / "shared" / "facts"
+FACTS = ROOT.parent / "shared" / "facts"
 MXNET = CATALOGS["MXNet 0.11.0"]
-ENTRIES = [
-    (catalog, group, name)
-    for catalog, groups in CATALOGS.items()
-    for group, table in groups.items()
-    for name in table
-]  # fmt: skip
+ENTRIES = [(catalog, name) for catalog, table in CATALOGS.items() for name in table]
 
 
-@pytest.mark.parametrize(("catalog", "group", "name"), ENTRIES, ids=lambda part: part)
-def test_every_entry_is_described_or_has_a_reason(catalog, group, name):
-    entry = CATALOGS[catalog][group][name]
+@pytest.mark.parametrize(("catalog", "name"), ENTRIES, ids=lambda part: part)
+def test_every_entry_is_described_or_has_a_reason(catalog, name):
+    entry = CATALOGS[catalog][name]
     if entry.composition is None:
         assert len(entry.reason) > 10
         assert entry.kind is None
@@ -43,37 +29,21 @@ def test_every_entry_is_described_or_has_a_reason(catalog, group, name):
 
 
 def test_at_least_what_the_paper_describes():
-    found = counts(MXNET["operators"].values())
+    found = counts(MXNET.values())
     assert found["operators"] == 231
     assert found["described"] >= 134
-    assert counts(CATALOGS["core ATen 2.11"]["operators"].values())["described"] >= 0.85 * 164
+    assert counts(CATALOGS["core ATen 2.11"].values())["described"] >= 0.85 * 164
 
 
-def test_aliases_and_the_tensor_folder_name_operators():
-    assert set(ALIASES.values()) <= MXNET["operators"].keys()
-    assert not ALIASES.keys() & MXNET["operators"].keys()
+def test_the_tensor_folder_names_operators():
     assert len(TENSOR_FOLDER) == 139
-    assert MXNET["operators"].keys() >= TENSOR_FOLDER
+    assert MXNET.keys() >= TENSOR_FOLDER
 
 
 def test_operators_without_a_kernel_are_used_and_are_not_in_the_catalog():
-    used = {part for _, _, part in parts()}
+    entries = [entry for table in CATALOGS.values() for entry in table.values() if entry.composition]
     assert not OPERATORS.keys() & tdl.catalog.keys()
-    assert OPERATORS.keys() - used <= {"warp_grid"}
-
-
-def parts():
-    for catalog, group, name in ENTRIES:
-        entry = CATALOGS[catalog][group][name]
-        yield from ((catalog, name, part) for part in (entry.composition.parts if entry.composition else ()))
-
-
-def test_flow_of_pixels():
-    """The other way to generate a grid: `GridGenerator` of type warp."""
-    flow = np.random.default_rng(0).uniform(-1, 1, (2, 2, 3, 4))
-    (grid,) = OPERATORS["warp_grid"].describe((4,), {"size": (3, 4)}).evaluate([flow])
-    np.testing.assert_allclose(grid[:, 0], (flow[:, 0] + np.arange(4)) * 2 / 3 - 1)
-    np.testing.assert_allclose(grid[:, 1], (flow[:, 1] + np.arange(3)[:, None]) * 2 / 2 - 1)
+    assert OPERATORS.keys() <= {part for entry in entries for part in entry.composition.parts}
 
 
 @pytest.mark.parametrize(
@@ -139,19 +109,8 @@ def listed(file, first, section=None):
     return found
 
 
-@pytest.mark.parametrize(
-    ("section", "group"),
-    [("SECTION 1", "operators"), ("SECTION 2", "imperative functions"), ("SECTION 3", "plugins")],
-)
-def test_mxnet_has_every_name(section, group):
-    assert MXNET[group].keys() == listed("mxnet_0_11_ops.txt", lambda _: True, section)
-
-
-def test_mxnet_has_every_gradient_and_alias():
-    gradients = [listed("mxnet_0_11_ops.txt", lambda _: True, section) for section in ("SECTION 4", "SECTION 5")]
-    assert MXNET["gradients"].keys() == gradients[0] | gradients[1]
-    aliases = listed("mxnet_0_11_ops.txt", lambda _: True, "SECTION 6")
-    assert {f"{alias} -> {name}" for alias, name in ALIASES.items()} == aliases
+def test_mxnet_has_every_name():
+    assert MXNET.keys() == listed("mxnet_0_11_ops.txt", lambda _: True, "SECTION 1")
 
 
 def test_tensor_folder_is_the_folder():
@@ -159,18 +118,6 @@ def test_tensor_folder_is_the_folder():
     assert guess == TENSOR_FOLDER
 
 
-@pytest.mark.parametrize(
-    ("group", "domains"),
-    [
-        ("operators", {"ai.onnx"}),
-        ("preview domains", {"ai.onnx.preview", "ai.onnx.preview.training"}),
-        ("classical machine learning", {"ai.onnx.ml"}),
-    ],
-)
-def test_onnx_has_every_name(group, domains):
-    assert CATALOGS["ONNX 1.23"][group].keys() == listed("onnx_ops.txt", lambda cells: cells[2] in domains)
-
-
 def test_aten_has_every_name():
     names = listed("core_aten_ops.txt", lambda cells: not cells[0].startswith("prims."))
-    assert CATALOGS["core ATen 2.11"]["operators"].keys() == names
+    assert CATALOGS["core ATen 2.11"].keys() == names

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import tests.results.operator_coverage.test_mutants as table_mutants
 import tests.results.operator_coverage.test_soundness as tables
 import tests.tdl.test_aten_families as families
 import tests.verify.test_mutants as mutants
@@ -35,7 +34,6 @@ def verification() -> dict[str, Any]:
         "training steps": {family: _traced(family) for family in families.FAMILIES},
         "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
         | {"reductions claimed, without a kernel": _claimed()},
-        "mutants without a kernel": _without_kernel(),
     }
 
 
@@ -62,13 +60,6 @@ def _traced(family: str) -> dict[str, int]:
 
 def _killed(made: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
     return [len(made) - len(mutants.alive(made)), len(made)]
-
-
-def _without_kernel() -> dict[str, Any]:
-    """Count the mutants of descriptions that only oracles can find; name the operators of those alive."""
-    made = list(table_mutants.every_mutant(None))
-    alive = [name for name, change in made if not table_mutants.is_found(name, change)]
-    return {"mutants": len(made), "killed": len(made) - len(alive), "alive": dict(sorted(Counter(alive).items()))}
 
 
 def _claimed() -> list[int]:

@@ -75,9 +75,3 @@ def trsm(a: Operand, b: Operand, *, alpha: float = 1.0, transpose: bool = False)
 
     solve = OpaqueFunction(solution, like=1, name="solve")
     return tensor(lambda *i: solve(a[*i[:-2], :, :], b[*i[:-2], :, i[-1]])[i[-2]], rank=b.rank)
-
-
-@op
-def determinant(a: Operand) -> Lambda:
-    det = OpaqueFunction(np.linalg.det, like=None, name="det")
-    return tensor(lambda *i: det(a[*i, :, :])[()], rank=a.rank - 2)

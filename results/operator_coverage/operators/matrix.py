@@ -28,26 +28,3 @@ def distance(a: Operand, b: Operand, *, p: float) -> Body:
 def sum_log_diagonal(a: Operand) -> Lambda:
     """Sum of the logarithms of every matrix's diagonal."""
     return tensor(lambda *i: Sum(lambda d: log(a[*i, d, d])), rank=a.rank - 2)
-
-
-@op
-def diagonal_quotient(grad: Operand, a: Operand) -> Lambda:
-    """Gradient of `sum_log_diagonal`."""
-    return tensor(lambda *i: where(i[-1] == i[-2], grad[i[:-2]] / a[i], 0), rank=a.rank)
-
-
-@op
-def mirror_lower(a: Operand) -> Body:
-    """Symmetric matrices with the same lower triangles."""
-    return lambda *i: where(i[-1] <= i[-2], a[i], a[*i[:-2], i[-1], i[-2]])
-
-
-@op(category="matmul")
-def trmm_transposed(a: Operand, b: Operand, *, alpha: float = 1.0) -> Lambda:
-    """Multiply b by the transposed lower triangle of a."""
-
-    def element(*i: Expr) -> Expr:
-        *batch, row, column = i
-        return alpha * Sum(lambda k: where(row <= k, a[*batch, k, row], 0) * b[*batch, k, column])
-
-    return tensor(element, rank=a.rank)

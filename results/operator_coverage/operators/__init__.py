@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from results.operator_coverage.tables.operators import (
+from results.operator_coverage.operators import (
     layout,
     matrix,
     opaque,

@@ -1,14 +1,19 @@
-"""What is known of one operator of another framework: how it is described here, or why it is not."""
+"""Operators of other frameworks: how each is described here, or why not; the tables are mxnet.yaml and aten.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
+from typing import Any
 
-from results.operator_coverage.tables.composition import Composition, composition
+import yaml
+
+from results.operator_coverage.composition import Composition, composition
 from tdl.expr import Call, Coordinate, Element, Expr, OpaqueElement, walk
 from tdl.operator import Description
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +85,17 @@ KINDS = ("element-wise", "output reduction", "opaque", "other")
 """The classes that `Entry.kind` tells apart."""
 
 
-def described(text: str, note: str = "") -> Entry:
-    """Describe an operator by a composition."""
-    return Entry(text, note)
+def _read(file: str) -> Any:
+    return yaml.safe_load((HERE / file).read_text())
 
 
-def each(names: str, text: str, note: str = "") -> dict[str, Entry]:
-    """Describe many operators by one text; `{}` in it stands for the operator's name.
-
-    A name may be written `theirs=ours`; `{}` is then ours.
-    """
-    pairs = [name.partition("=")[::2] for name in names.split()]
-    return {theirs: Entry(text.replace("{}", ours or theirs), note) for theirs, ours in pairs}
+def _entries(file: str) -> Mapping[str, Entry]:
+    return {name: Entry(**row) for name, row in _read(file)["operators"].items()}
 
 
-def left_out(names: str, reason: str) -> dict[str, Entry]:
-    """Leave operators out, for one reason."""
-    return {name: Entry(reason=reason) for name in names.split()}
-
-
-def table(*families: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    """Join families in order; ValueError where a name occurs twice."""
-    joined: dict[str, Entry] = {}
-    for family in families:
-        twice = joined.keys() & family.keys()
-        if twice:
-            raise ValueError(f"in two families: {', '.join(sorted(twice))}")
-        joined.update(family)
-    return MappingProxyType(joined)
+CATALOGS = {"MXNet 0.11.0": _entries("mxnet.yaml"), "core ATen 2.11": _entries("aten.yaml")}
+TENSOR_FOLDER = frozenset(_read("mxnet.yaml")["folder"])
+"""The operators that `src/operator/tensor/` of MXNet registers."""
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from results.operator_coverage.tables.operators import operator
+from results.operator_coverage.operators import operator
 from tdl.errors import TDLError
 from tdl.evaluate import Array
 from tdl.operator import Description

@@ -18,8 +18,6 @@ from tdl.language import (
     floor,
     maximum,
     minimum,
-    pad,
-    sign,
     tensor,
     where,
 )
@@ -34,11 +32,6 @@ LOWEST = -3.0e38
 def _near(place: Expr, pixel: Expr) -> Expr:
     """Weight of a pixel in linear interpolation at a place."""
     return maximum(0, 1 - absolute(place - pixel))
-
-
-def _slope(place: Expr, pixel: Expr) -> Expr:
-    """Differentiate `_near` with respect to the place."""
-    return where(absolute(place - pixel) < 1, sign(pixel - place), 0)
 
 
 def _grid_place(grid: Operand, n: Expr, oy: Expr, ox: Expr, size: Pair) -> tuple[Expr, Expr]:
@@ -58,37 +51,6 @@ def bilinear_sampler(x: Operand, grid: Operand, *, size: Pair) -> Body:
 
 
 @op
-def bilinear_sampler_backward(grad: Operand, grid: Operand, *, size: Pair) -> Body:
-    """Gradient of the image."""
-    rows, columns = size
-
-    def element(n: Expr, c: Expr, iy: Expr, ix: Expr) -> Expr:
-        def term(oy: Expr, ox: Expr) -> Expr:
-            row, column = _grid_place(grid, n, oy, ox, size)
-            return grad[n, c, oy, ox] * _near(row, iy) * _near(column, ix)
-
-        return Sum(term)
-
-    return tensor(lambda n, c, iy=rows, ix=columns: element(n, c, iy, ix))
-
-
-@op
-def bilinear_sampler_backward_grid(grad: Operand, x: Operand, grid: Operand, *, size: Pair) -> Lambda:
-    """Gradient of the sampling places."""
-
-    def element(n: Expr, oy: Expr, ox: Expr, d: Expr) -> Expr:
-        def term(c: Expr, iy: Expr, ix: Expr) -> Expr:
-            row, column = _grid_place(grid, n, oy, ox, size)
-            along_column = _near(row, iy) * _slope(column, ix) * ((size[1] - 1) / 2)
-            along_row = _slope(row, iy) * _near(column, ix) * ((size[0] - 1) / 2)
-            return grad[n, c, oy, ox] * x[n, c, iy, ix] * where(d == 0, along_column, along_row)
-
-        return Sum(term)
-
-    return tensor(lambda n, oy, ox, d=2: at((n, d, oy, ox), element(n, oy, ox, d)))
-
-
-@op
 def affine_grid(theta: Operand, *, size: Pair) -> Lambda:
     """Sampling places of an affine map; theta[n] is the map's two rows of three, one after the other."""
     rows, columns = size
@@ -98,24 +60,6 @@ def affine_grid(theta: Operand, *, size: Pair) -> Lambda:
         return at((n, c, y, x), Sum(lambda k=3: theta[n, (c, k)] * where(k == 0, column, where(k == 1, row, 1))))
 
     return tensor(lambda n, c=2, y=rows, x=columns: element(n, y, x, c))
-
-
-@op
-def affine_grid_backward(grad: Operand, *, size: Pair) -> Lambda:
-    rows, columns = size
-
-    def term(n: Expr, c: Expr, k: Expr, y: Expr, x: Expr) -> Expr:
-        column, row = x * 2 / (columns - 1) - 1, y * 2 / (rows - 1) - 1
-        return grad[n, c, y, x] * where(k == 0, column, where(k == 1, row, 1))
-
-    return tensor(lambda n, c, k=3: at((n, (c, k)), Sum(lambda y, x: term(n, c, k, y, x))))
-
-
-@op
-def warp_grid(flow: Operand, *, size: Pair) -> Body:
-    """Sampling places of an optical flow in pixels (0: columns, 1: rows)."""
-    rows, columns = size
-    return lambda n, c, y, x: (flow[n, c, y, x] + where(c == 0, x, y)) * 2 / where(c == 0, columns - 1, rows - 1) - 1
 
 
 @op(category="convolution")
@@ -193,23 +137,6 @@ def _region(
     return inside, maximum((y1 - y0) * (x1 - x0), 1)
 
 
-@op
-def position_sensitive_roi_backward(
-    grad: Operand, rois: Operand, *, pooled: Pair, size: Pair, scale: float, images: int
-) -> Lambda:
-    """Gradient of the image."""
-    rows, columns = size
-
-    def element(n: Expr, c: Expr, py: Expr, px: Expr, y: Expr, x: Expr) -> Placed:
-        def term(r: Expr) -> Expr:
-            inside, pixels = _region(rois, r, py, px, pooled, size, scale)
-            return where((rois[r, 0] == n) & inside(y, x), grad[r, c, py, px] / pixels, 0)
-
-        return at((n, (c, py, px), y, x), Sum(term))
-
-    return tensor(lambda c, py, px, n=images, y=rows, x=columns: element(n, c, py, px, y, x))
-
-
 def _bins_from(first: Expr, last: Expr, bin_: Expr, bins: int) -> tuple[Expr, Expr]:
     size = maximum(last - first, 0.1) / bins
     return floor(bin_ * size + first), ceil((bin_ + 1) * size + first)
@@ -229,28 +156,6 @@ def correlation(a: Operand, b: Operand, *, kernel: int, reach: int, stride: int,
         return Sum(lambda c, dy=kernel, dx=kernel: term(c, dy, dx)) / count
 
     return tensor(lambda n, y, x, oy=ways, ox=ways: at((n, (oy, ox), y, x), element(n, oy, ox, y, x)))
-
-
-@op(category="convolution")
-def correlation_backward(
-    grad: Operand, other: Operand, *, kernel: int, reach: int, stride: int, count: float, first: bool, size: Pair
-) -> Body:
-    """Gradient of the first or the second, padded, image of `size`."""
-    ways, border = 2 * reach + 1, reach * stride
-    rows, columns = size
-
-    def element(n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
-        def term(oy: Expr, ox: Expr, dy: Expr, dx: Expr) -> Expr:
-            down, right = oy * stride - border, ox * stride - border
-            top, left = (y - dy - border, x - dx - border) if first else (y - dy - oy * stride, x - dx - ox * stride)
-            far = rows + columns
-            there = (y + down, x + right) if first else (y - down, x - right)
-            moved = (pad(place, far, far) for place in there)
-            return grad[n, (oy, ox), pad(top, far, far), pad(left, far, far)] * other[n, c, *moved]
-
-        return Sum(lambda oy=ways, ox=ways, dy=kernel, dx=kernel: term(oy, ox, dy, dx)) / count
-
-    return tensor(lambda n, c, y=rows, x=columns: element(n, c, y, x))
 
 
 @op
@@ -311,26 +216,3 @@ def deformable_roi(
 
 def _clamp(place: Expr, size: int) -> Expr:
     return minimum(maximum(place, 0), size - 1)
-
-
-@op
-def roi_align(
-    x: Operand, rois: Operand, images: Operand, *, pooled: Pair, size: Pair, scale: float, samples: int
-) -> Body:
-    """Mean of samples x samples interpolated points of every bin of regions (left, top, right, bottom)."""
-
-    def element(r: Expr, c: Expr, py: Expr, px: Expr) -> Expr:
-        left, top, right, bottom = (rois[r, k] * scale - 0.5 for k in range(4))
-        height, width = (bottom - top) / pooled[0], (right - left) / pooled[1]
-
-        def near(place: Expr, pixel: Expr, extent: int) -> Expr:
-            return where((place >= -1) & (place <= extent), _near(_clamp(place, extent), pixel), 0)
-
-        def term(n: Expr, sy: Expr, sx: Expr, iy: Expr, ix: Expr) -> Expr:
-            row, column = top + (py + (sy + 0.5) / samples) * height, left + (px + (sx + 0.5) / samples) * width
-            weight = near(row, iy, size[0]) * near(column, ix, size[1])
-            return where(images[r] == n, x[n, c, iy, ix] * weight, 0)
-
-        return Sum(lambda n, iy, ix, sy=samples, sx=samples: term(n, sy, sx, iy, ix)) / (samples * samples)
-
-    return lambda r, c, py=pooled[0], px=pooled[1]: element(r, c, py, px)

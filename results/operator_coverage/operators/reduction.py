@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from tdl.language import Body, Lambda, Operand, Prod, Sum, pad, tensor, where
+from tdl.language import Body, Operand, Sum, pad
 from tdl.operator import op
-
-
-@op(category="reduction")
-def prefix_product(x: Operand, *, dim: int) -> Lambda:
-    return tensor(lambda *i: Prod(lambda r: where(r <= i[dim], x[*i[:dim], r, *i[dim + 1 :]], 1)), rank=x.rank)
 
 
 @op(category="reduction")

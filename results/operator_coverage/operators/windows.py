@@ -103,9 +103,3 @@ def bilinear_resize(x: Operand, *, size: tuple[int, int], bins: tuple[int, int])
         return Sum(lambda iy, ix: x[n, c, iy, ix] * _near(row, iy) * _near(column, ix))
 
     return lambda n, c, y=bins[0], x_=bins[1]: element(n, c, y, x_)
-
-
-@op(category="convolution")
-def depthwise_convolution(x: Operand, weight: Operand) -> Body:
-    """Convolve every channel with a filter of its own, without padding."""
-    return lambda n, c, t: Sum(lambda dt: x[n, c, t + dt] * weight[c, dt])

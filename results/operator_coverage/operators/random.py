@@ -14,7 +14,7 @@ import numpy as np
 
 from tdl.expr import Expr, lift
 from tdl.functions import RANDOM_BITS
-from tdl.language import Lambda, OpaqueFunction, Operand, cos, log, random_bits, sqrt, tensor, where
+from tdl.language import Lambda, OpaqueFunction, Operand, cos, log, random_bits, sqrt, tensor
 from tdl.operator import op
 
 
@@ -31,11 +31,6 @@ def _gauss(*counters: object) -> Expr:
 @op
 def random_exponential(*, rate: float, rank: int, seed: int = 0) -> Lambda:
     return tensor(lambda *i: -log(_unit(seed, *i)) / rate, rank=rank)
-
-
-@op
-def random_bernoulli(chance: Operand, *, seed: int = 0) -> Lambda:
-    return tensor(lambda *i: where(_unit(seed, *i) < chance[i], 1, 0), rank=chance.rank)
 
 
 @op

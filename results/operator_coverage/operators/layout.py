@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import chain
-from math import pi
 
 from tdl.expr import Expr
-from tdl.language import Lambda, Operand, Placed, Sum, absolute, at, cos, maximum, minimum, pad, tensor, where
+from tdl.language import Lambda, Operand, Placed, Sum, absolute, at, maximum, minimum, pad, tensor, where
 from tdl.operator import op
 
 Numbers = tuple[int, ...]
@@ -45,23 +44,9 @@ def tile(x: Operand) -> Lambda:
 
 
 @op
-def tile_backward(grad: Operand) -> Lambda:
-    """Sum over the repetitions; the tiled dimensions are taken apart already: grad[r0, i0, r1, i1, ...]."""
-    rank = grad.rank // 2
-    return tensor(
-        lambda *i: Sum(lambda *r: grad[tuple(chain.from_iterable(zip(r, i, strict=True)))], rank=rank), rank=rank
-    )
-
-
-@op
 def repeat_each(x: Operand, *, axis: int, times: int) -> Lambda:
     """Repeat every element along one dimension."""
     return tensor(lambda *i, r=times: at((*i[:axis], (i[axis], r), *i[axis + 1 :]), x[i]), rank=x.rank)
-
-
-@op
-def repeat_each_backward(grad: Operand, *, axis: int, times: int) -> Lambda:
-    return tensor(lambda *i: Sum(lambda r=times: grad[*i[:axis], (i[axis], r), *i[axis + 1 :]]), rank=grad.rank)
 
 
 @op
@@ -92,11 +77,6 @@ def filled(*, value: float, rank: int) -> Lambda:
 
 
 @op
-def identity_matrix(*, diagonal: int = 0) -> Lambda:
-    return tensor(lambda i, j: where(j - i == diagonal, 1.0, 0.0))
-
-
-@op
 def window_of(x: Operand, *, strides: Numbers, offset: int) -> Lambda:
     """Elements at offset + sum(stride * i) of the tensor's storage, which is a vector."""
     return tensor(lambda *i: x[sum((s * v for s, v in zip(strides, i, strict=True)), start=offset)], rank=len(strides))
@@ -115,27 +95,3 @@ def upper_pairs(x: Operand, *, n: int) -> Lambda:
         return Sum(lambda i, j: where((i < j) & (i * n - i * (i + 1) / 2 + j - i - 1 == p), x[i, j], 0))
 
     return tensor(lambda p=n * (n - 1) // 2: element(p))
-
-
-@op
-def cosine_window(*, weights: tuple[float, ...], period: int) -> Lambda:
-    """Sum of weights[k] * cos(2 pi k i / period); the extent is given."""
-    return tensor(lambda i: sum(w * cos(2 * pi * k * i / period) for k, w in enumerate(weights)))
-
-
-@op
-def rotate_halves(x: Operand, *, half: int) -> Lambda:
-    """The negated second half of the last dimension, then the first half."""
-
-    def element(*i: Expr) -> Expr:
-        *rest, d = i
-        after, before = x[*rest, pad(d + half, 0, half)], x[*rest, pad(d - half, half, 0)]
-        return where(d < half, -after, before)
-
-    return tensor(element, rank=x.rank)
-
-
-@op
-def frames(x: Operand, *, step: int, length: int) -> Lambda:
-    """Overlapping windows of `length` elements, `step` apart."""
-    return tensor(lambda b, frame, t=length: x[b, frame * step + t])
