@@ -112,7 +112,7 @@ def _conv1d(choice: str) -> dict[str, float]:
     signature = signatures(graph)["y"]
     sizes = [8 * 4 * 16, 4 * 6 * 3]
     return {
-        name: elements(needed(signature, operand, (choice,), (2,))[0]) / sizes[operand]
+        name: elements(needed(signature, operand, (choice,), Ways((2,)))[0]) / sizes[operand]
         for operand, name in enumerate(("data", "filters"))
     }
 
@@ -277,8 +277,8 @@ def _rising() -> Answer:
 @claim("tofu", 149, "a number of workers that is no power of two is factorised, larger factors first")
 def _any_number() -> Answer:
     plan = planner.plan(planner.model("mlp-4-96", batch=48), workers=6)
-    tried = [one.ways for one in plan.search.factorisations]
-    return Answer(f"6 workers: {', '.join(map(str, tried))} are tried, {plan.ways} is best", HOLDS, "")
+    tried = [str(tuple(one.ways)) for one in plan.search.factorisations]
+    return Answer(f"6 workers: {', '.join(tried)} are tried, {tuple(plan.ways)} is best", HOLDS, "")
 
 
 @claim("tofu", (158, 160), "earlier steps, which move less, suit the slow top of a hierarchy of links")

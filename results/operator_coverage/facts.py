@@ -92,7 +92,7 @@ def coverage() -> dict[str, Any]:
         },
         "counts": {catalog: counts(table.values()) for catalog, table in CATALOGS.items()},
         "lines": {
-            "with a kernel": histogram(description_lines(CATALOG_FOLDER, tdl.catalog)),
+            "with a kernel": histogram(description_lines(CATALOG_FOLDER, KERNELS)),
             "without a kernel": histogram(description_lines(DESCRIPTIONS_FOLDER, OPERATORS)),
         },
         "tensor folder": counts(CATALOGS["MXNet 0.11.0"][name] for name in sorted(TENSOR_FOLDER)),
