@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout.memo import remembered
 from planner.layout.region import Region, elements, intersect, intersect_runs, length, subtract_all
 from planner.layout.split import REMEMBERED, Runs
 from planner.layout.ways import Ways
@@ -65,7 +66,11 @@ def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
     return np.asarray((digits[:, None, steps] == digits[None, :, steps]).all(axis=2))
 
 
-@lru_cache(REMEMBERED)
+def _matrix_bytes(matrix: NDArray[np.int64]) -> int:
+    return int(matrix.nbytes)
+
+
+@remembered(_matrix_bytes)
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
     pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]

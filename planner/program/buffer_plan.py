@@ -56,6 +56,7 @@ class BufferPlan:
         self.stored: dict[str, int] = {}
         self.made: dict[str, int] = {}
         self.ends: dict[ScheduledTransfer, Ends] = {}
+        self._cuts: dict[Exchange, Cut] = {}
         self._fetched: dict[Read, int] = {}
         self._shares: dict[Write, int] = {}
         self._name_persistent()
@@ -160,7 +161,9 @@ class BufferPlan:
             self._add_ends(transfer, source, target)
 
     def _add_ends(self, transfer: ScheduledTransfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
-        pieces = cut(transfer.exchange)
+        if transfer.exchange not in self._cuts:
+            self._cuts[transfer.exchange] = cut(transfer.exchange)
+        pieces = self._cuts[transfer.exchange]
         item = ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
 
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 import tdl
@@ -13,7 +12,6 @@ from planner.layout import Runs, Signature, Strategy, Ways, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.products import contraction
 from planner.layout.region import elements, length, offset
-from planner.layout.split import REMEMBERED
 from planner.program.tasks import Slices
 from topologies.kernels import Product
 
@@ -45,7 +43,6 @@ class NodeWork:
     products: tuple[Product, ...] = ()
 
 
-@lru_cache(REMEMBERED)
 def node_work(signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> NodeWork:
     """Return a worker's share of a node."""
     return _NodeWorker(signature, strategy, ways, worker).work()

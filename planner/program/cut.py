@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import Exchange, Region, elements
 from planner.layout.region import Segment, boxes, intersect, subtract_all
-from planner.layout.split import REMEMBERED
 from planner.program.tasks import Piece, Slices
 
 Pieces = tuple[Piece, ...]
@@ -36,14 +34,13 @@ class Share:
 class Cut:
     """An exchange in pieces: each worker's share, and the k x k elements in them from worker (row) to worker (column).
 
-    Equal exchanges share one.
+    Equal exchanges of a program share one.
     """
 
     shares: tuple[Share, ...]
     moved: NDArray[np.int64]
 
 
-@lru_cache(REMEMBERED)
 def cut(exchange: Exchange) -> Cut:
     """Cut an exchange into every worker's share of it."""
     workers = range(len(exchange.targets))

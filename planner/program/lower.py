@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES, Value
-from planner.layout import Region
+from planner.layout import Region, Signature, Strategy
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
-from planner.program.calls import CallGeometry, node_work
+from planner.program.calls import CallGeometry, NodeWork, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
 from planner.program.schedule import ScheduledTransfer
@@ -81,6 +81,7 @@ class Lowering:
         self._plan = plan
         self._buffer_plan = BufferPlan(plan, prefetch, traffic)
         self._mail: dict[tuple[int, int, int], Mail] = {}
+        self._shares: dict[tuple[Signature, Strategy, int], NodeWork] = {}
         self._places: dict[object, tuple[tuple[Buffer, ...], int]] = {}
 
     @property
@@ -154,7 +155,7 @@ class Lowering:
         products: list[Product] = []
         for step in self._steps[unit]:
             work = step.work
-            share = node_work(work.signature, work.strategy, self._plan.ways, worker)
+            share = self._node_work(work.signature, work.strategy, worker)
             operations += share.operations
             touched += sum(map(int.__mul__, share.input_elements, step.input_item_bytes))
             touched += sum(map(int.__mul__, share.output_elements, step.output_item_bytes))
@@ -162,6 +163,13 @@ class Lowering:
             calls = tuple(_call(call, step) for call in share.calls)
             kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls))
         return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
+
+    def _node_work(self, signature: Signature, strategy: Strategy, worker: int) -> NodeWork:
+        """Return a worker's calls of a node, which alike nodes share."""
+        key = signature, strategy, worker
+        if key not in self._shares:
+            self._shares[key] = node_work(signature, strategy, self._plan.ways, worker)
+        return self._shares[key]
 
     @cached_property
     def _steps(self) -> Mapping[Unit, tuple[_Step, ...]]:

@@ -1,13 +1,14 @@
 """Plans searched by nobody."""
 
 from planner.graph.accumulation import accumulation_groups
-from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, can_split, eligible, signatures
+from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard, Ways, can_split, eligible, signatures
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 
 
 def random_plan(g, ways, rng):
     """Any layout and strategy that the rules allow, partial sums among them, searched by nobody."""
+    ways = ways if isinstance(ways, Ways) else Ways(ways)
     found = signatures(g)
     sums = accumulation_groups(g)
     shown = {*g.updates, *g.updates.values(), *g.metrics.values()}
