@@ -87,6 +87,8 @@ def test_what_goes_over_links(plan, tmp_path, name, count):
             report = executed(mpi, plan, written, there.around, words(mpi, there))
             sent = there.sent_bytes()
     except HostsError as error:
+        if os.environ.get("REQUIRE_HOSTS"):
+            raise
         pytest.skip(str(error))
     assert f"{RANKS // count} ranks per host" in report.hardware
     assert report.losses == executed(mpi, plan, written).losses
