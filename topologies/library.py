@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tensor_partitioner.display import nearest
 from topologies.errors import TopologyError
 from topologies.reading import read_record
 from topologies.schema import DeviceSpec, LinkType, LinkTypesFile
@@ -58,7 +59,8 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile
     if stem.endswith("-K") and stem in available():
         raise TopologyError(f"{name_or_path}: expected a number instead of K, as in {stem[:-1]}16; found none")
     own_names = ", ".join(available())
-    raise TopologyError(f"{name_or_path}: expected a topology file or one of {own_names}; found neither")
+    hint = nearest(str(name_or_path), available())
+    raise TopologyError(f"{name_or_path}: expected a topology file or one of {own_names}; found neither{hint}")
 
 
 @cache

@@ -13,6 +13,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
 from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
 from planner.models.options import CHOICES, Scaled, Tokens, Training
+from tensor_partitioner.display import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def build(name: str, **options: object) -> Graph:
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
             raise GraphError(f"{name}: expected in {spelling} whole numbers from 1 to {MOST}, no zeros before them")
     known = ", ".join(_spelled(spelling, family.example) for spelling, family in FAMILIES.items())
-    raise GraphError(f"unknown model {name!r}, the zoo has {known}")
+    hint = nearest(name, (family.example for family in FAMILIES.values()))
+    raise GraphError(f"unknown model {name!r}, the zoo has {known}{hint}")
 
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:

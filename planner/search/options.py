@@ -12,7 +12,7 @@ from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
 from planner.search.searchers import SEARCHERS
 from planner.search.solver.limits import Limits
-from tensor_partitioner.display import Shown
+from tensor_partitioner.display import Shown, nearest
 from topologies import Machine
 
 PLACEMENTS = tuple(PlacementSet)
@@ -93,7 +93,8 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
 def placements_of(options: SearchOptions) -> PlacementSet:
     """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
     if not isinstance(options.searcher, str) or options.searcher not in SEARCHERS:
-        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}")
+        hint = nearest(str(options.searcher), SEARCHERS)
+        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}{hint}")
     if options.objective not in OBJECTIVES:
         raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
     if options.memory_bytes is not None and options.arena_of is None:

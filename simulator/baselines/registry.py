@@ -17,6 +17,7 @@ from simulator.baselines.swapping import swapping
 from simulator.memory import Allocator
 from simulator.report import Settings, machine_of, report, simulation_of
 from simulator.systems import System, SystemProgram, SystemRequest
+from tensor_partitioner.display import nearest
 from topologies import Machine
 
 Build = Callable[[SystemRequest], SystemProgram]
@@ -57,7 +58,7 @@ def register_system(name: str, *, batch_per_device: bool = False, is_plan: bool 
 def system_named(name: str) -> System:
     """Look up a system; PlanError where there is none of that name."""
     if name not in SYSTEMS:
-        raise PlanError(f"expected a system among {', '.join(SYSTEMS)}, found {name!r}")
+        raise PlanError(f"expected a system among {', '.join(SYSTEMS)}, found {name!r}{nearest(name, SYSTEMS)}")
     return SYSTEMS[name]
 
 

@@ -72,7 +72,7 @@ class Calibration:
         timings: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
-            with progress("calibrating", len(plans)) as advance:
+            with progress(f"calibrating within {self.options['seconds']:g} s", len(plans)) as advance:
                 for plan in plans:
                     programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
                     mine = timed(programs, self.ranks, transport, threads, limit_s)

@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import singledispatch
 from typing import Any
 
@@ -102,6 +103,16 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     _filled(result, ("", ""), rows, left=("",))
     result.columns[1].max_width = TEXT_WIDTH
     return result
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Write what a name that is none of these may have been meant to be, as in `: did you mean joint?`.
+
+    >>> nearest("jiont", ("recursive", "joint")), nearest("x", ("recursive", "joint"))
+    (': did you mean joint?', '')
+    """
+    close = get_close_matches(name, [*names], n=3, cutoff=0.6)
+    return f": did you mean {', '.join(close)}?" if close else ""
 
 
 def quantity(value: float, unit: str) -> str:

@@ -113,3 +113,17 @@ def test_an_option_is_written_once(name):
     assert (shown.opts, shown.help) == ([option.flag], option.help)
     assert shown.default in (option.default, None)
     assert name in ("workers", "memory") or getattr(planner.SearchOptions(), name) == option.default
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda _: planner.model("wresnet-152-x"), "wresnet-152-10"),
+        (lambda graph: planner.plan(graph, workers=2, searcher="recursiv"), "recursive"),
+        (lambda graph: simulator.simulate_system("op-placment", graph, "uniform-8"), "op-placement"),
+        (lambda graph: simulator.simulate(planner.plan(graph, workers=2), "p2.8xlage"), "p2.8xlarge"),
+    ],
+)
+def test_a_name_that_is_nearly_one_is_guessed(graph, call, meant):
+    with pytest.raises(ValueError, match=f": did you mean .*{meant}.*\\?$"):
+        call(graph)
