@@ -45,7 +45,7 @@ def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
     if reason is not None:
         raise PlanError(f"{name}: {reason}: DTensor has no such parts; state_dict() has it whole")
     local = tensor_of(trainer.view(tensor.name))
-    local = local.view([prod(local.shape[axis] for axis in own) for own in grouped])
+    local = local.view([prod(local.shape[axis] for axis in group) for group in grouped])
     mesh = _mesh(local.device.type, tuple(axis.ways for axis in axes))
     return DTensor.from_local(
         local,

@@ -77,9 +77,9 @@ class Axes:
                 inner = prod(shape[later] for later in group[place + 1 :])
                 self._origins.append(((tensor, axis), _Origin(source, dim, inner)))
 
-    def unite(self, one: Axis, other: Axis) -> None:
+    def unite(self, axis: Axis, other: Axis) -> None:
         """Note that two axes are the same."""
-        self._parents[self._root(one)] = self._root(other)
+        self._parents[self._root(axis)] = self._root(other)
 
     def want(self, axis: Axis, inner: int) -> None:
         """Note that an axis should be cut, `inner` elements to each part."""
@@ -90,7 +90,7 @@ class Axes:
         self._stacked.append(axis)
 
     def is_stacked(self, axis: Axis) -> bool:
-        """Whether an axis was put together of tensors, so that splitting it would move them."""
+        """Return True if an axis was put together of tensors, so that splitting it would move them."""
         return self._root(axis) in map(self._root, self._stacked)
 
     def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
@@ -98,14 +98,14 @@ class Axes:
         origins = defaultdict(list)
         for axis, origin in self._origins:
             origins[self._root(axis)].append(origin)
-        found = {key: set(cuts) for key, cuts in known.items()}
+        cuts = {key: set(inner) for key, inner in known.items()}
         for axis, inner in self._wanted:
             for origin in origins[self._root(axis)]:
                 key = (origin.source, origin.dim)
-                wider = found.get(key, set()) | {origin.inner * inner}
+                wider = cuts.get(key, set()) | {origin.inner * inner}
                 if _is_chain(sorted(wider), extents[key]):
-                    found[key] = wider
-        return {key: frozenset(cuts) for key, cuts in found.items()}
+                    cuts[key] = wider
+        return {key: frozenset(inner) for key, inner in cuts.items()}
 
     def _root(self, axis: Axis) -> Axis:
         while (parent := self._parents.get(axis, axis)) != axis:
@@ -115,7 +115,7 @@ class Axes:
 
 
 def _is_chain(inner: list[int], extent: int) -> bool:
-    """Whether every number divides the next, and the last the extent."""
+    """Return True if every number divides the next, and the last the extent."""
     return all(not large % small for small, large in zip(inner, [*inner[1:], extent], strict=True))
 
 

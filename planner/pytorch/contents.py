@@ -47,12 +47,12 @@ class Content:
     @cached_property
     def distinct(self) -> torch.Tensor:
         """One element along each dimension along which all elements are the same, else all."""
-        found = self.tensor
-        for dim in range(found.ndim):
-            first = found.narrow(dim, 0, min(1, found.shape[dim]))
-            if found.shape[dim] > 1 and (found.stride(dim) == 0 or torch.equal(first.expand_as(found), found)):
-                found = first
-        return found
+        rest = self.tensor
+        for dim in range(rest.ndim):
+            first = rest.narrow(dim, 0, min(1, rest.shape[dim]))
+            if rest.shape[dim] > 1 and (rest.stride(dim) == 0 or torch.equal(first.expand_as(rest), rest)):
+                rest = first
+        return rest
 
     @cached_property
     def number(self) -> float | None:
@@ -61,12 +61,12 @@ class Content:
 
     @cached_property
     def is_causal(self) -> bool:
-        """Whether it is a mask of truth values that shows each query the keys up to it, whatever sample or head."""
-        one = self.distinct
-        rows, columns = self.shape[-2:] if one.ndim > 1 else (0, 0)
-        if one.dtype is not torch.bool or rows != columns or rows == 1 or one.numel() != rows * columns:
+        """True for a mask of truth values that shows each query the keys up to it, whatever sample or head."""
+        mask = self.distinct
+        rows, columns = self.shape[-2:] if mask.ndim > 1 else (0, 0)
+        if mask.dtype is not torch.bool or rows != columns or rows == 1 or mask.numel() != rows * columns:
             return False
-        return torch.equal(one.reshape(rows, rows), torch.ones_like(one).reshape(rows, rows).tril())
+        return torch.equal(mask.reshape(rows, rows), torch.ones(rows, rows, dtype=torch.bool).tril())
 
     @cached_property
     def array(self) -> Array:
@@ -77,10 +77,10 @@ class Content:
         content, dtype = self.distinct.squeeze(), known_dtype(self.tensor.dtype)
         if content.dtype is torch.bfloat16:
             return content.float().numpy().astype(dtype)
-        found = content.numpy(force=True)
-        if dtype == "int32" and (abs(found) >= 2**31).any():
+        array = content.numpy(force=True)
+        if dtype == "int32" and (abs(array) >= 2**31).any():
             raise GraphError("a constant of whole numbers of more than 32 bits")
-        return found.astype(dtype)
+        return array.astype(dtype)
 
     @cached_property
     def init(self) -> Init:
@@ -89,7 +89,7 @@ class Content:
 
     @property
     def fits(self) -> bool:
-        """Whether a graph can hold it."""
+        """True if a graph can hold it."""
         try:
             return bool(self.init)
         except GraphError:

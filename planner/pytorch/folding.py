@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -12,39 +12,36 @@ from torch.fx import Node
 
 from planner.pytorch.contents import Content
 from planner.pytorch.graphs import example, leaves, packet
-from planner.pytorch.private import OpOverload
+from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
 Known = Mapping[Node, Content]
 """From a node to its result."""
 
-FILLED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda named: 0),
-    **dict.fromkeys(("empty", "empty_like", "new_empty", "empty_permuted"), lambda named: 0),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda named: 1),
-    **dict.fromkeys(("full", "full_like", "new_full"), lambda named: named["fill_value"]),
+FILLED: Mapping[str, float | str] = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted"), 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
+    **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
 }
-"""From operators whose result is one number, whatever their operand holds, to that number."""
+"""Operators whose result is one number, whatever their operand holds: the number, or the argument that it is."""
 
 
 def bound(node: Node) -> dict[str, Any]:
     """Return a node's arguments by the names of its operator's schema, defaults filled in."""
-    found = {}
-    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        default = node.kwargs.get(argument.name, argument.default_value)
-        found[argument.name] = node.args[place] if place < len(node.args) else default
-    return found
+    schema = schema_of(node.target)
+    arguments = [] if schema is None else schema.arguments
+    named = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in arguments}
+    return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
 
 
 def needed_for(loss: Node) -> set[Node]:
     """Return the nodes that a result depends on."""
-    waiting, found = [loss], {loss}
+    waiting, needed = [loss], {loss}
     while waiting:
-        for node in waiting.pop().all_input_nodes:
-            if node not in found:
-                found.add(node)
-                waiting.append(node)
-    return found
+        before = set(waiting.pop().all_input_nodes) - needed
+        needed |= before
+        waiting += before
+    return needed
 
 
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
@@ -52,12 +49,12 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
 
     What a graph cannot hold is left to the operators that make it, where there are such.
     """
-    found = _computed_nodes(trace, needed)
-    known = {node: Content(one) for node, one in found.items() if isinstance(one, torch.Tensor)}
+    results = _computed_nodes(trace, needed)
+    known = {node: Content(result) for node, result in results.items() if isinstance(result, torch.Tensor)}
     for node in reversed(list(trace.nodes)):
-        is_read = node in known and any(user in needed and user not in found for user in node.users)
+        is_read = node in known and any(user in needed and user not in results for user in node.users)
         if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
-            del known[node], found[node]
+            del known[node], results[node]
     return known
 
 
@@ -89,14 +86,15 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     if packet(node) in FILLED:
         return _filled(node)
     operands = node.all_input_nodes
-    if any(one not in known for one in operands) or torch.Tag.nondeterministic_seeded in node.target.tags:
+    if any(operand not in known for operand in operands) or torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    found = node.target(*arguments, **named)
-    return found if all(isinstance(one, torch.Tensor) for one in leaves(found)) else None
+    result = node.target(*arguments, **named)
+    return result if all(isinstance(tensor, torch.Tensor) for tensor in leaves(result)) else None
 
 
 def _filled(node: Node) -> torch.Tensor:
     """Return a tensor of one number, which takes no more room than that."""
-    like, number = example(node), FILLED[packet(node)](bound(node))
+    like, number = example(node), FILLED[packet(node)]
+    number = bound(node)[number] if isinstance(number, str) else number
     return torch.full((), number, dtype=like.dtype).expand(like.shape)

@@ -33,7 +33,7 @@ def out_of_place(graph: Graph, kept: Iterable[str]) -> None:
 
 
 def changes_first(node: Node) -> bool:
-    """Whether a node's operator changes its first operand in place."""
+    """Return True if a node's operator changes its first operand in place."""
     name = packet(node)
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 
@@ -46,7 +46,7 @@ def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
     root = ancestry[0]
     _refuse_kept(node, root, kept)
     aliases = _aliases(root, node)
-    readers = {one: [user for user in one.users if user > node] for one in aliases}
+    readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
     for user in readers.pop(changed):
         user.replace_input_with(changed, node)
     if not any(readers.values()):
@@ -70,8 +70,8 @@ def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
 
 
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
-    views = [one for one in aliases if _shares_memory(one)]
-    if strange := [one for one in views if packet(one) not in WRITTEN or _may_be_copy(one)]:
+    views = [alias for alias in aliases if _shares_memory(alias)]
+    if strange := [view for view in views if packet(view) not in WRITTEN or _may_be_copy(view)]:
         raise GraphError(
             f"{where(node)}: {node.target} changes what is read through {packet(strange[0])} as well: copy it first"
         )
@@ -138,26 +138,26 @@ WRITTEN: Mapping[str, Written] = {
 
 def _ancestry(node: Node) -> list[Node]:
     """Return the nodes from the one that owns the memory to this view of it."""
-    found = [node]
-    while _shares_memory(found[-1]) and found[-1].all_input_nodes:
-        found.append(found[-1].all_input_nodes[0])
-    return found[::-1]
+    ancestry = [node]
+    while _shares_memory(ancestry[-1]) and ancestry[-1].all_input_nodes:
+        ancestry.append(ancestry[-1].all_input_nodes[0])
+    return ancestry[::-1]
 
 
 def _aliases(root: Node, until: Node) -> set[Node]:
     """Return the nodes before one whose results are in the memory of a root."""
-    found, waiting = {root}, [root]
+    aliases, waiting = {root}, [root]
     while waiting:
-        one = waiting.pop()
-        users = [user for user in one.users if user < until and _shares_memory(user)]
-        views = [user for user in users if user.all_input_nodes[0] is one]
-        waiting += [user for user in views if user not in found]
-        found.update(views)
-    return found
+        alias = waiting.pop()
+        users = [user for user in alias.users if user < until and _shares_memory(user)]
+        views = {user for user in users if user.all_input_nodes[0] is alias} - aliases
+        waiting += views
+        aliases |= views
+    return aliases
 
 
 def _shares_memory(node: Node) -> bool:
-    """Whether a node's result may be a view of its first operand."""
+    """Return True if a node's result may be a view of its first operand."""
     name = packet(node)
     if node.target is operator.getitem:
         return _returns_views(node.args[0])  # type: ignore[arg-type]

@@ -60,13 +60,13 @@ def where(node: torch.fx.Node) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _line_of(trace: str) -> str:
-    found = re.findall(r'File "([^"]+)", line (\d+)', trace)
-    own = [spelled(file, int(line)) for file, line in found if is_users(file)]
-    return own[-1] if own else ""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    lines = [spelled(file, int(line)) for file, line in frames if is_users(file)]
+    return lines[-1] if lines else ""
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is neither PyTorch's nor the import's, nor none at all."""
+    """Return True if a file is neither PyTorch's nor the import's, nor none at all."""
     return not file.startswith((*NOT_THE_USERS, "<"))
 
 

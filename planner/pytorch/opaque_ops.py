@@ -11,6 +11,7 @@ from planner.graph.ir import Value as Attribute
 from planner.graph.opaque_ops import CALL, register_called
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import DTYPES
+from planner.pytorch.graphs import example, leaves
 from planner.pytorch.operators.call import UnsupportedError
 from planner.pytorch.private import OpOverload
 from planner.pytorch.translation import Translation
@@ -29,12 +30,11 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
         raise UnsupportedError(f"{target} draws random numbers, so that it cannot be called on several workers")
     operands: list[Value] = []
     encoded = {name: _encoded(target, value, operands) for name, value in arguments.items()}
-    examples = [one.meta["val"] for one in node.all_input_nodes]
-    of_dtype = {str(one.dtype): one for one in examples if isinstance(one, torch.Tensor)}
-    made = node.meta["val"]
-    results = list(made) if isinstance(made, list | tuple) else [made]
-    if unknown := [one for one in results if not isinstance(one, torch.Tensor) or one.dtype not in DTYPES]:
-        raise UnsupportedError(f"{target} returns {unknown[0]!r}, which the graph has no dtype for")
+    dtypes = {example(operand).dtype for operand in node.all_input_nodes if isinstance(example(operand), torch.Tensor)}
+    results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
+    for result in leaves(example(node)):
+        if not isinstance(result, torch.Tensor) or result.dtype not in DTYPES:
+            raise UnsupportedError(f"{target} returns {result!r}, which the graph has no dtype for")
     register_called()
     names = t.emit_as(
         str(target).replace(".", "_"),
@@ -42,13 +42,13 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
         *(dense(t, value) for value in operands),
         target=str(target),
         arguments=encoded,
-        given=tuple(_given(t, value, of_dtype) for value in operands),
+        given=tuple(_dtype_in_torch(t.dtype(value), dtypes) for value in operands),
         differentiable=_differentiable(t, operands, results),
-        shapes=tuple(tuple(map(int, one.shape)) for one in results),
-        dtypes=tuple(DTYPES[one.dtype] for one in results),
+        shapes=tuple(tuple(map(int, result.shape)) for result in results),
+        dtypes=tuple(DTYPES[result.dtype] for result in results),
     )
-    found = tuple(map(t.plain, names))
-    return found if isinstance(made, list | tuple) else found[0]
+    values = tuple(map(t.plain, names))
+    return values if isinstance(example(node), list | tuple) else values[0]
 
 
 def _encoded(target: object, value: Any, operands: list[Value]) -> Attribute:
@@ -57,7 +57,7 @@ def _encoded(target: object, value: Any, operands: list[Value]) -> Attribute:
         operands.append(value)
         return {"tensor": len(operands) - 1}
     if isinstance(value, list | tuple):
-        return tuple(_encoded(target, one, operands) for one in value)
+        return tuple(_encoded(target, entry, operands) for entry in value)
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
@@ -67,14 +67,13 @@ def _encoded(target: object, value: Any, operands: list[Value]) -> Attribute:
     raise UnsupportedError(f"{target} is given {value!r}, which no attribute can hold")
 
 
-def _given(t: Translation, value: Value, of_dtype: Mapping[str, torch.Tensor]) -> str:
-    """Return what PyTorch's dtype of an operand is: whole numbers may have more bits there."""
-    own = t.dtype(value)
-    return "int64" if own == "int32" and "torch.int64" in of_dtype else own
+def _dtype_in_torch(dtype: str, dtypes: set[torch.dtype]) -> str:
+    """Return PyTorch's dtype of an operand, of those that its operands have: whole numbers may have more bits there."""
+    return "int64" if dtype == "int32" and torch.int64 in dtypes else dtype
 
 
 def _differentiable(t: Translation, operands: list[Value], results: list[torch.Tensor]) -> tuple[int, ...]:
     """Return which operands may have a gradient: those that are no whole numbers, if a result is none."""
-    if not any(one.is_floating_point() for one in results):
+    if not any(result.is_floating_point() for result in results):
         return ()
     return tuple(number for number, value in enumerate(operands) if "float" in t.dtype(value))

@@ -45,8 +45,8 @@ def own_functions(result: torch.Tensor) -> set[type]:
         if function is not None and function not in seen:
             seen.add(function)
             waiting += [before for before, _ in function.next_functions]
-    found = {forward_class(function) for function in seen if isinstance(function, BackwardCFunction)}
-    return {function for function in found if not function.__name__.startswith(OF_OPERATOR)}
+    functions = {forward_class(function) for function in seen if isinstance(function, BackwardCFunction)}
+    return {function for function in functions if not function.__name__.startswith(OF_OPERATOR)}
 
 
 def refuse_functions(functions: Iterable[type], module: torch.fx.GraphModule) -> None:
@@ -69,18 +69,18 @@ OF_OPERATOR = "GeneratedBackwardFor_"
 
 def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
     """Raise GraphError for inputs that lie on another device than the parameters."""
-    own = {one.device.type for one in module.parameters()}
+    devices = {parameter.device.type for parameter in module.parameters()}
     for name, value in inputs.items():
-        if isinstance(value, torch.Tensor) and own and value.device.type not in own:
-            raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(own))}: move one")
+        if isinstance(value, torch.Tensor) and devices and value.device.type not in devices:
+            raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(devices))}: move one")
 
 
 def failure(error: Exception) -> GraphError:
     """Return what PyTorch could not do with a module as one line, with the user's own line where there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     where, advice = _line(traceback.extract_tb(error.__traceback__)), ADVICE.get(type(error).__name__, "")
-    said = f"{type(error).__name__}: {lines[0] if lines else 'no message'}{advice}"
-    return GraphError(f"{where}PyTorch cannot export the module: {said}")
+    reason = f"{type(error).__name__}: {lines[0] if lines else 'no message'}{advice}"
+    return GraphError(f"{where}PyTorch cannot export the module: {reason}")
 
 
 ADVICE = {"GuardOnDataDependentSymNode": "; where data decides, use torch.where"}
@@ -89,8 +89,8 @@ ADVICE = {"GuardOnDataDependentSymNode": "; where data decides, use torch.where"
 
 def _line(stack: traceback.StackSummary) -> str:
     """Return the user's innermost line of a stack and a colon, or nothing."""
-    own = [spelled(frame.filename, frame.lineno or 0) for frame in stack if is_users(frame.filename)]
-    return f"{own[-1]}: " if own else ""
+    lines = [spelled(frame.filename, frame.lineno or 0) for frame in stack if is_users(frame.filename)]
+    return f"{lines[-1]}: " if lines else ""
 
 
 class HooksRefused(TorchFunctionMode):

@@ -33,11 +33,11 @@ def _inline(module: GraphModule, node: Node, name: str) -> None:
     region = _part(module, node.args[first - 1])
     inline_regions(region)
     if name == AUTOCAST and node.args[2]:
-        inner = next((line_of(one) for one in region.graph.nodes if line_of(one)), "an unknown line")
+        inner = next(filter(None, map(line_of, region.graph.nodes)), "an unknown line")
         raise GraphError(f"{inner}: autocast chooses dtypes by operator, which no graph here does: cast explicitly")
     results = _copied(module, node, region, node.args[first:])
     if name == GRADIENTS and not node.args[0]:
-        results = [_detached(module, node, one) for one in results]
+        results = [_detached(module, node, result) for result in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise GraphError(f"{where(user)}: reads a region of {name} as a whole")
@@ -54,18 +54,19 @@ def _part(module: GraphModule, node: object) -> GraphModule:
 
 def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
     """Copy a region's nodes to where it stands; return what it returns."""
-    inputs = [one for one in region.graph.nodes if one.op == "placeholder"]
-    for one in region.graph.nodes:
-        if one.op == "get_attr":
-            module.register_buffer(f"{node.name}_{one.target}", getattr(region, one.target), persistent=False)
-            one.target = f"{node.name}_{one.target}"
+    inputs = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
+    for inner in region.graph.nodes:
+        if inner.op == "get_attr":
+            name = f"{node.name}_{inner.target}"
+            module.register_buffer(name, getattr(region, inner.target), persistent=False)
+            inner.target = name
     with module.graph.inserting_before(node):
-        found = module.graph.graph_copy(region.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
-    return list(found) if isinstance(found, list | tuple) else [found]  # type: ignore[list-item]
+        result = module.graph.graph_copy(region.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
+    return list(result) if isinstance(result, list | tuple) else [result]  # type: ignore[list-item]
 
 
 def _detached(module: GraphModule, node: Node, result: Node) -> Node:
     with module.graph.inserting_before(node):
-        found = module.graph.call_function(torch.ops.aten.detach.default, (result,))
-    found.meta = dict(result.meta)
-    return found
+        detached = module.graph.call_function(torch.ops.aten.detach.default, (result,))
+    detached.meta = dict(result.meta)
+    return detached

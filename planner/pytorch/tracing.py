@@ -52,20 +52,17 @@ class Step(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
-        own, targets = arguments[: self._inputs], arguments[self._inputs :]
-        result = self.module(**dict(zip(self._keys, own, strict=True))) if self._keys else self.module(*own)
-        found = _own_loss(result) if self._loss is None else self._loss(result, *targets)
-        if not isinstance(found, torch.Tensor):
-            raise GraphError(f"expected a module that returns its loss, a scalar, found {type(found).__name__}")
-        self.functions |= own_functions(found)
-        return found
-
-
-def _own_loss(result: Any) -> Any:
-    """Return the loss among a module's results, where they have names."""
-    if isinstance(result, Mapping) and isinstance(result.get("loss"), torch.Tensor):
-        return result["loss"]
-    return result
+        inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
+        result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+        if self._loss is not None:
+            loss = self._loss(result, *targets)
+        else:
+            loss = result.get("loss", result) if isinstance(result, Mapping) else result
+        if not isinstance(loss, torch.Tensor):
+            kind = type(result if self._loss is None else loss).__name__
+            raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
+        self.functions |= own_functions(loss)
+        return loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +89,13 @@ class Trace:
 
     def constant(self, target: str) -> torch.Tensor | None:
         """Return the content of a buffer or constant; None where the model was made without any."""
-        found = self.program.state_dict.get(target, self.program.constants.get(target))
-        return found.detach() if isinstance(found, torch.Tensor) and is_known(found) else None
+        content = self.program.state_dict.get(target, self.program.constants.get(target))
+        return content.detach() if isinstance(content, torch.Tensor) and is_known(content) else None
 
     def names(self) -> Mapping[int, str]:
         """Return the first name of every parameter in the module, by the parameter's identity."""
-        found: dict[int, str] = {}
-        for name, parameter in self.parameters.items():
-            found.setdefault(id(parameter), name.removeprefix("module."))
-        return found
+        parameters = reversed(self.parameters.items())  # type: ignore[call-overload]
+        return {id(parameter): name.removeprefix("module.") for name, parameter in parameters}
 
     def changed_buffers(self) -> frozenset[str]:
         """Return the names, in the module, of buffers that an operator changes in place."""
@@ -113,19 +108,18 @@ class Trace:
         """Return the node whose value is the loss."""
         output = next(node for node in self.nodes if node.op == "output")
         mutated = sum(spec.kind.name != "USER_OUTPUT" for spec in self.program.graph_signature.output_specs)
-        found = output.args[0][mutated]  # type: ignore[index]
-        if not isinstance(found, torch.fx.Node):
+        result = output.args[0][mutated]  # type: ignore[index]
+        if not isinstance(result, torch.fx.Node):
             raise GraphError("expected a module that returns a tensor, its loss, found another result")
-        return found
+        return result
 
 
 def names_of(module: nn.Module, inputs: Inputs, targets: int) -> list[str]:
     """Return what a module calls its inputs, and names for the targets of a loss."""
-    given = [one.name for one in signature(module.forward).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    own = given[: len(inputs)] + [f"input{number}" for number in range(len(given), len(inputs))]
-    if isinstance(inputs, Mapping):
-        own = list(inputs)
-    return own + (["target"] if targets == 1 else [f"target{number}" for number in range(targets)])
+    parameters = [p.name for p in signature(module.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    names = parameters[: len(inputs)] + [f"input{number}" for number in range(len(parameters), len(inputs))]
+    names = list(inputs) if isinstance(inputs, Mapping) else names
+    return names + (["target"] if targets == 1 else [f"target{number}" for number in range(targets)])
 
 
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
@@ -140,52 +134,51 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
     parameters = dict(step.named_parameters(remove_duplicate=False))
-    negative = frozenset(name for name, one in zip(names, arguments, strict=True) if _holds_negative(one))
+    negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative)
 
 
-def _holds_negative(one: Any) -> bool:
-    """Whether a tensor of known content holds a negative whole number."""
-    if not is_known(one) or one.is_floating_point() or one.is_complex() or one.dtype == torch.bool:
+def _holds_negative(value: Any) -> bool:
+    """Return True for a tensor of known content that holds a negative whole number."""
+    if not is_known(value) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         return False
-    return bool((one < 0).any())
+    return bool((value < 0).any())
 
 
 def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
-    said = StringIO()  # PyTorch prints whole graphs when it fails
+    printed = StringIO()  # PyTorch prints whole graphs when it fails
     try:
-        with warnings.catch_warnings(), redirect_stderr(said), HooksRefused(), silent():
+        with warnings.catch_warnings(), redirect_stderr(printed), HooksRefused(), silent():
             warnings.simplefilter("ignore")
             program = export(step, arguments, strict=False)
     except GraphError:
         raise
     except Exception as error:
         raise failure(error) from error
-    sys.stderr.write(said.getvalue())
+    sys.stderr.write(printed.getvalue())
     return program
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments as different tensors: one that is given twice would be traced as one."""
-    seen: set[int] = set()
-    found = []
-    for one in arguments:
-        found.append(one.clone() if id(one) in seen and isinstance(one, torch.Tensor) else one)
-        seen.add(id(one))
-    return tuple(found)
+    """Return the arguments as different tensors: the same tensor twice would be traced as one."""
+    first = {id(value): place for place, value in reversed(list(enumerate(arguments)))}
+    return tuple(
+        value.clone() if isinstance(value, torch.Tensor) and first[id(value)] != place else value
+        for place, value in enumerate(arguments)
+    )
 
 
-def is_known(one: Any) -> bool:
-    """Whether this is a tensor that has its content."""
-    return isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor) and one.device.type != "meta"
+def is_known(value: object) -> bool:
+    """Return True for a tensor that has its content."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
 
 
 def is_parameter(spec: InputSpec) -> bool:
-    """Whether a placeholder stands for a parameter."""
+    """Return True if a placeholder stands for a parameter."""
     return spec.kind is InputKind.PARAMETER
 
 
 def is_data(spec: InputSpec) -> bool:
-    """Whether a placeholder stands for an input of the module."""
+    """Return True if a placeholder stands for an input of the module."""
     return spec.kind is InputKind.USER_INPUT

@@ -70,9 +70,9 @@ class Translation:
         groups = []
         for dim, extent in enumerate(shape):
             self.extents[name, dim] = extent
-            own = parts(extent, self._cuts.get((name, dim), ()))
-            groups.append(tuple(range(len(fine), len(fine) + len(own))))
-            fine += own
+            lengths = parts(extent, self._cuts.get((name, dim), ()))
+            groups.append(tuple(range(len(fine), len(fine) + len(lengths))))
+            fine += lengths
         return tuple(fine), tuple(groups)
 
     def _source(self, name: str, groups: tuple[Group, ...], fine: tuple[int, ...], shape: tuple[int, ...]) -> Value:
@@ -103,8 +103,7 @@ class Translation:
 
     def counted(self, start: int, count: int, step: int = 1) -> Value:
         """Return the whole numbers from `start` on."""
-        found = self.emit("arange", start=start, step=step, extents={"i": count})
-        return Value(found, ((0,),), (count,))
+        return self.plain(self.emit("arange", start=start, step=step, extents={"i": count}))
 
     def emit(self, op: str, /, *tensors: str, **attrs: Attribute) -> str:
         """Add a node with one output."""
@@ -112,13 +111,13 @@ class Translation:
 
     def emit_as(self, name: str, op: str, /, *tensors: str, **attrs: Attribute) -> tuple[str, ...]:
         """Add a node of a name of its own; return its outputs."""
-        own = self._name(name)
-        node = Node(own, op, tensors, (), attrs, line=self.line)
+        name = self._name(name)
+        node = Node(name, op, tensors, (), attrs, line=self.line)
         if self._step is not None:
-            node = replace(node, name=f"{own}.{self._step}", unroll=(own, self._step))
-        found = self.builder.emit(node)
-        self._makers |= dict.fromkeys(found, replace(node, outputs=found))
-        return found
+            node = replace(node, name=f"{name}.{self._step}", unroll=(name, self._step))
+        outputs = self.builder.emit(node)
+        self._makers |= dict.fromkeys(outputs, replace(node, outputs=outputs))
+        return outputs
 
     def maker(self, tensor: str) -> Node | None:
         """Return the node that makes a tensor; None for one that no node makes."""
@@ -146,12 +145,12 @@ class Translation:
             self._ignored.setdefault(name, set()).add(ignored)
 
     def is_data(self, value: Value) -> bool:
-        """Whether a value's tensor is the data's own, with nothing but another shape."""
+        """Return True if a value's tensor is the data's, with nothing but another shape."""
         inits = [self.builder.tensors[name].init for name in self._sources_of(value.tensor, ("reshape",))]
         return all(init is not None and init.kind == "data" for init in inits)
 
     def counts_from_zero(self, value: Value) -> bool:
-        """Whether whole numbers are those of the data, or of places, which are not negative."""
+        """Return True if whole numbers are those of the data, or of places, which are not negative."""
         for name in self._sources_of(value.tensor):
             init, node = self.builder.tensors[name].init, self._makers.get(name)
             is_place = node is not None and node.op in PLACES and name == node.outputs[-1]

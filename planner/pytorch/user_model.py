@@ -165,7 +165,7 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     kind = type(optimizer).__name__
     if getattr(torch.optim, kind, None) is not type(optimizer):
         raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
-    settings = {one: _settings(kind, group) for group in optimizer.param_groups for one in group["params"]}
+    settings = {p: _settings(kind, group) for group in optimizer.param_groups for p in group["params"]}
     of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
     known = {*model.module.parameters(), *of_loss}
     if strange := [parameter for parameter in settings if parameter not in known]:

@@ -50,10 +50,10 @@ def dense(t: Translation, value: Value) -> str:
     laid = regrouped(t, value, [value.dims[dim] for dim in present])
     if len(present) == value.rank:
         return laid.tensor
-    made = t.builder.tensors[laid.tensor]
-    if made.init in (ZEROS, ONES) and not made.shape:
+    tensor = t.builder.tensors[laid.tensor]
+    if tensor.init in (ZEROS, ONES) and not tensor.shape:
         # Data of that content can lie in any way, what is spread from one element has no batch.
-        return t.builder.input(t._name(made.init.kind), value.shape, made.init)
+        return t.builder.input(t._name(tensor.init.kind), value.shape, tensor.init)
     absent = tuple(dim for dim in range(value.rank) if not value.dims[dim])
     extents = {f"e{number}": value.shape[dim] for number, dim in enumerate(absent)}
     return t.emit("expand", laid.tensor, dims=absent, extents=extents)
@@ -98,15 +98,15 @@ def single(t: Translation, value: Value, dim: int) -> tuple[Value, int]:
 
 def cut(t: Translation, value: Value, dim: int, lengths: Sequence[int]) -> Value:
     """Return the value with axes of these lengths in a dimension, and ask for them at the source."""
-    group, own = value.dims[dim], list(t.extent(value, value.dims[dim]))
-    if own == list(lengths):
+    group, present = value.dims[dim], list(t.extent(value, value.dims[dim]))
+    if present == list(lengths):
         return value
     if not group:
         raise GraphError(f"{t.place}: cannot cut a repeated dimension")
-    fine = _refined(own, list(lengths))
+    fine = _refined(present, list(lengths))
     if fine is None:
         return cut(t, merged(t, value, dim), dim, lengths)
-    value = _split(t, value, dim, own, fine)
+    value = _split(t, value, dim, present, fine)
     if fine == list(lengths):
         return value
     return _joined(t, value, dim, fine, list(lengths))
@@ -160,17 +160,17 @@ def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: li
     return _relaid(t, value, [first.get(axis, (axis,)) for axis in range(t.rank(value.tensor)) if axis not in inner])
 
 
-def aligned(t: Translation, one: Value, one_dim: int, other: Value, other_dim: int) -> tuple[Value, Value]:
+def aligned(t: Translation, left: Value, left_dim: int, right: Value, right_dim: int) -> tuple[Value, Value]:
     """Return two values whose dimensions have axes of the same lengths."""
-    lengths = [list(t.extent(one, one.dims[one_dim])), list(t.extent(other, other.dims[other_dim]))]
+    lengths = [list(t.extent(left, left.dims[left_dim])), list(t.extent(right, right.dims[right_dim]))]
     if lengths[0] == lengths[1]:
-        return one, other
+        return left, right
     if 1 in (*lengths[0], *lengths[1]):
-        return aligned(t, squeezed(t, one), one_dim, squeezed(t, other), other_dim)
+        return aligned(t, squeezed(t, left), left_dim, squeezed(t, right), right_dim)
     fine = _refined(*lengths)
     if fine is None:
-        return merged(t, one, one_dim), merged(t, other, other_dim)
-    return cut(t, one, one_dim, fine), cut(t, other, other_dim, fine)
+        return merged(t, left, left_dim), merged(t, right, right_dim)
+    return cut(t, left, left_dim, fine), cut(t, right, right_dim, fine)
 
 
 def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
@@ -203,13 +203,15 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
         dims.append(tuple(group))
     ones = {axis for axis, _ in remaining}
     ones |= {axis for group in dims for axis in group if t.builder.shape(whole.tensor)[axis] == 1}
-    found = Value(whole.tensor, tuple(dims), shape)
-    return _relaid(t, found, [(axis,) for axis in range(t.rank(found.tensor)) if axis not in ones]) if ones else found
+    result = Value(whole.tensor, tuple(dims), shape)
+    kept = [(axis,) for axis in range(t.rank(whole.tensor)) if axis not in ones]
+    return _relaid(t, result, kept) if ones else result
 
 
-def _refined(one: list[int], other: list[int]) -> list[int] | None:
+def _refined(left: list[int], right: list[int]) -> list[int] | None:
     """Return the coarsest lengths of which both are groupings; None where bounds cross."""
-    bounds = sorted({prod(lengths[at:]) for lengths in (one, other) for at in range(len(lengths))} | {1}, reverse=True)
+    products = {prod(lengths[place:]) for lengths in (left, right) for place in range(len(lengths))}
+    bounds = sorted(products | {1}, reverse=True)
     if any(large % small for large, small in pairwise(bounds)):
         return None
     return [large // small for large, small in pairwise(bounds)]

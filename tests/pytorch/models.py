@@ -46,10 +46,6 @@ class Norms(nn.Module):
         return 2 - z**2 + torch.clamp(y, -0.5, 0.5) * torch.roll(y, 3, 1) + y[:, :1]
 
 
-def mlp():
-    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 10))
-
-
 def numbers(below, *shape):
     return torch.randint(0, below, shape)
 

@@ -1,5 +1,7 @@
 """State dicts of imported modules: every entry is known, and comes back to the bit under any plan."""
 
+import random
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +15,12 @@ from executor.torch.state_files import array_of  # noqa: E402
 from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402
+from planner.errors import InputError  # noqa: E402
 from planner.graph import Optimizer, from_data, to_data  # noqa: E402
 from planner.layout import owned_by_all, parse_placement  # noqa: E402
 from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
+from tensor_partitioner.commands.on_ranks import load_pytorch  # noqa: E402
 from tests.pytorch.models import CASES, EXAMPLES  # noqa: E402
 
 
@@ -96,3 +100,30 @@ def test_a_file_of_other_things_is_refused(tmp_path):
     (tmp_path / "other.pt").write_bytes(b"what is this?")
     with pytest.raises(WeightsError, match=r"other.pt: expected a state dict, as torch.save writes it"):
         Weights.of(tmp_path / "other.pt", graph)
+    torch.save({7: torch.ones(2)}, tmp_path / "numbered.pt")
+    with pytest.raises(WeightsError, match=r"numbered.pt: expected a state dict, tensors by name, found dict"):
+        Weights.of(tmp_path / "numbered.pt", graph)
+
+
+def test_a_damaged_file_is_read_or_refused(tmp_path):
+    module, graph = imported("mlp")
+    path, rng, refused = tmp_path / "damaged.pt", random.Random(1), 0
+    torch.save(module.state_dict(), path)
+    content = path.read_bytes()
+    for _ in range(150):
+        damaged = bytearray(content[: rng.choice((len(content), rng.randrange(len(content))))])
+        for _ in range(rng.randint(1, 3)):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            Weights.of(path, graph)
+        except InputError as error:
+            assert str(error).startswith((f"{path}: ", "weights"))  # noqa: PT017
+            refused += 1
+    assert refused > 50
+
+
+def test_without_pytorch_a_command_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "executor.torch", None)
+    with pytest.raises(InputError, match=r"in.pt: needs PyTorch, which is not installed: pip install .*\[torch\]"):
+        load_pytorch("in.pt")

@@ -67,11 +67,12 @@ def _alone(t: Translation, letters: str, value: Value, kept: set[str]) -> Letter
     return ("".join(x for x in letters if x in kept), reduce(t, "sum", value, gone)) if gone else (letters, value)
 
 
-def _pair(t: Translation, one: Lettered, other: Lettered, kept: set[str]) -> Lettered:
+def _pair(t: Translation, left: Lettered, right: Lettered, kept: set[str]) -> Lettered:
     """Multiply two operands and sum over the letters of both that are not kept."""
-    (first, left), (second, right) = _alone(t, *one, kept | {*other[0]}), _alone(t, *other, kept | {*one[0]})
+    (first, x), (second, y) = _alone(t, *left, kept | {*right[0]}), _alone(t, *right, kept | {*left[0]})
     common = [letter for letter in first if letter in second]
     pairs = {letter: (first.index(letter), second.index(letter)) for letter in common}
     shared = [letter for letter in common if letter in kept]
-    found = contract(t, left, right, [pairs[x] for x in common if x not in kept], [pairs[x] for x in shared])
-    return "".join([*shared, *(x for x in first + second if x not in common)]), found
+    summed = [pairs[letter] for letter in common if letter not in kept]
+    product = contract(t, x, y, summed, [pairs[letter] for letter in shared])
+    return "".join([*shared, *(letter for letter in first + second if letter not in common)]), product
