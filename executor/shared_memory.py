@@ -97,7 +97,12 @@ def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
                 map_memory(addresses[rank])
     except OSError as error:
         found = str(error)
-    reasons = comm.allgather(found)
+    reason = first_reason(comm, found)
     if block is not None:
         block.close()
-    return next((reason for reason in reasons if reason is not None), None)
+    return reason
+
+
+def first_reason(comm: MPI.Intracomm, reason: str | None) -> str | None:
+    """Return the first reason that a rank has against something; None where none has (collective)."""
+    return next((one for one in comm.allgather(reason) if one is not None), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from executor.checkpoint.manifest import (
 )
 from executor.checkpoint.reading import checkpoints, name_of
 from executor.cluster import raw_bytes
-from executor.process.launch import SharedError, agree
+from executor.process.launch import SharedError, agree, on_first_rank
 from executor.training import Trainer
 from planner.files import named_errors, write_file
 
@@ -63,17 +62,15 @@ class Saver:
 
         Where a rank cannot write, nothing of it stays, and all ranks raise SharedError.
         """
+        cluster = self._trainer.cluster
         hidden = self._folder / f".{name_of(step)}.part"
         try:
-            self._on_first(lambda: _make_empty(hidden))
-            files = self._trainer.cluster.gather(agree(self._trainer.cluster, lambda: self._write_tiles(hidden)))
-            self._on_first(lambda: self._publish(hidden, step, files))
+            on_first_rank(cluster, lambda: _make_empty(hidden))
+            files = cluster.gather(agree(cluster, lambda: self._write_tiles(hidden)))
+            on_first_rank(cluster, lambda: self._publish(hidden, step, files))
         except SharedError:
-            self._on_first(lambda: shutil.rmtree(hidden, ignore_errors=True))
+            on_first_rank(cluster, lambda: shutil.rmtree(hidden, ignore_errors=True))
             raise
-
-    def _on_first(self, act: Callable[[], None]) -> None:
-        agree(self._trainer.cluster, lambda: act() if self._trainer.cluster.rank == 0 else None)
 
     def _write_tiles(self, folder: Path) -> FileRecord:
         """Write this rank's file, unless it would be empty."""

@@ -47,6 +47,11 @@ def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
 
 
+def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
+    """Run `prepare` on rank 0, and return its result there; its failure is every rank's."""
+    return agree(ranks, lambda: prepare() if ranks.rank == 0 else None)
+
+
 def require_alike(ranks: Cluster, found: Mapping[str, str]) -> None:
     """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
     expected = ranks.tell(found)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 from mpi4py import MPI
 
 from executor.progress import ORDERED
-from executor.shared_memory import neighbours, obstacle
+from executor.shared_memory import first_reason, neighbours, obstacle
 from executor.transport import CHOICES, REGISTERED, Medium, TransportError, plain_arena
 from executor.transport.ipc import ipc, ipc_arena
 from executor.transport.ipc import obstacle as ipc_obstacle
@@ -59,7 +59,7 @@ def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...])
         found = f"expected arrays of NumPy, found {xp.__name__}"
     elif not ORDERED:
         found = UNORDERED
-    return _first(comm.allgather(found)) or obstacle(comm, here)
+    return first_reason(comm, found) or obstacle(comm, here)
 
 
 def _why_not_device(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
@@ -70,8 +70,4 @@ def _why_not_device(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | N
         found = "CuPy finds no NCCL: pip install nvidia-nccl-cu12 (or -cu13)"
     elif asked == "ipc" and not ORDERED:
         found = UNORDERED
-    return _first(comm.allgather(found)) or (ipc_obstacle(xp, comm) if asked == "ipc" else None)
-
-
-def _first(reasons: Iterable[str | None]) -> str | None:
-    return next((reason for reason in reasons if reason is not None), None)
+    return first_reason(comm, found) or (ipc_obstacle(xp, comm) if asked == "ipc" else None)

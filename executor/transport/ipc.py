@@ -16,10 +16,10 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Arena, Memory
-from executor.shared_memory import neighbours
+from executor.shared_memory import first_reason, neighbours
 from executor.transport.nccl import Nccl, nccl_of
 from executor.transport.point_to_point import PointToPoint
-from executor.transport.shared import Shared
+from executor.transport.shared import Fence, Shared
 from executor.values import Array, ArrayModule
 
 _retired: list[Any] = []
@@ -59,8 +59,7 @@ def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
         _opened(xp, handles, _others(comm))
     except RuntimeError as error:  # CUDA's errors are
         found = str(error)
-    reasons = comm.allgather(found)
-    return next((reason for reason in reasons if reason is not None), None)
+    return first_reason(comm, found)
 
 
 def _others(comm: MPI.Intracomm) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ class _Owner:
     """What lives as long as opened memory is looked at."""
 
 
-class Events:
+class Events(Fence):
     """The fence of devices: one event of each rank, recorded again and again, which the others open once."""
 
     def __init__(self, xp: ArrayModule, comm: MPI.Intracomm, ranks: Sequence[int]) -> None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from executor.arena import Arena, Memory
-from executor.exchange import Action, Contribution, arrival, in_order, nothing
+from executor.exchange import Action, arrival, in_order, nothing
 from executor.multifetch import Pair, address
 from executor.progress import Progress
 from executor.shared_memory import exchanged, neighbours
+from executor.transport.messages import Messages
 from executor.transport.order import Finished, announcements, waits
 from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule
@@ -45,34 +44,8 @@ def shared_arena(_xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
     return Arena(np, nbytes, own, others)
 
 
-class Far(Protocol):
-    """What carries messages to and from ranks whose arenas this one cannot read; see `PointToPoint`."""
-
-    sent_bytes: NDArray[np.int64]
-    waits: list[tuple[float, float]]
-
-    @property
-    def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
-
-    def send(self, task: Send) -> Action:
-        """Return the action that starts sending."""
-
-    def received(self, task: Fetch | Reduce) -> list[Contribution]:
-        """Return what each peer contributes to a transfer, where it lies once it was received."""
-
-    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
-        """Return the action that starts receiving; `arrived` is done by `wait` once all is there."""
-
-    def wait(self, task: Wait) -> Action:
-        """Return the action that ends a transfer."""
-
-    def ordered(self, position: int, action: Action) -> Action:
-        """Put around a task's action what messages need to move on."""
-
-
-class Fence(Protocol):
-    """What a counter says nothing about: work that a rank has queued on a device and not done yet."""
+class Fence:
+    """Work queued on a device and not done, of which counters say nothing; ranks with NumPy queue none."""
 
     def mark(self) -> None:
         """Mark what is queued by now, before this rank's counter is raised."""
@@ -81,14 +54,7 @@ class Fence(Protocol):
         """Let what will be queued come behind a rank's last mark, once its counter was seen raised."""
 
 
-class NoFence:
-    """The fence of ranks that queue nothing: what their tasks stored is there."""
-
-    def mark(self) -> None:
-        """Do nothing."""
-
-    def join(self, rank: int) -> None:
-        """Do nothing."""
+NO_FENCE = Fence()
 
 
 class Shared:
@@ -99,12 +65,12 @@ class Shared:
         memory: Memory,
         comm: MPI.Intracomm,
         crowded: bool,
-        fence: Fence | None = None,
-        far: Callable[[Memory, MPI.Intracomm, bool], Far] = PointToPoint,
+        fence: Fence = NO_FENCE,
+        far: Callable[[Memory, MPI.Intracomm, bool], Messages] = PointToPoint,
     ) -> None:
         self._memory = memory
         self._peers = memory.arena.peers
-        self._fence = fence or NoFence()
+        self._fence = fence
         self._far = far(memory, comm, crowded)
         self.sent_bytes, self.waits = self._far.sent_bytes, self._far.waits
         tasks = memory.program.tasks

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +15,17 @@ from planner.layout.split import normalize
 HostBytes = NDArray[np.uint8]
 
 
-class Staging(Protocol):
-    """Host bytes of a staging buffer, given by its number, and the copies between them and the buffer."""
+class Staging:
+    """Host bytes of staging buffers, given by number, in an arena that is host memory: nothing is to copy."""
 
-    @property
-    def outside_arena(self) -> Mapping[str, int]:
-        """Bytes allocated beside the arena, by what they are."""
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.outside_arena: dict[str, int] = {}
 
     def host(self, buffer: int) -> HostBytes:
         """Return the bytes that MPI may read and write."""
+        raw: HostBytes = self._memory.raw(self._memory.buffers[buffer])
+        return raw
 
     def download(self, buffer: int) -> None:
         """Bring the buffer's content to the host bytes."""
@@ -37,29 +37,7 @@ class Staging(Protocol):
         """Wait until no upload reads the host bytes any more."""
 
 
-class InArena:
-    """Staging in an arena that is host memory: nothing to copy."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.outside_arena: Mapping[str, int] = MappingProxyType({})
-        self._memory = memory
-
-    def host(self, buffer: int) -> HostBytes:
-        """Return the buffer's own bytes."""
-        raw: HostBytes = self._memory.raw(self._memory.buffers[buffer])
-        return raw
-
-    def download(self, buffer: int) -> None:
-        """Do nothing."""
-
-    def upload(self, buffer: int) -> None:
-        """Do nothing."""
-
-    def await_uploads(self, buffer: int) -> None:
-        """Do nothing."""
-
-
-class Mirrored:
+class Mirrored(Staging):
     """Staging of a device arena, mirrored in page-locked host memory.
 
     The mirror holds just the parts of the arena that staging buffers ever occupy, laid one after the other, so it
@@ -68,12 +46,11 @@ class Mirrored:
     """
 
     def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+        super().__init__(memory)
         self._staged = {n: (b.offset, b.offset + b.nbytes) for n, b in enumerate(memory.buffers) if b.kind == "staging"}
         self._runs = normalize(self._staged.values())
         self._uploads: dict[int, Any] = {}
         self._overlapping: dict[int, tuple[int, ...]] = {}
-        self.outside_arena: dict[str, int] = {}
 
     @cached_property
     def _mirror(self) -> HostBytes:
@@ -115,4 +92,4 @@ class Mirrored:
 
 def staging(memory: Memory) -> Staging:
     """Return the staging that fits the arena's array module."""
-    return InArena(memory) if memory.xp is np else Mirrored(memory)
+    return Staging(memory) if memory.xp is np else Mirrored(memory)

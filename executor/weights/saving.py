@@ -13,7 +13,7 @@ import numpy as np
 
 from executor.backend import asnumpy
 from executor.cluster import HostArray, raw_bytes
-from executor.process.launch import SharedError, agree
+from executor.process.launch import SharedError, agree, on_first_rank
 from executor.training import Trainer
 from executor.weights.files import CODES
 from executor.weights.loading import Weights
@@ -47,15 +47,12 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     beside = path.with_name(f".{path.name}.part")
     header, places, left_out = _laid_out(trainer, steps)
 
-    def on_first(act: object) -> None:
-        agree(cluster, lambda: act() if cluster.rank == 0 and callable(act) else None)
-
     try:
-        on_first(lambda: _begin(beside, header, places))
+        on_first_rank(cluster, lambda: _begin(beside, header, places))
         agree(cluster, lambda: _write_own(beside, len(header), places, trainer))
-        on_first(lambda: take_place(beside, path))
+        on_first_rank(cluster, lambda: take_place(beside, path))
     except SharedError:
-        on_first(lambda: beside.unlink(missing_ok=True))
+        on_first_rank(cluster, lambda: beside.unlink(missing_ok=True))
         raise
     return left_out
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 import numpy as np
@@ -21,7 +21,7 @@ from executor.checkpoint import last_checkpoint
 from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
 from executor.process.environment import blas
-from executor.process.launch import SharedError, agree, digest, require_alike, require_size
+from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size
 from executor.reporting import hardware, report, trace
 from executor.training import RankPrograms, rank_programs
 from executor.transport import transports_between
@@ -39,8 +39,6 @@ from tensor_partitioner.commands.console import collect_seldom, operators_option
 from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, load_pytorch
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
-
-T = TypeVar("T")
 
 OF_STEPS: Mapping[str, str] = MappingProxyType(
     {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
@@ -84,7 +82,7 @@ class Execution:
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
-        options = {**self.options, "resume": self.ranks.tell(self._on_first_rank(self._last_checkpoint))}
+        options = {**self.options, "resume": self.ranks.tell(on_first_rank(self.ranks, self._last_checkpoint))}
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
         requests = agree(self.ranks, lambda: [job_request(*pair, xp, transport, options) for pair in pairs])
@@ -105,14 +103,10 @@ class Execution:
                     reports.append(report(plan, path, result, self._settings(request, threads)))
                     reason = failure(reports[-1], result)
                     self._tell_left_out(result)
-                self._on_first_rank(partial(self._write, reports, result))
+                on_first_rank(self.ranks, partial(self._write, reports, result))
                 self._print(reports, reason)
                 failed = failed or bool(reason)
         return self.ranks.share(JOB_FAILED if failed else 0)[0]
-
-    def _on_first_rank(self, prepare: Callable[[], T]) -> T | None:
-        """Run `prepare` on rank 0, None elsewhere; its failure is every rank's."""
-        return agree(self.ranks, lambda: prepare() if self.ranks.rank == 0 else None)
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -129,7 +123,7 @@ class Execution:
 
     def _plans(self) -> list[Plan]:
         """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
-        contents = self.ranks.tell(self._on_first_rank(lambda: [path.read_bytes() for path in self.paths]))
+        contents = self.ranks.tell(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
         require_alike(self.ranks, {str(path): digest(path.read_bytes()) for path in self._files_here()})
         return agree(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
 
