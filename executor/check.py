@@ -30,9 +30,9 @@ MOST = 0.05
 another sample's effect is at most twice as large."""
 
 
-def relative_difference(found: HostArray, expected: HostArray) -> float:
+def relative_difference(actual: HostArray, expected: HostArray) -> float:
     """Return max|found - expected| / max|expected|, in double precision; not a number where either is not finite."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.nan
     gap = float(np.abs(a - b).max(initial=0.0))
@@ -49,18 +49,18 @@ def tolerance(by_rounding: float, least: float) -> float:
 class Difference:
     """How far a tensor of k workers is from one worker's, and how far rounding may take it."""
 
-    found: float
+    value: float
     tolerance: float
 
     @property
     def excess(self) -> float:
         """The difference relative to its tolerance; what is not finite is worse than all."""
-        return math.inf if math.isnan(self.found) else self.found / self.tolerance
+        return math.inf if math.isnan(self.value) else self.value / self.tolerance
 
     @property
     def is_undecided(self) -> bool:
-        """Whether rounding explains a difference that is too large to say anything."""
-        return self.excess <= 1 and self.found > MOST
+        """True if rounding explains a difference that is too large to say anything."""
+        return self.excess <= 1 and self.value > MOST
 
 
 def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
@@ -88,8 +88,8 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
 
 def least_precise(graph: Graph) -> str:
     """Return the dtype among a graph's with the largest rounding errors."""
-    found = {tensor.dtype for tensor in graph.tensors.values()}
-    return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
+    dtypes = {tensor.dtype for tensor in graph.tensors.values()}
+    return next((dtype for dtype in TOLERANCES if dtype in dtypes), "float64")
 
 
 def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, HostArray | None]]:
@@ -151,17 +151,17 @@ def _nudge(trainer: Trainer, generator: np.random.Generator) -> None:
             trainer.view(tensor.name)[...] *= trainer.xp.asarray((1 + errors).astype(tensor.dtype))
 
 
-def _result(found: Mapping[str, Difference]) -> CheckResult:
+def _result(differences: Mapping[str, Difference]) -> CheckResult:
     """Name the tensor that differs most, relative to its tolerance; nothing passes where all is undecided."""
-    decided = {name: difference for name, difference in found.items() if not difference.is_undecided}
-    worst = max(decided or found, key=lambda name: found[name].excess)
+    decided = {name: difference for name, difference in differences.items() if not difference.is_undecided}
+    worst = max(decided or differences, key=lambda name: differences[name].excess)
     failed = sum(difference.excess > 1 for difference in decided.values())
     return CheckResult(
         passed=bool(decided) and not failed,
         tensors=len(decided),
         failed=failed,
-        undecided=len(found) - len(decided),
+        undecided=len(differences) - len(decided),
         worst_tensor=worst,
-        worst_difference=finite(found[worst].found),
-        tolerance=found[worst].tolerance,
+        worst_difference=finite(differences[worst].value),
+        tolerance=differences[worst].tolerance,
     )

@@ -39,7 +39,7 @@ class Cluster(ABC):
 
     @property
     def crowded(self) -> bool:
-        """Whether this host has more ranks than cores."""
+        """True if this host has more ranks than cores."""
         return self.ranks_on_host > self.cores
 
     @abstractmethod
@@ -47,7 +47,7 @@ class Cluster(ABC):
         """Return what a transport of this name needs."""
 
     @abstractmethod
-    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
+    def choose_transport(self, name: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses; a TransportError where the one asked for cannot be."""
 
     @abstractmethod
@@ -121,10 +121,10 @@ class SingleRank(Cluster):
         """Return the only one: nobody else is there."""
         return Medium(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
 
-    def choose_transport(self, asked: str, _xp: ArrayModule) -> str:
+    def choose_transport(self, name: str, _xp: ArrayModule) -> str:
         """Return what is asked for, unless it needs others."""
-        if asked not in ("auto", "p2p"):
-            raise TransportError(f"transport {asked!r}: expected several ranks, found one process")
+        if name not in ("auto", "p2p"):
+            raise TransportError(f"transport {name!r}: expected several ranks, found one process")
         return "p2p"
 
     def launch_advice(self, count: int) -> str:

@@ -20,8 +20,8 @@ Contribution = tuple[int, list[Pair]]
 
 def combiner(xp: ArrayModule, reducer: str) -> Callable[..., Array]:
     """Return the function of an array module by which a reducer combines two arrays."""
-    found: Callable[..., Array] = getattr(xp, REDUCERS[reducer].numpy.__name__)
-    return found
+    function: Callable[..., Array] = getattr(xp, REDUCERS[reducer].numpy.__name__)
+    return function
 
 
 def identity(reducer: str, dtype: np.dtype[np.generic]) -> float:
@@ -46,18 +46,18 @@ def staged(
     """
     raw = memory.raw(memory.buffers[staging])
     dtype = memory.views[buffer].dtype
-    at, found = message.staging_offset, []
+    start, views = message.staging_offset, []
     for shape in shapes:
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        found.append(raw[at : at + nbytes].view(dtype).reshape(shape))
-        at += nbytes
-    if at != message.staging_offset + message.nbytes or at > raw.nbytes:
+        views.append(raw[start : start + nbytes].view(dtype).reshape(shape))
+        start += nbytes
+    if start != message.staging_offset + message.nbytes or start > raw.nbytes:
         raise ValueError(
             f"message between workers {memory.worker} and {message.peer} of buffer "
             f"{memory.buffers[buffer].name}: expected {message.nbytes} bytes within staging of {raw.nbytes}, "
-            f"found pieces up to byte {at} from {message.staging_offset}"
+            f"found pieces up to byte {start} from {message.staging_offset}"
         )
-    return found
+    return views
 
 
 def packing(memory: Memory, staging: int, buffer: int, message: Message) -> list[Pair]:
@@ -112,8 +112,8 @@ def in_order(actions: list[Action]) -> Action:
         return actions[0]
 
     def action() -> None:
-        for one in actions:
-            one()
+        for step in actions:
+            step()
 
     return action
 
@@ -123,14 +123,14 @@ def arrival(memory: Memory, task: Fetch | Reduce, received: list[Contribution]) 
     contributions = [*received, (memory.worker, local(memory, task.buffer, task.local))]
     if isinstance(task, Reduce):
         return _reduction(memory, task, sorted(contributions, key=lambda entry: entry[0]))
-    pairs = [pair for _, found in contributions for pair in found]
+    pairs = [pair for _, pieces in contributions for pair in pieces]
     return copying(memory.xp, pairs)
 
 
 def _reduction(memory: Memory, task: Reduce, contributions: list[Contribution]) -> Action:
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
     whole = memory.views[task.buffer]
-    pairs = [pair for _, found in contributions for pair in found]
+    pairs = [pair for _, pieces in contributions for pair in pieces]
     if not whole.size:
         return nothing
     if memory.xp is not np:

@@ -18,7 +18,7 @@ class Interval:
         return "epoch" if self.steps is None else str(self.steps)
 
     def is_due(self, done: int, steps_per_epoch: int) -> bool:
-        """Whether it is time after so many steps."""
+        """True if it is time after so many steps."""
         return done % (self.steps or steps_per_epoch) == 0
 
 

@@ -166,22 +166,22 @@ class Job:
             raise RuntimeError(
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
-        own = self._trainer.programs.training.worker
+        worker = self._trainer.programs.training.worker
         waits = self._trainer.waits
         took = durations(moments, waits)
-        mine = RankResult(
+        result = RankResult(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
             waits=waits,
-            traced=tuple(map(TracedTask.of, own.tasks)) if self._request.trace else (),
-            tasks=task_seconds(own, took) if self._request.tasks else (),
-            compute_seconds=compute_seconds(own.tasks, took),
+            traced=tuple(map(TracedTask.of, worker.tasks)) if self._request.trace else (),
+            tasks=task_seconds(worker, took) if self._request.tasks else (),
+            compute_seconds=compute_seconds(worker.tasks, took),
             arena_bytes=self._trainer.arena.nbytes,
             planned_arena_bytes=self._trainer.programs.arena_bytes,
             outside_arena=self._outside_arena(),
         )
-        self._result.ranks = self._cluster.gather(mine)
+        self._result.ranks = self._cluster.gather(result)
         if tracemalloc.is_tracing():
             tracemalloc.stop()
         # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
@@ -258,7 +258,7 @@ class Job:
             self._result.losses.append(float(loss.sum()))
 
     def _has_diverged(self) -> bool:
-        """Whether training is to end because the loss is not finite; every rank learns it from the first."""
+        """True if training is to end because the loss is not finite; every rank learns it from the first."""
         if not self._request.stop_on_nan:
             return False
         loss = self._cluster.tell(self._result.losses[-1] if self._result.losses else None)
@@ -281,16 +281,16 @@ class Job:
     def _outside_arena(self) -> dict[str, int | None]:
         """Name what this rank allocated beside the arena."""
         trainer, xp = self._trainer, self._request.xp
-        found: dict[str, int | None] = {"alignment of the arena": trainer.arena.slack_bytes}
-        found.update(trainer.worker.outside_arena)
+        sizes: dict[str, int | None] = {"alignment of the arena": trainer.arena.slack_bytes}
+        sizes.update(trainer.worker.outside_arena)
         temporaries: int | None = None
         if xp is not np:
             # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
             temporaries = xp.get_default_memory_pool().total_bytes()
         elif self._request.measure_memory and trainer.worker.kernels is KERNEL_SET:  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
-        found[KERNEL_TEMPORARIES] = temporaries
-        return found
+        sizes[KERNEL_TEMPORARIES] = temporaries
+        return sizes
 
 
 def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[Duration]:
@@ -298,7 +298,7 @@ def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) ->
     waited = [0.0] * len(moments)
     for start, stop in waits:
         waited[bisect_right(moments, start) - 1] += stop - start
-    return [(stop - start, waited[at]) for at, (start, stop) in enumerate(pairwise(moments))]
+    return [(stop - start, waited[number]) for number, (start, stop) in enumerate(pairwise(moments))]
 
 
 def compute_seconds(tasks: Sequence[Task], took: Sequence[Duration]) -> float:

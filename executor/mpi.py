@@ -33,9 +33,9 @@ class MpiCluster(Cluster):
         """Return what a transport of this name needs."""
         return REGISTERED[name] if name in REGISTERED else TRANSPORTS[name]
 
-    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
+    def choose_transport(self, name: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses (collective)."""
-        return choose(asked, xp, self.comm)
+        return choose(name, xp, self.comm)
 
     def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started, and why there may be one alone."""
@@ -88,10 +88,10 @@ def job_cluster() -> MpiCluster:
 
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:
     """Say how a job of so many ranks is started, and what else makes jobs of size 1."""
-    advice, found = f"mpirun -n {workers}", launcher_place(environ)
-    if size == 1 and found is not None and found[0] > 1:
+    advice, place = f"mpirun -n {workers}", launcher_place(environ)
+    if size == 1 and place is not None and place[0] > 1:
         return (
-            f"{advice}; the launcher started {found[0]} processes, but "
+            f"{advice}; the launcher started {place[0]} processes, but "
             f"{MPI.Get_library_version().split(chr(10))[0].strip()} "
             "sees jobs of size 1: this mpirun belongs to another MPI than the library that mpi4py loads"
         )

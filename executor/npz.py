@@ -54,10 +54,10 @@ class Npz(Mapping[str, HostArray]):
         if name not in self._file:
             raise KeyError(name)
         with self._said():
-            found = self._file[name]
-            if not isinstance(found, np.ndarray):
+            array = self._file[name]
+            if not isinstance(array, np.ndarray):
                 raise TypeError(f"{name} is no array")
-            return found
+            return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from executor.shared_memory import exchanged
 
 ORDERED = platform.machine() in ("x86_64", "AMD64")
-"""Whether processors of this kind keep the order of stores."""
+"""True if processors of this kind keep the order of stores."""
 
 LINE_BYTES = 64
 """A counter each cache line."""
@@ -47,8 +47,8 @@ class Progress:
     ) -> None:
         self._meanwhile = meanwhile
         me = comm.Get_rank()
-        own, others = exchanged(comm, tuple(ranks), LINE_BYTES)
-        blocks = {me: own, **others}
+        block, others = exchanged(comm, tuple(ranks), LINE_BYTES)
+        blocks = {me: block, **others}
         self._counters = {rank: memoryview(blocks[rank]).cast("q") for rank in ranks}  # type: ignore[arg-type]
         self._addresses = {rank: ctypes.c_void_p(blocks[rank].ctypes.data) for rank in ranks}
         self._own, self._own_address = self._counters[me], self._addresses[me]
@@ -68,7 +68,7 @@ class Progress:
             self._futex(SYS_FUTEX, self._own_address, WAKE, 0x7FFFFFFF, None, None, ctypes.c_uint32(woken))
 
     def reached(self, rank: int, value: int) -> bool:
-        """Whether a rank's counter is at least `value`."""
+        """True if a rank's counter is at least `value`."""
         return self._counters[rank][0] >= value
 
     def wait(self, rank: int, value: int) -> None:

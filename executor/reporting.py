@@ -62,7 +62,7 @@ def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Set
         step_seconds=result.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
         compute_seconds=tuple(rank.compute_seconds for rank in result.ranks) if on_host else (),
-        tasks=tuple(one for rank in result.ranks for one in rank.tasks),
+        tasks=tuple(record for rank in result.ranks for record in rank.tasks),
         outside_arena=_outside_arena(result),
         losses=tuple(finite(loss) for loss in result.losses),
         accuracy=right / seen if seen else None,
@@ -92,9 +92,9 @@ def trace(result: JobResult, one_clock: bool) -> Trace:
 
 def _outside_arena(result: JobResult) -> tuple[OutsideArena, ...]:
     """Return the largest rank's bytes of everything that was allocated outside the arena."""
-    found = []
+    rows = []
     for what in dict.fromkeys(name for rank in result.ranks for name in rank.outside_arena):
         sizes = [rank.outside_arena.get(what, 0) for rank in result.ranks]
         known = [size for size in sizes if size is not None]
-        found.append(OutsideArena(what=what, nbytes=max(known) if len(known) == len(sizes) else None))
-    return tuple(found)
+        rows.append(OutsideArena(what=what, nbytes=max(known) if len(known) == len(sizes) else None))
+    return tuple(rows)

@@ -73,7 +73,7 @@ def read_schedule(text: str) -> Schedule:
 
 
 def _is_complete(kind: str, steps: str | None, factor: str | None) -> bool:
-    """Whether a kind has the numbers that it needs, and no others."""
+    """True if a kind has the numbers that it needs, and no others."""
     if kind == "constant":
         return steps is factor is None
     return int(steps or 0) > 0 and float(factor or 0.0) <= 1 and (kind == "cosine" or factor is not None)

@@ -64,9 +64,9 @@ def _mapped(descriptor: int, nbytes: int) -> Bytes:
 def neighbours(comm: MPI.Intracomm) -> tuple[int, ...]:
     """Return the ranks on this rank's host, itself among them, ascending (collective)."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    found: tuple[int, ...] = tuple(sorted(host.allgather(comm.Get_rank())))
+    ranks: tuple[int, ...] = tuple(sorted(host.allgather(comm.Get_rank())))
     host.Free()
-    return found
+    return ranks
 
 
 def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple[Bytes, Mapping[int, Bytes]]:
@@ -85,19 +85,19 @@ def exchanged(comm: MPI.Intracomm, ranks: tuple[int, ...], nbytes: int) -> tuple
 
 def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
     """Say why some rank cannot map the memory of another one of its host; None where all can (collective)."""
-    block, found = None, None
+    block, error_text = None, None
     try:
         block = Block(1)
     except (AttributeError, OSError) as error:
-        found = str(error)
+        error_text = str(error)
     addresses = comm.allgather(None if block is None else block.address)
     try:
         for rank in ranks:
             if addresses[rank] is not None:
                 map_memory(addresses[rank])
     except OSError as error:
-        found = str(error)
-    reason = first_reason(comm, found)
+        error_text = str(error)
+    reason = first_reason(comm, error_text)
     if block is not None:
         block.close()
     return reason
@@ -105,4 +105,4 @@ def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
 
 def first_reason(comm: MPI.Intracomm, reason: str | None) -> str | None:
     """Return the first reason that a rank has against something; None where none has (collective)."""
-    return next((one for one in comm.allgather(reason) if one is not None), None)
+    return next((text for text in comm.allgather(reason) if text is not None), None)

@@ -71,12 +71,12 @@ def _lowered(lowering: Lowering, rank: int) -> RankProgram:
 
 def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
     """Return the nodes that a tensor depends on, in the graph's order."""
-    wanted, found = {tensor}, []
+    wanted, names = {tensor}, []
     for node in reversed(graph.nodes):
         if wanted.intersection(node.outputs):
             wanted.update(node.inputs)
-            found.append(node.name)
-    return tuple(reversed(found))
+            names.append(node.name)
+    return tuple(reversed(names))
 
 
 class Trainer:
@@ -185,11 +185,13 @@ class Trainer:
         Weights stay as they are; inputs and everything that is computed are overwritten. Where the graph keeps running
         averages of the statistics of batch normalization, these are used, else those of the batch that is evaluated.
         """
-        found = [self._scored(held_out, step) for step in range(held_out.steps_per_epoch)]
+        scores = [self._scored(held_out, step) for step in range(held_out.steps_per_epoch)]
         if self.cluster.rank != 0:
             return None
-        total = sum(found)
-        return Score(accuracy=total / held_out.count) if held_out.metric == "logits" else Score(loss=total / len(found))
+        total = sum(scores)
+        return (
+            Score(accuracy=total / held_out.count) if held_out.metric == "logits" else Score(loss=total / len(scores))
+        )
 
     def _scored(self, held_out: HeldOut, step: int) -> float:
         """Return, on rank 0, a batch's right answers, in samples, or its loss."""
@@ -198,12 +200,12 @@ class Trainer:
         self._fill(held_out, step)
         worker.run()
         tile = asnumpy(worker.memory.views[program.tensors[name]])
-        found = self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
-        if found is None or held_out.metric == "loss":
-            return 0.0 if found is None else float(found.sum())
+        whole_metric = self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
+        if whole_metric is None or held_out.metric == "loss":
+            return 0.0 if whole_metric is None else float(whole_metric.sum())
         labels = whole_input(self.graph.tensors[self.graph.metrics["labels"]], held_out, step)
         rows = len(labels) // held_out.batch
-        return float(right_answers(found, labels[: held_out.real(step) * rows]) / rows)
+        return float(right_answers(whole_metric, labels[: held_out.real(step) * rows]) / rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
     if init.kind == "integers" and not 0 < init.below < 2**31:
         raise ValueError(f"tensor {tensor.name}: expected integers below 1 .. 2**31 - 1, found {init.below}")
     along = [rows(tile), *map(indices, tile.region[1:])] if tile.region else []
-    axes = [xp.asarray(found.astype(np.uint64)) for found in along]
+    axes = [xp.asarray(along_axis.astype(np.uint64)) for along_axis in along]
     for box in blocks(local_shape(tile.region)):
         places = positions(xp, tensor.shape, [axis[part] for axis, part in zip(axes, box, strict=True)])
         values = RANDOM[init.kind](hashed(places, number), tensor.dtype, init)

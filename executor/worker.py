@@ -50,10 +50,10 @@ class Worker:
     @property
     def outside_arena(self) -> Mapping[str, int]:
         """Bytes allocated beside the arena, by what they are; temporaries inside kernels are not among them."""
-        found = dict(self.transport.outside_arena)
+        sizes = dict(self.transport.outside_arena)
         if self._scratch.nbytes:
-            found["partial results of one kernel call before they are combined"] = self._scratch.nbytes
-        return MappingProxyType(found)
+            sizes["partial results of one kernel call before they are combined"] = self._scratch.nbytes
+        return MappingProxyType(sizes)
 
     def run(self, settle: bool = False) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
@@ -131,12 +131,12 @@ class Worker:
         return action
 
     def _adds_up(self, targets: tuple[Array, ...]) -> bool:
-        """Whether a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
+        """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
         return self.memory.xp is np and all(target.dtype.name not in NARROW for target in targets)
 
     def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        at, found = 0, []
+        start, views = 0, []
         for array in arrays:
-            found.append(self._scratch[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
-            at += align(array.nbytes)
-        return tuple(found)
+            views.append(self._scratch[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
+            start += align(array.nbytes)
+        return tuple(views)

@@ -16,13 +16,13 @@ from topologies.schema import TransferCost
 KINDS = ("send", "post", "fetch", "reduce")
 
 
-def merged(found: Iterable[Timed]) -> tuple[dict[str, float], dict[str, tuple[str, TransferAmounts]]]:
+def merged(timings: Iterable[Timed]) -> tuple[dict[str, float], dict[str, tuple[str, TransferAmounts]]]:
     """Return the mean over ranks of every task's seconds, and what the parts of transfers move."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     moved: dict[str, tuple[str, TransferAmounts]] = {}
-    for one in found:
-        moved.update(one.moved)
-        for name, value in one.seconds.items():
+    for timing in timings:
+        moved.update(timing.moved)
+        for name, value in timing.seconds.items():
             seconds[name].append(value)
     return {name: statistics.fmean(values) for name, values in seconds.items()}, moved
 
@@ -31,7 +31,10 @@ def transfer_costs(
     seconds: Mapping[str, float], moved: Mapping[str, tuple[str, TransferAmounts]]
 ) -> dict[str, TransferCost]:
     """Fit the costs of every kind of part of a transfer."""
-    return {kind: _fitted([(one, seconds[name]) for name, (of, one) in moved.items() if of == kind]) for kind in KINDS}
+    return {
+        kind: _fitted([(amounts, seconds[name]) for name, (part, amounts) in moved.items() if part == kind])
+        for kind in KINDS
+    }
 
 
 def _fitted(samples: Sequence[tuple[TransferAmounts, float]]) -> TransferCost:

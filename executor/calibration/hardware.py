@@ -47,7 +47,7 @@ class Hardware:
 def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
     waits = cluster.share(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
-    wake_s, waiting_share = fitted_line([one for of_rank in waits for one in of_rank])
+    wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
     alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
     cluster.meet()
     return Hardware(
@@ -72,12 +72,12 @@ def _streamed(cluster: MpiCluster) -> float:
     source = np.ones(COPIED_BYTES // 8)
     target = np.zeros_like(source)
     clock = clock_of(1)
-    found = []
+    rates = []
     for _ in range(COPIES):
         start = clock()
         np.copyto(target, source)
-        found.append(2 * COPIED_BYTES / max(clock() - start, 1e-9))
-    return statistics.median(found)
+        rates.append(2 * COPIED_BYTES / max(clock() - start, 1e-9))
+    return statistics.median(rates)
 
 
 def _product(dtype: str, threads: int) -> float:
@@ -85,18 +85,18 @@ def _product(dtype: str, threads: int) -> float:
     operand = np.ones((ROWS, ROWS), dtype)
     result = np.empty_like(operand)
     clock = clock_of(threads)
-    found = []
+    rates = []
     for _ in range(COPIES):
         start = clock()
         np.matmul(operand, operand, out=result)
-        found.append(2 * ROWS**3 / max(clock() - start, 1e-9))
-    return statistics.median(found)
+        rates.append(2 * ROWS**3 / max(clock() - start, 1e-9))
+    return statistics.median(rates)
 
 
 def _call_s() -> float:
     """Return what calling a kernel takes beyond its work: one element passes through relu."""
-    one = np.ones((1,), np.float32)
-    call = KernelCall(np, (one,), (np.empty_like(one),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
+    element = np.ones((1,), np.float32)
+    call = KernelCall(np, (element,), (np.empty_like(element),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
     clock, start = clock_of(1), clock_of(1)()
     for _ in range(CALLS):
         run(KERNELS["relu"], call)
@@ -109,7 +109,7 @@ def _message_s(cluster: MpiCluster, nbytes: int) -> float:
     if peer >= cluster.size:
         peer = MPI.PROC_NULL
     data = np.zeros(nbytes, np.uint8)
-    found: list[float] = []
+    seconds: list[float] = []
     begun = time.perf_counter()
     cluster.meet()
     for _ in range(PINGS):
@@ -118,18 +118,18 @@ def _message_s(cluster: MpiCluster, nbytes: int) -> float:
             message = [data, MPI.BYTE]
             request = cluster.comm.Irecv(message, peer) if receives else cluster.comm.Isend(message, peer)
             wait_for(cluster.crowded)([request])
-        found.append((time.perf_counter() - start) / 2)
+        seconds.append((time.perf_counter() - start) / 2)
         late = np.array(time.perf_counter() - begun > LIMIT_S)
         cluster.comm.Allreduce(MPI.IN_PLACE, [late, MPI.C_BOOL], MPI.LOR)
         if late:
             break
-    return sorted(found)[len(found) // TENTH]  # of a time between two ranks the usual, without what others add
+    return sorted(seconds)[len(seconds) // TENTH]  # of a time between two ranks the usual, without what others add
 
 
 def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
     """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
     peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
-    found = []
+    points = []
     for work_s in WAITS_S * TRIES:
         cluster.meet()
         if peer >= cluster.size:
@@ -137,11 +137,11 @@ def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
         if cluster.rank % 2:
             start, used = time.perf_counter(), clock()
             wait_for(cluster.crowded)([cluster.comm.Irecv([data, MPI.BYTE], peer)])
-            found.append((time.perf_counter() - start, clock() - used))
+            points.append((time.perf_counter() - start, clock() - used))
         else:
             _work(clock, work_s)
             wait_for(cluster.crowded)([cluster.comm.Isend([data, MPI.BYTE], peer)])
-    return found
+    return points
 
 
 def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -150,8 +150,8 @@ def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
         return 0.0, 0.0
     x, y = np.array(points).T
     y = np.maximum(y, 1e-9)
-    found, _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
-    return float(found[0]), float(found[1])
+    line, _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
+    return float(line[0]), float(line[1])
 
 
 def _work(clock: Clock, seconds: float) -> float:

@@ -34,7 +34,7 @@ TWICE = 2  # a message crosses two links, its rank's and its receiver's
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class Measurements:
     """Everything measured: seconds of tasks, what parts of transfers move, what compute tasks do, and how well."""
 
     ranks: int
@@ -48,9 +48,10 @@ class Findings:
     spread: float
 
 
-def topology_text(found: Findings, description: str, date: str) -> str:
+def topology_text(measurements: Measurements, description: str, date: str) -> str:
     """Write the topology file."""
-    latency_s, bandwidth, half_bytes = message_line(found.hardware.messages_s)
+    latency_s, bandwidth, half_bytes = message_line(measurements.hardware.messages_s)
+    cores = max(measurements.hardware.cores, float(measurements.threads))
     link = LinkType(
         name="messages",
         bandwidth_bytes_per_s=bandwidth,
@@ -58,21 +59,21 @@ def topology_text(found: Findings, description: str, date: str) -> str:
         latency_s=latency_s / TWICE,
         half_bandwidth_bytes=half_bytes,
     )
-    several = found.ranks > 1
-    number = f"*{found.ranks}" if several else "0"
+    several = measurements.ranks > 1
+    number = f"*{measurements.ranks}" if several else "0"
     file = TopologyFile(
         format=FORMAT,
         name=platform.node(),
         description=description,
-        device_types=(_rank_type(found, date),),
+        device_types=(_rank_type(measurements, date),),
         link_types=(link,) if several else (),
         devices=(DeviceEntry(name=f"rank{number}", type="rank", processor="processor", memory="memory"),),
-        processors=(ProcessorEntry(name="processor", cores=max(found.hardware.cores, float(found.threads))),),
+        processors=(ProcessorEntry(name="processor", cores=cores),),
         memories=(
             MemoryEntry(
                 name="memory",
-                memory_bytes=float(found.hardware.memory_bytes),
-                memory_bandwidth_bytes_per_s=found.hardware.memory_bytes_per_s * found.ranks,
+                memory_bytes=float(measurements.hardware.memory_bytes),
+                memory_bandwidth_bytes_per_s=measurements.hardware.memory_bytes_per_s * measurements.ranks,
             ),
         ),
         switches=(SwitchEntry(name="host"),) if several else (),
@@ -81,11 +82,11 @@ def topology_text(found: Findings, description: str, date: str) -> str:
     return blocks_of(file)
 
 
-def _rank_type(found: Findings, date: str) -> DeviceSpec:
-    hardware = found.hardware
+def _rank_type(measurements: Measurements, date: str) -> DeviceSpec:
+    hardware = measurements.hardware
     products = hardware.products_flop_per_s
     peak = products["float32"]
-    shares = {name: _share(found, name, peak) for name in Efficiency.__struct_fields__}
+    shares = {name: _share(measurements, name, peak) for name in Efficiency.__struct_fields__}
     return DeviceSpec(
         name="rank",
         peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16 bits are computed in 32
@@ -93,29 +94,29 @@ def _rank_type(found: Findings, date: str) -> DeviceSpec:
         efficiency=Efficiency(**shares),
         launch_latency_s=hardware.call_s,
         reserved_bytes=RESERVED_BYTES,
-        cores=float(found.threads),
+        cores=float(measurements.threads),
         measured=Measured(
             date=date,
-            ranks=found.ranks,
-            threads=found.threads,
-            transport=found.transport,
-            rounds=found.rounds,
-            spread=found.spread,
+            ranks=measurements.ranks,
+            threads=measurements.threads,
+            transport=measurements.transport,
+            rounds=measurements.rounds,
+            spread=measurements.spread,
             call_s=hardware.call_s,
             wake_s=hardware.wake_s,
             waiting_share=hardware.waiting_share,
             memory_alone_bytes_per_s=hardware.memory_alone_bytes_per_s,
-            **transfer_costs(found.seconds, found.moved),
-            tasks={name: float(f"{value:.4g}") for name, value in found.seconds.items()},
+            **transfer_costs(measurements.seconds, measurements.moved),
+            tasks={name: float(f"{value:.4g}") for name, value in measurements.seconds.items()},
         ),
     )
 
 
-def _share(found: Findings, category: str, peak: float) -> float:
+def _share(measurements: Measurements, category: str, peak: float) -> float:
     """Return the share of the roofline that all measured tasks of a category attain together."""
     ideal = taken = 0.0
-    for name, work in found.work.items():
-        if work.category == category and name in found.seconds:
-            ideal += max(work.operations / peak, work.nbytes / found.hardware.memory_bytes_per_s)
-            taken += found.seconds[name]
+    for name, work in measurements.work.items():
+        if work.category == category and name in measurements.seconds:
+            ideal += max(work.operations / peak, work.nbytes / measurements.hardware.memory_bytes_per_s)
+            taken += measurements.seconds[name]
     return min(1.0, max(LEAST_SHARE, ideal / taken)) if taken else 1.0

@@ -66,15 +66,15 @@ def timed(part: RankPrograms, cluster: MpiCluster, transport: str, threads: int,
     rounds: list[list[float]] = []
     started = time.perf_counter()
     _round(trainer, cluster, clock_of(threads))  # memory and caches are first touched
-    while _goes_on(cluster, [sum(found) for found in rounds], time.perf_counter() - started, limit_s):
+    while _goes_on(cluster, [sum(durations) for durations in rounds], time.perf_counter() - started, limit_s):
         rounds.append(_round(trainer, cluster, clock_of(threads)))
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
     by_name: defaultdict[str, list[float]] = defaultdict(list)
     for name, seconds in zip(names, medians, strict=True):
         if name:
             by_name[name].append(seconds)
-    means = {name: statistics.fmean(found) for name, found in by_name.items()}
-    return Timed(means, moved, _work(program, names), len(rounds), spread_of([sum(found) for found in rounds]))
+    means = {name: statistics.fmean(durations) for name, durations in by_name.items()}
+    return Timed(means, moved, _work(program, names), len(rounds), spread_of([sum(durations) for durations in rounds]))
 
 
 def spread_of(values: list[float]) -> float:
@@ -91,18 +91,18 @@ def _goes_on(cluster: MpiCluster, totals: list[float], elapsed_s: float, limit_s
     enough = len(totals) >= FEWEST_ROUNDS and spread_of(totals) <= STABLE
     late = bool(totals) and elapsed_s * (1 + 1 / (1 + len(totals))) > limit_s
     wants = cluster.share((enough or len(totals) >= MOST_ROUNDS, late))
-    return not (all(one for one, _ in wants) or any(late for _, late in wants))
+    return not (all(stable for stable, _ in wants) or any(late for _, late in wants))
 
 
 def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
     """Spell every task; one that does nothing has no name."""
     moved: dict[str, tuple[str, TransferAmounts]] = {}
 
-    def transfer(kind: str, found: TransferAmounts) -> str:
-        if not (found.messages or found.pieces):
+    def transfer(kind: str, amounts: TransferAmounts) -> str:
+        if not (amounts.messages or amounts.pieces):
             return ""
-        name = found.spelled(kind)
-        moved[name] = kind, found
+        name = amounts.spelled(kind)
+        moved[name] = kind, amounts
         return name
 
     def names() -> Iterator[str]:
@@ -158,4 +158,4 @@ def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock) -> list[float]:
     trainer.worker.run_looking(looks)
     note()
     met = set(waits)
-    return [stop - start for at, (start, stop) in enumerate(pairwise(moments)) if at not in met]
+    return [stop - start for number, (start, stop) in enumerate(pairwise(moments)) if number not in met]

@@ -127,11 +127,11 @@ class Place:
 
 def places(tensors: Sequence[Tensor], regions: Mapping[str, Sequence[Region]]) -> list[Place]:
     """Return where all tiles lie, given what each worker holds; workers that hold equal ones write them in turn."""
-    found: list[Place] = []
+    tiles: list[Place] = []
     ends: dict[int, int] = {}
     for number, tensor in enumerate(tensors):
         for region, workers in holders(regions[tensor.name]).items():
             rank = workers[number % len(workers)]
-            found.append(Place(tensor, region, rank, ends.get(rank, 0)))
-            ends[rank] = found[-1].stop
-    return found
+            tiles.append(Place(tensor, region, rank, ends.get(rank, 0)))
+            ends[rank] = tiles[-1].stop
+    return tiles

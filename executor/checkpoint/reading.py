@@ -49,10 +49,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def last_checkpoint(path: Path) -> Path:
     """Return the last checkpoint of a run's folder, or the very one that a path names; CheckpointError for none."""
-    found = [path] if (path / MANIFEST).exists() else checkpoints(path)
-    if not found:
+    folders = [path] if (path / MANIFEST).exists() else checkpoints(path)
+    if not folders:
         raise CheckpointError(f"{path}: expected checkpoints, found none")
-    return found[-1]
+    return folders[-1]
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Checkpoint:
             if not expected.nbytes:
                 continue
             with path.open("rb") as file:
-                found = FileRecord(path.stat().st_size, file_digest(file, "sha256").hexdigest())
-            if found != expected:
+                actual = FileRecord(path.stat().st_size, file_digest(file, "sha256").hexdigest())
+            if actual != expected:
                 raise CheckpointError(
                     f"{path}: damaged: expected {expected.nbytes} bytes of SHA-256 {expected.sha256[:12]}, found "
-                    f"{found.nbytes} of {found.sha256[:12]}; with its folder removed, the checkpoint before counts"
+                    f"{actual.nbytes} of {actual.sha256[:12]}; with its folder removed, the checkpoint before counts"
                 )
 
     def tile(self, tensor: Tensor, region: Region) -> HostArray:
@@ -127,13 +127,15 @@ class Checkpoint:
             tensor.name: owned_by_all(tensor.shape, tuple(map(parse_placement, layouts[tensor.name])), ways)
             for tensor in self.tensors
         }
-        found: dict[str, list[Place]] = {}
+        places_by_name: dict[str, list[Place]] = {}
         for place in places(self.tensors, regions):
-            found.setdefault(place.tensor.name, []).append(place)
-        return found
+            places_by_name.setdefault(place.tensor.name, []).append(place)
+        return places_by_name
 
     @cached_property
     def _files(self) -> Mapping[int, HostArray]:
         """The ranks' files, mapped into memory."""
-        paths = {rank: self.folder / file_name(rank) for rank, one in enumerate(self.manifest.files) if one.nbytes}
+        paths = {
+            rank: self.folder / file_name(rank) for rank, record in enumerate(self.manifest.files) if record.nbytes
+        }
         return {rank: np.memmap(path, np.uint8, "r") for rank, path in paths.items()}

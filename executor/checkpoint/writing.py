@@ -43,7 +43,9 @@ class Saver:
         tensors = saved_tensors(plan.graph)
         self._folder = folder
         self._trainer = trainer
-        self._mine = [one.tensor.name for one in places(tensors, trainer.programs.training.regions) if one.rank == rank]
+        self._mine = [
+            place.tensor.name for place in places(tensors, trainer.programs.training.regions) if place.rank == rank
+        ]
         self._manifest = Manifest(
             step=0,
             graph=graph_digest(plan.graph),
@@ -74,17 +76,17 @@ class Saver:
 
     def _write_tiles(self, folder: Path) -> FileRecord:
         """Write this rank's file, unless it would be empty."""
-        path, found, nbytes = folder / file_name(self._trainer.cluster.rank), sha256(), 0
+        path, checksum, nbytes = folder / file_name(self._trainer.cluster.rank), sha256(), 0
         if not self._mine:
-            return FileRecord(0, found.hexdigest())
+            return FileRecord(0, checksum.hexdigest())
         with named_errors(path), path.open("wb") as file:
             for name in self._mine:
                 tile = raw_bytes(np.ascontiguousarray(asnumpy(self._trainer.view(name))))
-                found.update(tile.data)
+                checksum.update(tile.data)
                 nbytes += file.write(tile.data)
             file.flush()
             os.fsync(file.fileno())
-        return FileRecord(nbytes, found.hexdigest())
+        return FileRecord(nbytes, checksum.hexdigest())
 
     def _publish(self, hidden: Path, step: int, files: list[FileRecord]) -> None:
         """Write the manifest, then give the folder its name: from here on the checkpoint is there."""

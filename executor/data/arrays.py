@@ -43,10 +43,10 @@ class Arrays:
         """Write a tile of an input into its local array; see Samples."""
         values = self.values[source_name(tile.tensor)]
         places, within = np.divmod(rows(tile), values.shape[1])
-        found = values[chosen(places), within]
+        samples = values[chosen(places), within]
         if tile.region[1:]:
-            found = found[np.ix_(np.arange(len(found)), *map(indices, tile.region[1:]))]
-        out[...] = xp.asarray(found.astype(tile.tensor.dtype))
+            samples = samples[np.ix_(np.arange(len(samples)), *map(indices, tile.region[1:]))]
+        out[...] = xp.asarray(samples.astype(tile.tensor.dtype))
 
 
 def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuffled:
@@ -91,11 +91,11 @@ def _read(path: Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:
-    found = {source_name(tensor): _fitting(held, tensor, prefix, batch) for tensor in inputs}
-    counts = {name: len(array) for name, array in found.items()}
+    arrays = {source_name(tensor): _fitting(held, tensor, prefix, batch) for tensor in inputs}
+    counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise DataError(f"expected as many samples of every input, found {counts}")
-    return Arrays(found)
+    return Arrays(arrays)
 
 
 def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batch: int) -> NDArray[Any]:
@@ -116,7 +116,7 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
 
 
 def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:
-    """Whether all numbers are finite once they are converted: the extremes are, which no number is beyond."""
+    """True if all numbers are finite once they are converted: the extremes are, which no number is beyond."""
     if not array.size:
         return True
     with np.errstate(over="ignore"):

@@ -123,11 +123,11 @@ class Shuffled:
         epochs, within = np.divmod(places, self.samples.count)
         if not self.mixed:
             return within
-        found = np.empty_like(within)
+        numbers = np.empty_like(within)
         for epoch in np.unique(epochs).tolist():
             now = epochs == epoch
-            found[now] = epoch_order(self.seed, self.name, epoch, self.samples.count)[within[now]]
-        return found
+            numbers[now] = epoch_order(self.seed, self.name, epoch, self.samples.count)[within[now]]
+        return numbers
 
 
 def permutation(number: np.uint64, count: int) -> Numbers:

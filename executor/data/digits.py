@@ -43,11 +43,11 @@ class Images:
         pixels = self.pixels[samples]
         if len(shape) == 2:
             flat = indices(region[1]) % DIGIT_SIDE**2
-            found = pixels[:, flat // DIGIT_SIDE, flat % DIGIT_SIDE]
+            values = pixels[:, flat // DIGIT_SIDE, flat % DIGIT_SIDE]
         else:
             ys, xs = (_sources(runs, extent) for runs, extent in zip(region[2:], shape[2:], strict=True))
-            found = pixels[:, ys[:, None], xs][:, None]
-        out[...] = xp.asarray(found.astype(tile.tensor.dtype))
+            values = pixels[:, ys[:, None], xs][:, None]
+        out[...] = xp.asarray(values.astype(tile.tensor.dtype))
 
 
 def load_digits(seed: int) -> tuple[Images, Images]:
@@ -86,9 +86,9 @@ def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
 
 def _fitting_images(graph: Graph) -> Tensor:
     """Return the images input, the first micro-batch's, once it and the labels are known to fit."""
-    found = whole_inputs(graph)
-    labels = [tensor for tensor in found if tensor.dtype == "int32"]
-    images = [tensor for tensor in found if tensor.dtype != "int32"]
+    inputs = whole_inputs(graph)
+    labels = [tensor for tensor in inputs if tensor.dtype == "int32"]
+    images = [tensor for tensor in inputs if tensor.dtype != "int32"]
     if len(labels) != 1 or len(images) != 1:
         raise DataError(
             f"data set digits: expected one input of images and one of labels, found {len(images)} and {len(labels)}"

@@ -26,8 +26,8 @@ class Random:
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        made = Tile(replace(tile.tensor, init=self._inits[tile.tensor.name]), tile.region)
-        fill(xp, out, made, first_stream(made.tensor, self._seed, step))
+        random = Tile(replace(tile.tensor, init=self._inits[tile.tensor.name]), tile.region)
+        fill(xp, out, random, first_stream(random.tensor, self._seed, step))
 
 
 TRUTH_VALUES = 2
@@ -36,11 +36,11 @@ TRUTH_VALUES = 2
 
 def _random_init(graph: Graph, tensor: Tensor) -> Init:
     """Return how a tensor is filled, for every micro-batch with its rows of the whole batch."""
-    given = tensor.init or Init("data")
+    init = tensor.init or Init("data")
     if tensor.dtype != "int32":
-        return replace(given, kind="uniform", scale=UNIT_VARIANCE)
+        return replace(init, kind="uniform", scale=UNIT_VARIANCE)
     logits = graph.metrics.get("logits")
-    below = given.below or (TRUTH_VALUES if logits is None else graph.tensors[logits].shape[-1])
-    if not given.below and logits is None and tensor.name == graph.metrics.get("labels"):
+    below = init.below or (TRUTH_VALUES if logits is None else graph.tensors[logits].shape[-1])
+    if not init.below and logits is None and tensor.name == graph.metrics.get("labels"):
         raise DataError(f"input {tensor.name}: expected its initial value to tell the number of classes, found 0")
-    return replace(given, kind="integers", below=below)
+    return replace(init, kind="integers", below=below)

@@ -63,12 +63,12 @@ class Windows:
         places = rows(tile)
         if len(tensor.shape) == 1:
             samples, within = np.divmod(places, length) if step is None else (places, step)
-            found = self.codes[self.starts[chosen(samples)] + within + 1]
+            codes = self.codes[self.starts[chosen(samples)] + within + 1]
         elif step is None:
-            found = self.codes[self.starts[chosen(places)][:, None] + indices(tile.region[1])]
+            codes = self.codes[self.starts[chosen(places)][:, None] + indices(tile.region[1])]
         else:
-            found = self.codes[self.starts[chosen(places)] + step][:, None] == indices(tile.region[1])
-        out[...] = xp.asarray(found.astype(tensor.dtype))
+            codes = self.codes[self.starts[chosen(places)] + step][:, None] == indices(tile.region[1])
+        out[...] = xp.asarray(codes.astype(tensor.dtype))
 
 
 def source_text(graph: Graph, seed: int) -> Shuffled:
@@ -100,8 +100,8 @@ def source_text(graph: Graph, seed: int) -> Shuffled:
 def source_files(folder: Path) -> tuple[Codes, ...]:
     """Return the characters of every file of Python below a folder, in the order of their names."""
     paths = (path for path in folder.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(folder).parts))
-    found = (np.frombuffer(path.read_bytes(), np.uint8) for path in sorted(paths))
-    return tuple(np.where(codes < CHARACTERS, codes, ord("?")).astype(np.uint8) for codes in found if len(codes))
+    contents = (np.frombuffer(path.read_bytes(), np.uint8) for path in sorted(paths))
+    return tuple(np.where(codes < CHARACTERS, codes, ord("?")).astype(np.uint8) for codes in contents if len(codes))
 
 
 def windows(characters: int, length: int) -> Numbers:
@@ -118,17 +118,17 @@ def _spaced(characters: int, length: int, batch: int) -> Numbers:
 
 def _fitting(graph: Graph) -> tuple[Reading, int]:
     """Return how a graph reads windows, and how many of them a micro-batch has."""
-    found = whole_inputs(graph)
-    labels = [tensor for tensor in found if tensor.dtype == "int32" and len(tensor.shape) == 1]
-    shown = [tensor for tensor in found if tensor not in labels]
+    inputs = whole_inputs(graph)
+    labels = [tensor for tensor in inputs if tensor.dtype == "int32" and len(tensor.shape) == 1]
+    shown = [tensor for tensor in inputs if tensor not in labels]
     reading = _of_tokens(shown, labels) or _of_vectors(shown, labels)
     if reading is None:
-        shapes = ", ".join(f"{tensor.name} {tensor.dtype} {list(tensor.shape)}" for tensor in found) or "no inputs"
+        shapes = ", ".join(f"{tensor.name} {tensor.dtype} {list(tensor.shape)}" for tensor in inputs) or "no inputs"
         raise DataError(
             "data set text: expected int32 tokens [n, s] and labels [n s], or vectors [n, width] and int32 labels [n] "
             f"at every timestep, found {shapes}"
         )
-    for tensor in found:
+    for tensor in inputs:
         known = tensor.init.below if tensor.dtype == "int32" and tensor.init is not None else tensor.shape[-1]
         if 0 < known < CHARACTERS:
             raise DataError(

@@ -223,7 +223,7 @@ def _by_groups(kernel: Kernel, dims: tuple[int, int, int]) -> Kernel:
         (out,), dim = call.outputs, dims[2]
         size = out.shape[dim] // count
         for group in range(count):
-            inputs = tuple(array[(slice(None),) * at + (group,)] for array, at in zip(apart, dims[:2], strict=True))
+            inputs = tuple(array[(slice(None),) * axis + (group,)] for array, axis in zip(apart, dims[:2], strict=True))
             part = out[(slice(None),) * dim + (slice(group * size, group * size + size),)]
             kernel(call.on(inputs, (part,)))
 

@@ -31,7 +31,7 @@ def broadcast(call: KernelCall) -> tuple[Array, ...]:
     *full, a, b = call.inputs
     rank = call.outputs[0].ndim
     pairs = ((a, "a_dims"), (b, "dims"))
-    return *full, *(x if call.attributes.get(own) is None else spread(x, call.integers(own), rank) for x, own in pairs)
+    return *full, *(x if call.attributes.get(key) is None else spread(x, call.integers(key), rank) for x, key in pairs)
 
 
 def spread(array: Array, dims: tuple[int, ...], rank: int) -> Array:

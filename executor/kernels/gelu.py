@@ -58,7 +58,7 @@ def _by_tanh(call: KernelCall) -> bool:
 
 
 def _is_short(xp: ModuleType, x: Array) -> bool:
-    """Whether x is an array in single precision on a host, where SciPy's erf takes many times as long as tanh."""
+    """True if x is an array in single precision on a host, where SciPy's erf takes many times as long as tanh."""
     return xp is np and x.dtype == np.float32 and x.ndim > 0
 
 

@@ -27,7 +27,7 @@ def mm(call: KernelCall, *, adds: bool = False) -> None:
 
 
 def _is_turned(a: Array, b: Array) -> bool:
-    """Whether a has few rows and b is a transposed matrix, which OpenBLAS copies slowly: the other way it need not."""
+    """True if a has few rows and b is a transposed matrix, which OpenBLAS copies slowly: the other way it need not."""
     few = a.shape[-2] <= FEW_ROWS and MANY_COLUMNS * a.shape[-2] <= b.shape[-1]
     return bool(few and b.strides[-1] > b.strides[-2] == b.itemsize)
 

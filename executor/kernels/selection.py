@@ -101,9 +101,9 @@ def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None
 def index_of(call: KernelCall) -> None:
     """Find the first place along a dimension at which x has a value."""
     (x, value), (out,), dim = call.inputs, call.outputs, call.integer("dim")
-    found = x == call.xp.expand_dims(value, dim)
-    first = call.xp.argmax(found, axis=dim) + call.ranges["r"][0]
-    call.xp.copyto(out, call.xp.where(found.any(axis=dim), first, 2**31 - 1), casting="unsafe")
+    equal = x == call.xp.expand_dims(value, dim)
+    first = call.xp.argmax(equal, axis=dim) + call.ranges["r"][0]
+    call.xp.copyto(out, call.xp.where(equal.any(axis=dim), first, 2**31 - 1), casting="unsafe")
 
 
 def arange(call: KernelCall) -> None:

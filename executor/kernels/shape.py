@@ -65,8 +65,8 @@ def cat(call: KernelCall) -> None:
 def select(call: KernelCall) -> None:
     """Take the operand at one index of a dimension."""
     dim = call.integer("dim")
-    at = call.integer("index") - call.origins[0][dim]
-    call.xp.copyto(call.outputs[0], call.inputs[0][(slice(None),) * dim + (at,)])
+    place = call.integer("index") - call.origins[0][dim]
+    call.xp.copyto(call.outputs[0], call.inputs[0][(slice(None),) * dim + (place,)])
 
 
 def select_backward(call: KernelCall) -> None:

@@ -88,7 +88,7 @@ class Framed:
         self._source, self._target = tuple(source), tuple(target)
 
     def is_inside(self) -> Array:
-        """Return whether each row and column is of the operand, not padding."""
+        """True if each row and column is of the operand, not padding."""
         inside = self._xp.zeros(self.shape[-2:], dtype=bool)
         inside[self._target] = True
         return inside

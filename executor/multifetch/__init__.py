@@ -32,12 +32,12 @@ class MultiFetch:
     """
 
     def __init__(self, xp: ArrayModule, moves: Sequence[Move]) -> None:
-        made = tables(moves)
+        launch = tables(moves)
         self._kernel = _kernel(xp)
         self._moves = tuple(moves)  # keeps their memory
-        self._grid = (made.blocks,)
-        uploaded = (xp.asarray(table.view(np.uint8)) for table in (made.segments, made.terms, made.first_blocks))
-        self._arguments = (*uploaded, np.int32(len(made.segments)))
+        self._grid = (launch.blocks,)
+        uploaded = (xp.asarray(table.view(np.uint8)) for table in (launch.segments, launch.terms, launch.first_blocks))
+        self._arguments = (*uploaded, np.int32(len(launch.segments)))
 
     def __call__(self) -> None:
         """Queue the launch on the current stream."""

@@ -43,43 +43,43 @@ def reduction(whole: Array, pairs: Sequence[Pair], reducer: str) -> list[Move]:
     cells: list[tuple[Box, tuple[int, ...]]] = [(tuple((0, extent) for extent in whole.shape), ())]
     boxes = [box_of(whole, target) for target, _ in pairs]
     for number, box in enumerate(boxes):
-        cells = [part for cell, found in cells for part in _cut(cell, box, found, number)]
+        cells = [part for cell, numbers in cells for part in _cut(cell, box, numbers, number)]
     return [
         Move(
             _part(whole, cell),
-            tuple(_part(pairs[n][1], _relative(cell, boxes[n])) for n in found),
+            tuple(_part(pairs[n][1], _relative(cell, boxes[n])) for n in numbers),
             reducer,
         )
-        for cell, found in cells
+        for cell, numbers in cells
         if all(start < stop for start, stop in cell)
     ]
 
 
-def _cut(cell: Box, box: Box, found: tuple[int, ...], number: int) -> list[tuple[Box, tuple[int, ...]]]:
+def _cut(cell: Box, box: Box, numbers: tuple[int, ...], number: int) -> list[tuple[Box, tuple[int, ...]]]:
     """Cut a cell along a box; what is inside has one source more."""
     inner = [(max(a, start), min(b, stop)) for (a, b), (start, stop) in zip(cell, box, strict=True)]
     if any(start >= stop for start, stop in inner):
-        return [(cell, found)]
+        return [(cell, numbers)]
     parts: list[tuple[Box, tuple[int, ...]]] = []
     rest = list(cell)
     for dim, (start, stop) in enumerate(inner):
         low, high = rest[dim]
         outside = [part for part in ((low, start), (stop, high)) if part[0] < part[1]]
-        parts += [((*rest[:dim], part, *rest[dim + 1 :]), found) for part in outside]
+        parts += [((*rest[:dim], part, *rest[dim + 1 :]), numbers) for part in outside]
         rest[dim] = (start, stop)
-    return [*parts, (tuple(rest), (*found, number))]
+    return [*parts, (tuple(rest), (*numbers, number))]
 
 
 def box_of(whole: Array, view: Array) -> Box:
     """Return where a view lies in a contiguous array; raises ValueError unless it is a box of neighbouring elements."""
     offset = address(view) - address(whole)
-    found = []
-    for extent, stride, own, step in zip(whole.shape, whole.strides, view.shape, view.strides, strict=True):
-        if own > 1 and step != stride:
+    ranges = []
+    for extent, stride, length, step in zip(whole.shape, whole.strides, view.shape, view.strides, strict=True):
+        if length > 1 and step != stride:
             raise ValueError(f"a target of shape {view.shape} and strides {view.strides} is no box of {whole.shape}")
-        start = offset // stride % extent if own else 0
-        found.append((start, start + own))
-    return tuple(found)
+        start = offset // stride % extent if length else 0
+        ranges.append((start, start + length))
+    return tuple(ranges)
 
 
 def _relative(cell: Box, box: Box) -> Box:

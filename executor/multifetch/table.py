@@ -55,7 +55,9 @@ class Strided:
     def part(self, dim: int, start: int, stop: int) -> Strided:
         """Cut a range out of one dimension."""
         shape = (*self.shape[:dim], stop - start, *self.shape[dim + 1 :])
-        moved = tuple(at + start * own[dim] for at, own in zip(self.addresses, self.strides, strict=True))
+        moved = tuple(
+            address + start * strides[dim] for address, strides in zip(self.addresses, self.strides, strict=True)
+        )
         return Strided(self.item_bytes, shape, moved, self.strides)
 
 
@@ -71,17 +73,17 @@ class Tables:
 
 def tables(moves: Sequence[Move]) -> Tables:
     """Return the tables of some moves; raises ValueError for more than `DIMS` dimensions or an unknown dtype."""
-    found = [(piece, kind) for move in moves for piece, kind in _pieces(move)]
-    segments, terms = np.zeros(len(found), SEGMENT), np.zeros(sum(len(p.addresses) - 1 for p, _ in found), TERM)
-    at = 0
-    for segment, (piece, kind) in zip(segments, found, strict=True):
+    pieces = [(piece, kind) for move in moves for piece, kind in _pieces(move)]
+    segments, terms = np.zeros(len(pieces), SEGMENT), np.zeros(sum(len(p.addresses) - 1 for p, _ in pieces), TERM)
+    first = 0
+    for segment, (piece, kind) in zip(segments, pieces, strict=True):
         dims, count = len(piece.shape), len(piece.addresses) - 1
         segment["target"], segment["strides"][:dims] = piece.addresses[0], piece.strides[0]
         segment["shape"][:dims], segment["elements"] = piece.shape, prod(piece.shape)
-        segment["dims"], segment["first_term"], segment["terms"], segment["kind"] = dims, at, count, kind
-        terms["source"][at : at + count] = piece.addresses[1:]
-        terms["strides"][at : at + count, :dims] = np.reshape(piece.strides[1:], (count, dims))
-        at += count
+        segment["dims"], segment["first_term"], segment["terms"], segment["kind"] = dims, first, count, kind
+        terms["source"][first : first + count] = piece.addresses[1:]
+        terms["strides"][first : first + count, :dims] = np.reshape(piece.strides[1:], (count, dims))
+        first += count
     blocks = -(-segments["elements"].astype(np.int64) // ELEMENTS_PER_BLOCK)
     ends = np.cumsum(blocks)
     return Tables(segments, terms, (ends - blocks).astype(np.int32), int(ends[-1]) if len(ends) else 0)
@@ -110,14 +112,14 @@ def _merged(box: Strided) -> Strided:
     kept = [dim for dim, extent in enumerate(box.shape) if extent != 1]
     groups: list[list[int]] = [[dim] for dim in kept[:1]]
     for left, right in pairwise(kept):
-        if all(own[left] == own[right] * box.shape[right] for own in box.strides):
+        if all(steps[left] == steps[right] * box.shape[right] for steps in box.strides):
             groups[-1].append(right)
         else:
             groups.append([right])
     if len(groups) > DIMS:
         raise ValueError(f"a box of shape {box.shape}: expected at most {DIMS} dimensions that cannot be merged")
     shape = tuple(prod(box.shape[dim] for dim in group) for group in groups)
-    strides = tuple(tuple(own[group[-1]] for group in groups) for own in box.strides)
+    strides = tuple(tuple(steps[group[-1]] for group in groups) for steps in box.strides)
     return Strided(box.item_bytes, shape or (1,), box.addresses, strides if shape else ((0,),) * len(strides))
 
 
@@ -133,11 +135,11 @@ def _small_enough(box: Strided) -> Iterator[Strided]:
 
 def _widened(box: Strided) -> Strided:
     """Return a copy in the largest units by which all addresses and rows can be divided."""
-    contiguous = all(own[-1] == box.item_bytes for own in box.strides)
+    contiguous = all(steps[-1] == box.item_bytes for steps in box.strides)
     row = box.shape[-1] * box.item_bytes
-    divisible = (*box.addresses, *(stride for own in box.strides for stride in own[:-1]), row)
+    divisible = (*box.addresses, *(stride for steps in box.strides for stride in steps[:-1]), row)
     if not contiguous:
         return box
     unit = max(unit for unit in UNITS if unit == box.item_bytes or all(number % unit == 0 for number in divisible))
-    strides = tuple((*own[:-1], unit) for own in box.strides)
+    strides = tuple((*steps[:-1], unit) for steps in box.strides)
     return Strided(unit, (*box.shape[:-1], row // unit), box.addresses, strides)

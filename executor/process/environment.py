@@ -48,13 +48,13 @@ def blas(libraries: Iterable[Mapping[str, Any]], cpuinfo: Path = Path("/proc/cpu
     choice = [library for library in libraries if library.get("user_api") == "blas"]
     if not choice:
         return "unknown"
-    found = next((library for library in choice if "numpy" in str(library.get("filepath"))), choice[0])
-    kernels = str(found.get("architecture", "unknown"))
-    said = f"{found['internal_api']} {kernels}"
+    chosen = next((library for library in choice if "numpy" in str(library.get("filepath"))), choice[0])
+    kernels = str(chosen.get("architecture", "unknown"))
+    name = f"{chosen['internal_api']} {kernels}"
     wide = cpuinfo.exists() and cpu_flags(cpuinfo.read_text()) >= AVX512_FLAGS
-    if found["internal_api"] != "openblas" or not wide or kernels.lower() in AVX512_KERNELS:
-        return said
-    return f"{said} (slow: this processor has AVX-512; OPENBLAS_CORETYPE=SkylakeX uses it)"
+    if chosen["internal_api"] != "openblas" or not wide or kernels.lower() in AVX512_KERNELS:
+        return name
+    return f"{name} (slow: this processor has AVX-512; OPENBLAS_CORETYPE=SkylakeX uses it)"
 
 
 def choose_blas(environ: MutableMapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
@@ -93,7 +93,7 @@ def foreign_launcher(environ: Mapping[str, str], library: str) -> str | None:
 
 
 def is_torchrun(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or what sets the same variables, started this process."""
+    """True if torchrun, or what sets the same variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys()
 
 

@@ -58,8 +58,8 @@ _to_guard: int | None = None
 
 def guard() -> None:
     """Return in a process of the rank's own, which another watches; where no launcher started this one, just return."""
-    found = launcher_place(os.environ)
-    if found is None:
+    place = launcher_place(os.environ)
+    if place is None:
         return
     sys.stdout.flush()
     launcher, (alive, held), (heard, told) = os.getppid(), os.pipe(), os.pipe()
@@ -67,7 +67,7 @@ def guard() -> None:
     if child:
         os.close(alive)
         os.close(told)
-        _Guard(child, found[1], heard).wait()
+        _Guard(child, place[1], heard).wait()
     os.close(held)
     os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
@@ -75,7 +75,7 @@ def guard() -> None:
     _to_guard = told
     _die_with_guard()
     atexit.register(_die_with_guard)
-    threading.Thread(target=_await_guard, args=(alive, found[1], launcher), daemon=True).start()
+    threading.Thread(target=_await_guard, args=(alive, place[1], launcher), daemon=True).start()
 
 
 def yield_to_rank_0(rank: int) -> None:
@@ -85,7 +85,7 @@ def yield_to_rank_0(rank: int) -> None:
 
 
 def is_guarded() -> bool:
-    """Whether another process says how this one ends."""
+    """True if another process says how this one ends."""
     return _to_guard is not None
 
 

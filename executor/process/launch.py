@@ -41,7 +41,7 @@ def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
         failure = describe_failure(error)
-    failures = [found for found in ranks.share(failure) if found is not None]
+    failures = [reason for reason in ranks.share(failure) if reason is not None]
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
@@ -52,12 +52,12 @@ def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
     return agree(ranks, lambda: prepare() if ranks.rank == 0 else None)
 
 
-def require_alike(ranks: Cluster, found: Mapping[str, str]) -> None:
+def require_alike(ranks: Cluster, values: Mapping[str, str]) -> None:
     """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
-    expected = ranks.tell(found)
+    expected = ranks.tell(values)
 
     def compare() -> None:
-        for name, value in found.items():
+        for name, value in values.items():
             if value != (first := expected.get(name, "none")):
                 where = f"rank {ranks.rank} on {os.uname().nodename}"
                 raise InputError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
@@ -103,9 +103,9 @@ def abort_job(ranks: Cluster, kind: type[BaseException], error: BaseException, t
 
 
 def speaks_for_launcher(environ: Mapping[str, str], size: int) -> bool:
-    """Whether this rank 0 should speak, and not another of the jobs of size 1 that a launcher of another MPI makes."""
-    found = launcher_place(environ)
-    return size > 1 or found is None or found[1] == 0
+    """True if this rank 0 should speak, and not another of the jobs of size 1 that a launcher of another MPI makes."""
+    place = launcher_place(environ)
+    return size > 1 or place is None or place[1] == 0
 
 
 def require_size(path: str, workers: int, ranks: Cluster) -> None:

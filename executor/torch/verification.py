@@ -62,7 +62,7 @@ class Verification(display.Shown):
         worst = max(failed, key=lambda tensor: tensor.difference.excess)
         return (
             f"{self.model}: {len(failed)} of {len(self.compared)} tensors differ from PyTorch's, most of all "
-            f"{worst.name}, {worst.what}, by {worst.difference.found:.3g} of its largest value, where rounding "
+            f"{worst.name}, {worst.what}, by {worst.difference.value:.3g} of its largest value, where rounding "
             f"explains {worst.difference.tolerance:.3g}"
         )
 
@@ -71,7 +71,7 @@ class Verification(display.Shown):
 def verification_tables(shown: Verification) -> tuple[Table]:
     """Show every tensor that was compared."""
     rows = [
-        [tensor.name, tensor.what, f"{tensor.difference.found:.2e}", f"{tensor.difference.tolerance:.2e}"]
+        [tensor.name, tensor.what, f"{tensor.difference.value:.2e}", f"{tensor.difference.tolerance:.2e}"]
         for tensor in shown.compared
     ]
     title = f"{shown.model}: {STEPS} steps beside PyTorch, in {shown.dtype}{shown.instead}; parts of the largest value"

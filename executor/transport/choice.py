@@ -31,43 +31,43 @@ TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
 """Transports by name."""
 
 
-def choose(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
+def choose(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
     """Return the name of the transport that a job uses (collective).
 
     "auto" is "shared" where some ranks share a host and can map each other's memory, else "p2p". Raises TransportError
     on every rank where another is asked for and cannot be.
     """
-    if asked == "p2p" or asked in REGISTERED:
-        return asked
-    if asked not in CHOICES:
-        raise TransportError(f"transport {asked!r}: expected one of {', '.join((*CHOICES, *REGISTERED))}")
-    if asked not in ("auto", *TRANSPORTS):
-        raise TransportError(f"transport {asked!r} is of ranks that torchrun starts: use --transport auto")
+    if name == "p2p" or name in REGISTERED:
+        return name
+    if name not in CHOICES:
+        raise TransportError(f"transport {name!r}: expected one of {', '.join((*CHOICES, *REGISTERED))}")
+    if name not in ("auto", *TRANSPORTS):
+        raise TransportError(f"transport {name!r} is of ranks that torchrun starts: use --transport auto")
     here = neighbours(comm)
-    reason = _why_not_device(asked, xp, comm) if asked in ("ipc", "nccl") else _why_not_shared(xp, comm, here)
-    if asked == "auto":
+    reason = _why_not_device(name, xp, comm) if name in ("ipc", "nccl") else _why_not_shared(xp, comm, here)
+    if name == "auto":
         together = comm.allreduce(len(here), MPI.MAX) > 1
         return "shared" if together and reason is None else "p2p"
     if reason is not None:
-        raise TransportError(f"transport {asked!r}: {reason}: use --transport p2p")
-    return asked
+        raise TransportError(f"transport {name!r}: {reason}: use --transport p2p")
+    return name
 
 
 def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...]) -> str | None:
-    found = None
+    reason = None
     if xp is not np:
-        found = f"expected arrays of NumPy, found {xp.__name__}"
+        reason = f"expected arrays of NumPy, found {xp.__name__}"
     elif not ORDERED:
-        found = UNORDERED
-    return first_reason(comm, found) or obstacle(comm, here)
+        reason = UNORDERED
+    return first_reason(comm, reason) or obstacle(comm, here)
 
 
-def _why_not_device(asked: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
-    found = None
+def _why_not_device(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+    reason = None
     if xp is np:
-        found = "expected arrays of CuPy, found numpy"
-    elif asked == "nccl" and not nccl_of(xp).available:
-        found = "CuPy finds no NCCL: pip install nvidia-nccl-cu12 (or -cu13)"
-    elif asked == "ipc" and not ORDERED:
-        found = UNORDERED
-    return first_reason(comm, found) or (ipc_obstacle(xp, comm) if asked == "ipc" else None)
+        reason = "expected arrays of CuPy, found numpy"
+    elif name == "nccl" and not nccl_of(xp).available:
+        reason = "CuPy finds no NCCL: pip install nvidia-nccl-cu12 (or -cu13)"
+    elif name == "ipc" and not ORDERED:
+        reason = UNORDERED
+    return first_reason(comm, reason) or (ipc_obstacle(xp, comm) if name == "ipc" else None)

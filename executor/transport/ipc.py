@@ -36,9 +36,9 @@ def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
     comm.Barrier()
     _retired.clear()
     block = xp.cuda.Memory(max(1, nbytes))
-    own = xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
+    memory = xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
     shared = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), nbytes))
-    arena = Arena(xp, nbytes, own, _opened(xp, shared, _others(comm)))
+    arena = Arena(xp, nbytes, memory, _opened(xp, shared, _others(comm)))
     weakref.finalize(arena, _retired.append, block).atexit = False
     return arena
 
@@ -53,13 +53,13 @@ def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
 
 def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
     """Say why some rank cannot open the memory of another one of its host; None where all can (collective)."""
-    block, found = xp.cuda.Memory(1), None
+    block, reason = xp.cuda.Memory(1), None
     handles = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), 1))
     try:
         _opened(xp, handles, _others(comm))
     except RuntimeError as error:  # CUDA's errors are
-        found = str(error)
-    return first_reason(comm, found)
+        reason = str(error)
+    return first_reason(comm, reason)
 
 
 def _others(comm: MPI.Intracomm) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ def waits(program: WorkerProgram, near: Callable[[int], bool]) -> list[Finished]
     `near` says which peers read straight out of this worker's arena, and are read so. What an earlier task waits for is
     not repeated. Raises ValueError where a task overwrites what others read before the transfer's `Wait`.
     """
-    found: list[Finished] = [{} for _ in range(len(program.tasks) + 1)]
+    required: list[Finished] = [{} for _ in range(len(program.tasks) + 1)]
     sends, ends = _positions(program.tasks, Send), _positions(program.tasks, Wait)
     writes = _Writes(program, near)
     for position, task in enumerate(program.tasks):
@@ -39,11 +39,11 @@ def waits(program: WorkerProgram, near: Callable[[int], bool]) -> list[Finished]
                     f"transfer {task.transfer} of worker {program.worker}: expected its source to stay until task "
                     f"{end}, found it overwritten by task {overwritten}"
                 )
-            _require(found[overwritten], peers, end + 1)
+            _require(required[overwritten], peers, end + 1)
         elif peers:
-            _require(found[end], peers, sends[task.transfer] + 1)
-    _leave_out_repeated(found)
-    return found
+            _require(required[end], peers, sends[task.transfer] + 1)
+    _leave_out_repeated(required)
+    return required
 
 
 def announcements(
@@ -54,14 +54,14 @@ def announcements(
     `wanted` are the ranks that wait until so many tasks are finished. Tasks that start transfers take no time, so that
     one announcement serves all in a row, unless it must come `at_once`.
     """
-    found, waiting = {}, frozenset[int]()
+    announced, waiting = {}, frozenset[int]()
     kinds = [*map(_kind, tasks), ""]
     for position, (kind, following) in enumerate(pairwise(kinds)):
         waiting |= frozenset(wanted.get(position + 1, ()))
         if waiting and (at_once or kind != following or kind != START):
-            found[position] = waiting
+            announced[position] = waiting
             waiting = frozenset()
-    return found
+    return announced
 
 
 START = "start"
@@ -112,9 +112,9 @@ def _require(finished: Finished, peers: Iterable[int], tasks: int) -> None:
         finished[peer] = max(tasks, finished.get(peer, 0))
 
 
-def _leave_out_repeated(found: list[Finished]) -> None:
+def _leave_out_repeated(required: list[Finished]) -> None:
     known: Finished = {}
-    for finished in found:
+    for finished in required:
         for peer, tasks in list(finished.items()):
             if known.get(peer, 0) >= tasks:
                 del finished[peer]

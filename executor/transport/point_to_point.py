@@ -49,13 +49,13 @@ class PointToPoint(Messages):
 
     def _hosted(self, buffer: int, messages: list[Message]) -> list[tuple[int, HostBytes]]:
         """Return every message's peer and bytes in host memory, in pieces as they are sent."""
-        host, found = self._staging.host(buffer), []
+        host, parts = self._staging.host(buffer), []
         for message in messages:
             end = message.staging_offset + message.nbytes
             step = message.nbytes if message.peer in self._here else CHUNK_BYTES
             starts = range(message.staging_offset, end, step)
-            found += [(message.peer, host[start : min(start + step, end)]) for start in starts]
-        return found
+            parts += [(message.peer, host[start : min(start + step, end)]) for start in starts]
+        return parts
 
     def send(self, task: Send) -> Action:
         """Return the action that packs every outgoing message and starts sending."""

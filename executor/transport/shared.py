@@ -40,8 +40,8 @@ Places = dict[int, tuple[Place, ...]]
 
 def shared_arena(_xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
     """Make an arena that the ranks of this host map, and map theirs (collective)."""
-    own, others = exchanged(comm, neighbours(comm), nbytes)
-    return Arena(np, nbytes, own, others)
+    memory, others = exchanged(comm, neighbours(comm), nbytes)
+    return Arena(np, nbytes, memory, others)
 
 
 class Fence:
@@ -115,7 +115,7 @@ class Shared:
     def ordered(self, position: int, action: Action) -> Action:
         """Put what must be waited for before a task's action, and behind it what others must be told."""
         actions = [self._waiting(position), self._far.ordered(position, action), self._announcing(position)]
-        return in_order([one for one in actions if one is not nothing])
+        return in_order([step for step in actions if step is not nothing])
 
     def finish(self) -> Action:
         """Return the action that ends an iteration: once nobody reads this worker's arena any more."""
@@ -199,12 +199,12 @@ class Shared:
 
 def _wanted(comm: MPI.Intracomm, waited: Sequence[Finished]) -> dict[int, list[int]]:
     """Return, by how many tasks this worker has then finished, who waits for it (collective)."""
-    asked: list[list[int]] = [[] for _ in range(comm.Get_size())]
+    counts_by_rank: list[list[int]] = [[] for _ in range(comm.Get_size())]
     for finished in waited:
         for peer, tasks in finished.items():
-            asked[peer].append(tasks)
+            counts_by_rank[peer].append(tasks)
     wanted: dict[int, list[int]] = {}
-    for rank, counts in enumerate(comm.alltoall(asked)):
+    for rank, counts in enumerate(comm.alltoall(counts_by_rank)):
         for tasks in counts:
             wanted.setdefault(tasks, []).append(rank)
     return wanted

@@ -66,8 +66,8 @@ class Mirrored(Staging):
     def host(self, buffer: int) -> HostBytes:
         """Return the buffer's bytes in the mirror."""
         wanted = self._memory.buffers[buffer]
-        at = sum(min(stop, wanted.offset) - start for start, stop in self._runs if start < wanted.offset)
-        return self._mirror[at : at + wanted.nbytes]
+        start_byte = sum(min(stop, wanted.offset) - start for start, stop in self._runs if start < wanted.offset)
+        return self._mirror[start_byte : start_byte + wanted.nbytes]
 
     def download(self, buffer: int) -> None:
         """Copy from the device; waits for the kernels that packed the messages."""

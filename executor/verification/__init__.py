@@ -129,8 +129,8 @@ def _checked(operator: tdl.Operator, options: CheckOptions) -> Iterator[Done]:
         yield from check_case(operator, case, draw, options)
 
 
-def _failed(operator: str, kind: str, check: str, found: str, case: str = "any case") -> Done:
-    return kind, check, Failure(operator, kind, check, case, found)
+def _failed(operator: str, kind: str, check: str, reason: str, case: str = "any case") -> Done:
+    return kind, check, Failure(operator, kind, check, case, reason)
 
 
 def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: CheckOptions) -> Iterator[Done]:
@@ -147,9 +147,9 @@ def check_case(operator: tdl.Operator, case: Case, draw: Draw, options: CheckOpt
     application = Application(operator, subject, expected, options.rules, options.pairs)
     for kind in options.kinds:
         for check in _guarded(KINDS[kind](application, draw)):
-            found = _finding(check)
+            reason = _finding(check)
             yield (
-                (kind, check.name, None) if found is None else _failed(operator.name, kind, check.name, found, shown)
+                (kind, check.name, None) if reason is None else _failed(operator.name, kind, check.name, reason, shown)
             )
 
 
@@ -158,8 +158,8 @@ def _guarded(checks: Iterator[Check]) -> Iterator[Check]:
     try:
         yield from checks
     except Exception as error:  # a rule, or a description that lies, may fail in any way
-        found = _told(error)
-        yield Check("set up", lambda: found)
+        reason = _told(error)
+        yield Check("set up", lambda: reason)
 
 
 def _finding(check: Check) -> str | None:

@@ -48,11 +48,11 @@ def compared(
     return Check(name, lambda: difference(compute(), expected, tolerance))
 
 
-def difference(found: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str | None:
+def difference(outputs: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str | None:
     """Say how outputs differ from what is expected, or None."""
-    if len(found) != len(expected):
-        return f"{len(found)} outputs, expected {len(expected)}"
-    for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs, expected {len(expected)}"
+    for number, (array, wanted) in enumerate(zip(outputs, expected, strict=True)):
         if array.shape != np.shape(wanted):
             return f"output {number} has shape {array.shape}, expected {np.shape(wanted)}"
         for where in _worst(array.astype(np.float64), np.asarray(wanted, np.float64), tolerance):
@@ -60,7 +60,7 @@ def difference(found: Sequence[Array], expected: Sequence[Array], tolerance: flo
     return None
 
 
-def _worst(found: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...]]:
+def _worst(actual: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...]]:
     """Return the coordinates of the greatest difference, if that is beyond the tolerance.
 
     What is expected to be infinite, or not a number, must be exactly that; NaN elsewhere, as in an element that was
@@ -69,8 +69,8 @@ def _worst(found: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...
     finite = np.isfinite(wanted)
     scale = max(1.0, float(np.max(np.abs(wanted), initial=0, where=finite)))
     with np.errstate(invalid="ignore"):
-        distance = np.where(finite, np.nan_to_num(np.abs(found - wanted), nan=np.inf), np.inf)
-    distance[~finite & ((found == wanted) | (np.isnan(found) & np.isnan(wanted)))] = 0
+        distance = np.where(finite, np.nan_to_num(np.abs(actual - wanted), nan=np.inf), np.inf)
+    distance[~finite & ((actual == wanted) | (np.isnan(actual) & np.isnan(wanted)))] = 0
     if not distance.size or np.max(distance) <= tolerance * scale:
         return []
     return [tuple(int(place) for place in np.unravel_index(int(np.argmax(distance)), distance.shape))]

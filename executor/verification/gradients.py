@@ -93,8 +93,8 @@ def gradient_checks(application: Application, draw: Draw) -> Iterator[Check]:
         return
     yield from _Slopes(problem, tuple(outputs)).checks("")
     if len(outputs) > 1:
-        one = outputs[draw.size(0, len(outputs) - 1)]
-        yield from _Slopes(problem, (one,)).checks(" with one output in use")
+        output = outputs[draw.size(0, len(outputs) - 1)]
+        yield from _Slopes(problem, (output,)).checks(" with one output in use")
     if application.expected[outputs[0]].shape == ():
         yield from _Slopes(problem, (outputs[0],), constant=True).checks(" from a constant")
 
@@ -121,8 +121,10 @@ class _Problem:
                 builder.weight(name, array.shape, ONES)
             elif number not in self.derived:
                 builder.input(name, array.shape, Init("data"), str(array.dtype))
-        for number, own in self.derived.items():
-            builder.apply(own.op, *(names[other] for other in own.operands), name=names[number], **own.attributes)
+        for number, derived in self.derived.items():
+            builder.apply(
+                derived.op, *(names[other] for other in derived.operands), name=names[number], **derived.attributes
+            )
         builder.emit(self.node)
         return builder
 
@@ -154,18 +156,18 @@ class _Slopes:
         name = self.node.inputs[number]
         operand = self.given[name]
         direction = np.asarray(self.problem.random.uniform(-1, 1, operand.shape))
-        found, size = self._by_rule(number, direction)
+        slope, size = self._by_rule(number, direction)
         ends = [self._combined({name: operand + sign * STEP * direction}) for sign in (1, -1)]
         expected = (ends[0] - ends[1]) / (2 * STEP)
-        if abs(found - expected) <= TOLERANCE * max(1.0, size, abs(expected)):
+        if abs(slope - expected) <= TOLERANCE * max(1.0, size, abs(expected)):
             return None
-        return f"derivative along a random direction is {found:.9g}, central differences say {expected:.9g}"
+        return f"derivative along a random direction is {slope:.9g}, central differences say {expected:.9g}"
 
     def stopped(self) -> str | None:
         """Say which operand has a gradient, or None."""
         self.apply()
-        found = [number for number, gradient in enumerate(self.gradients or ()) if gradient is not None]
-        return f"operands {found} have gradients, expected none" if found else None
+        moving = [number for number, gradient in enumerate(self.gradients or ()) if gradient is not None]
+        return f"operands {moving} have gradients, expected none" if moving else None
 
     def apply(self) -> None:
         """Apply the rule, and evaluate the nodes that it emits; raises whatever they raise."""
@@ -206,21 +208,21 @@ def _finite(value: Value) -> Value:
 
 def evaluated(nodes: Sequence[Node], values: Mapping[str, Array]) -> dict[str, Array]:
     """Return the values of all tensors, each node evaluated by its operator's description."""
-    found = dict(values)
+    results = dict(values)
     for node in nodes:
-        operands = [found[name] for name in node.inputs]
+        operands = [results[name] for name in node.inputs]
         description = tdl.catalog[node.op].describe([operand.ndim for operand in operands], node.attrs)
-        found.update(zip(node.outputs, description.evaluate(operands, node.attrs), strict=True))
-    return found
+        results.update(zip(node.outputs, description.evaluate(operands, node.attrs), strict=True))
+    return results
 
 
 def _untied(operands: Sequence[Array], random: np.random.Generator) -> tuple[Array, ...]:
     """Move every floating-point element off multiples of 1/8, by an amount of its own between 1/64 and 3/64."""
     total = sum(operand.size for operand in operands)
     amounts = 1 / 64 + random.permutation(total) / (32 * max(1, total))
-    found, at = [], 0
+    moved, start = [], 0
     for operand in operands:
-        own = amounts[at : at + operand.size].reshape(operand.shape)
-        found.append(operand + own if operand.dtype.kind == "f" else operand)
-        at += operand.size
-    return tuple(found)
+        shift = amounts[start : start + operand.size].reshape(operand.shape)
+        moved.append(operand + shift if operand.dtype.kind == "f" else operand)
+        start += operand.size
+    return tuple(moved)

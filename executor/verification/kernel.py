@@ -27,12 +27,12 @@ ALIASINGS = 24
 
 def shape_checks(application: Application, _draw: Draw) -> Iterator[Check]:
     """Yield the checks of shapes and extents that the case states, and of what a graph infers for the outputs."""
-    case, found = application.subject.case, application.expected
+    case, outputs = application.subject.case, application.expected
     extents = {name: application.subject.extents.get(name) for name in case.extents}
     if extents:
         wrong = f"index variables have extents {extents}, expected {dict(case.extents)}"
         yield Check("extents", lambda: None if extents == case.extents else wrong)
-    shapes = tuple(array.shape for array in found)
+    shapes = tuple(array.shape for array in outputs)
     if case.shapes is not None:
         message = f"outputs have shapes {shapes}, expected {case.shapes}"
         yield Check("shapes", lambda: None if shapes == case.shapes else message)
@@ -73,16 +73,16 @@ def whole_number_checks(application: Application, _draw: Draw) -> Iterator[Check
     if tdl.catalog.get(name) is not application.operator:
         return
     for dtype in ("int32", "bool"):
-        given = _converted(case, dtype)
-        kinds = [(operand.shape, str(operand.dtype)) for operand in given.operands]
+        whole = _converted(case, dtype)
+        kinds = [(operand.shape, str(operand.dtype)) for operand in whole.operands]
         try:
-            infer(name, kinds, given.attributes)
+            infer(name, kinds, whole.attributes)
         except GraphError:
             continue
         if kinds != [(operand.shape, str(operand.dtype)) for operand in case.operands]:
-            description = application.operator.describe([len(shape) for shape, _ in kinds], given.attributes)
-            subject = replace(application.subject, case=given, description=description)
-            expected = description.evaluate(given.operands, given.attributes, subject.extents)
+            description = application.operator.describe([len(shape) for shape, _ in kinds], whole.attributes)
+            subject = replace(application.subject, case=whole, description=description)
+            expected = description.evaluate(whole.operands, whole.attributes, subject.extents)
             yield compared(f"kernel of {dtype}", partial(run_whole, subject), expected)
 
 

@@ -66,10 +66,10 @@ class Subject:
         return [self._indices(number) for number in range(len(self.case.operands))]
 
     def _indices(self, number: int) -> list[tuple[Index, ...]]:
-        own = [access.index for access in self.description.accesses if access.operand == number]
-        if not own:
+        accessed = [access.index for access in self.description.accesses if access.operand == number]
+        if not accessed:
             return [()] * self.case.operands[number].ndim
-        return [tuple(dict.fromkeys(indices)) for indices in zip(*own, strict=True)]
+        return [tuple(dict.fromkeys(indices)) for indices in zip(*accessed, strict=True)]
 
 
 def deal(draw: Draw, extent: int, parts: int, scattered: bool) -> list[Runs]:
@@ -234,7 +234,9 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
 
 def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
     """Return what selects these places of every dimension: slices where they are contiguous, which is faster."""
-    slices = [slice(int(own[0]), int(own[-1]) + 1) for own in places if len(own) and own[-1] - own[0] == len(own) - 1]
+    slices = [
+        slice(int(rows[0]), int(rows[-1]) + 1) for rows in places if len(rows) and rows[-1] - rows[0] == len(rows) - 1
+    ]
     return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
 
 
@@ -246,7 +248,7 @@ def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[st
     """
     operand = subject.case.operands[number]
     dimensions = zip(operand.shape, subject.indices[number], strict=True)
-    return [_marked(subject, extent, own, runs, split) for extent, own in dimensions]
+    return [_marked(subject, extent, dim_indices, runs, split) for extent, dim_indices in dimensions]
 
 
 def _marked(

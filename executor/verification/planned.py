@@ -47,11 +47,11 @@ def planned_checks(application: Application, draw: Draw) -> Iterator[Check]:
 
 def _strategy(subject: Subject, variable: str, ways: Ways, draw: Draw) -> Strategy:
     """Return a strategy that splits a variable at some steps, where its extent allows, and others elsewhere."""
-    found = subject.description.strategies
-    reducers = {None, found[variable].reducer} if found[variable].reducer else {None}
+    strategies = subject.description.strategies
+    reducers = {None, strategies[variable].reducer} if strategies[variable].reducer else {None}
     others = [EVERYWHERE] + [
         name
-        for name, strategy in found.items()
+        for name, strategy in strategies.items()
         if name != variable and (strategy.reducer in reducers or reducers == {None})
     ]
     chosen: list[str] = []
@@ -59,13 +59,13 @@ def _strategy(subject: Subject, variable: str, ways: Ways, draw: Draw) -> Strate
         other = others[draw.size(0, len(others) - 1)]
         wanted = variable if draw.size(0, 2) else other
         choice = wanted if wanted == EVERYWHERE or eligible(subject.extents[wanted], ways, step) else EVERYWHERE
-        kinds = {found[name].reducer for name in (*chosen, choice) if name != EVERYWHERE} - {None}
+        kinds = {strategies[name].reducer for name in (*chosen, choice) if name != EVERYWHERE} - {None}
         chosen.append(choice if len(kinds) < 2 else EVERYWHERE)
     return tuple(chosen)
 
 
 def _has_slices(signature: Signature, strategy: Strategy, ways: Ways) -> bool:
-    """Whether lowering accepts the strategy; a merged dimension may have no slices along it."""
+    """True if lowering accepts the strategy; a merged dimension may have no slices along it."""
     try:
         node_work(signature, strategy, ways, 0)
     except PlanError:
@@ -76,10 +76,11 @@ def _has_slices(signature: Signature, strategy: Strategy, ways: Ways) -> bool:
 def run_planned(subject: Subject, signature: Signature, strategy: Strategy, ways: Ways) -> tuple[Array, ...]:
     """Run every worker's calls on what it needs, and put what all produced together."""
     workers = range(ways.workers)
-    made = [produce(signature, number, strategy, ways) for number in range(len(signature.outputs))]
+    productions = [produce(signature, number, strategy, ways) for number in range(len(signature.outputs))]
     results = [_run_worker(subject, signature, strategy, (ways, worker)) for worker in workers]
     return tuple(
-        _assemble(production, [result[number] for result in results], ways) for number, production in enumerate(made)
+        _assemble(production, [result[number] for result in results], ways)
+        for number, production in enumerate(productions)
     )
 
 
@@ -113,16 +114,16 @@ def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Se
             target[...] = subject.xp.asarray(merged)
 
 
-def _assemble(made: Production, parts: Sequence[Array], ways: Ways) -> Array:
+def _assemble(production: Production, parts: Sequence[Array], ways: Ways) -> Array:
     """Put one output's parts into the whole: equal where computed by all, combined where reduced, else disjoint."""
-    whole = Assembled(np.zeros(made.shape, parts[0].dtype), np.zeros(made.shape, int))
-    for worker, own in enumerate(parts):
-        twin = _twin(worker, made.same, ways)
+    whole = Assembled(np.zeros(production.shape, parts[0].dtype), np.zeros(production.shape, int))
+    for worker, part in enumerate(parts):
+        twin = _twin(worker, production.same, ways)
         if twin == worker:
-            whole.put(_where(made.regions[worker]), own, made.reducer if made.reducing else None)
-        elif not np.array_equal(own, parts[twin], equal_nan=True):
+            whole.put(_where(production.regions[worker]), part, production.reducer if production.reducing else None)
+        elif not np.array_equal(part, parts[twin], equal_nan=True):
             raise PartError(f"workers {twin} and {worker} compute the same, but their results differ")
-    expected, counts = prod(ways[step] for step in made.reducing), whole.counts
+    expected, counts = prod(ways[step] for step in production.reducing), whole.counts
     if counts.min(initial=expected) < expected or counts.max(initial=expected) > expected:
         raise PartError(f"some elements are computed {counts.min()} to {counts.max()} times, expected {expected}")
     return whole.values
@@ -130,10 +131,10 @@ def _assemble(made: Production, parts: Sequence[Array], ways: Ways) -> Array:
 
 def _twin(worker: int, same: frozenset[int], ways: Ways) -> int:
     """Return the first worker that has this one's digits at all but the given steps."""
-    found = 0
+    twin = 0
     for step, digit in enumerate(ways.digits(worker)):
-        found = found * ways[step] + (0 if step in same else digit)
-    return found
+        twin = twin * ways[step] + (0 if step in same else digit)
+    return twin
 
 
 def _where(region: Region) -> Any:

@@ -102,9 +102,9 @@ def uncovered(subject: Subject, strategy: Strategy, part: tuple[int, int]) -> st
             image = index.image(
                 {name: (0, extent) for name, extent in subject.extents.items()} | {strategy.variable: part}
             )
-            own = dict(index.terms)[strategy.variable]
+            factor = dict(index.terms)[strategy.variable]
             halos = [h for h in strategy.halos if (h.operand, h.dimension) == (access.operand, dimension)]
-            reach = [_share(halo, own, part, subject) for halo in halos]
+            reach = [_share(halo, factor, part, subject) for halo in halos]
             if image[0] < image[1] and not any(low <= image[0] and image[1] <= high for low, high in reach):
                 return f"{part} reads {image} of operand {access.operand}, dimension {dimension}; halos say {reach}"
     return None

@@ -33,9 +33,9 @@ class Weights:
         where, arrays = (
             (str(source), open_arrays(source)) if isinstance(source, Path) else ("weights", InMemory(source))
         )
-        found = cls(where, arrays, graph)
-        found._check()
-        return found
+        weights = cls(where, arrays, graph)
+        weights._check()
+        return weights
 
     @cached_property
     def _names(self) -> Mapping[str, list[str]]:
@@ -47,7 +47,7 @@ class Weights:
         return names
 
     def __contains__(self, tensor: str) -> bool:
-        """Whether a tensor gets its first value here."""
+        """True if a tensor gets its first value here."""
         return tensor in self._names
 
     def tile(self, tensor: Tensor, region: Region) -> HostArray:
@@ -66,9 +66,9 @@ class Weights:
 
     def _read(self, name: str, tensor: Tensor, region: Region) -> HostArray:
         shape, dtype = self.arrays.kinds[name]
-        found = self.arrays.read(name, coarser(region, tensor.shape, shape))
-        converted = found.astype(tensor.dtype)
-        if dtype != tensor.dtype and (converted != found).any():
+        values = self.arrays.read(name, coarser(region, tensor.shape, shape))
+        converted = values.astype(tensor.dtype)
+        if dtype != tensor.dtype and (converted != values).any():
             raise WeightsError(f"{self.where}: {name}: expected numbers that {tensor.dtype} holds, found larger ones")
         return converted.reshape([sum(stop - start for start, stop in runs) for runs in region])
 

@@ -59,12 +59,12 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
 
 def state_dict(trainer: Trainer, steps: int) -> dict[str, HostArray]:
     """Return, on rank 0, the state dict that the module has after so many steps (collective); nothing elsewhere."""
-    found: dict[str, HostArray] = {}
+    contents: dict[str, HostArray] = {}
     for name, entry in entries_of(trainer.graph).items():
         whole = _content(trainer.weights, name, entry, steps) if entry.tensor is None else trainer.whole(entry.tensor)
         if whole is not None and trainer.cluster.rank == 0:
-            found[name] = whole.astype(entry.dtype).reshape(entry.shape)
-    return found
+            contents[name] = whole.astype(entry.dtype).reshape(entry.shape)
+    return contents
 
 
 def _content(weights: Weights | None, name: str, entry: Entry, steps: int) -> HostArray | None:
@@ -77,19 +77,19 @@ def _content(weights: Weights | None, name: str, entry: Entry, steps: int) -> Ho
 
 def _laid_out(trainer: Trainer, steps: int) -> tuple[bytes, list[_Place], list[str]]:
     """Return the file's header, where every entry lies behind it, and which are left out."""
-    entries, at = entries_of(trainer.graph), 0
+    entries, end = entries_of(trainer.graph), 0
     contents = {
         name: _content(trainer.weights, name, entry, steps) for name, entry in entries.items() if entry.tensor is None
     }
     left_out = [name for name, content in contents.items() if content is None]
-    places, said = [], dict[str, object]()
+    places, described = [], dict[str, object]()
     # The largest items first: then each begins at a multiple of its size.
-    for name in sorted(entries.keys() - set(left_out), key=lambda one: (-np.dtype(entries[one].dtype).itemsize, one)):
+    for name in sorted(entries.keys() - set(left_out), key=lambda key: (-np.dtype(entries[key].dtype).itemsize, key)):
         entry = entries[name]
-        places.append(_Place(name, entry, at, contents.get(name)))
-        at += np.dtype(entry.dtype).itemsize * prod(entry.shape)
-        said[name] = {"dtype": CODES[entry.dtype], "shape": entry.shape, "data_offsets": [places[-1].start, at]}
-    text = json.dumps(said).encode()
+        places.append(_Place(name, entry, end, contents.get(name)))
+        end += np.dtype(entry.dtype).itemsize * prod(entry.shape)
+        described[name] = {"dtype": CODES[entry.dtype], "shape": entry.shape, "data_offsets": [places[-1].start, end]}
+    text = json.dumps(described).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text, places, left_out
 
@@ -123,8 +123,8 @@ def _write_tile(file: BinaryIO, start: int, entry: Entry, trainer: Trainer) -> N
     tensor = trainer.graph.tensors[entry.tensor or ""]
     region = trainer.programs.training.regions[tensor.name][trainer.cluster.rank]
     tile = np.ascontiguousarray(asnumpy(trainer.view(tensor.name)).astype(entry.dtype)).reshape(-1)
-    (stretches,), at = coarser(region, tensor.shape, (tensor.elements,)), 0
+    (stretches,), done = coarser(region, tensor.shape, (tensor.elements,)), 0
     for first, last in stretches:
         file.seek(start + first * tile.itemsize)
-        file.write(raw_bytes(tile[at : at + last - first]).data)
-        at += last - first
+        file.write(raw_bytes(tile[done : done + last - first]).data)
+        done += last - first

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from executor.calibration.fitting import merged
 from executor.calibration.hardware import Hardware, hardware_of
-from executor.calibration.machine import Findings, topology_text
+from executor.calibration.machine import Measurements, topology_text
 from executor.calibration.probes import PROBES
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.mpi import MpiCluster
@@ -100,7 +100,7 @@ class Calibration:
         output = self.options["output"]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds, moved = merged(timings)
-        findings = Findings(
+        measured = Measurements(
             ranks=self.ranks.size,
             threads=threads,
             transport=transport,
@@ -111,16 +111,16 @@ class Calibration:
             rounds=min(timed.rounds for timed in timings),
             spread=max(timed.spread for timed in timings),
         )
-        write_file(output, topology_text(findings, hardware(np, self.ranks), now))
+        write_file(output, topology_text(measured, hardware(np, self.ranks), now))
         stdout().print(
-            f"{printable(str(output))}: {findings.ranks} ranks of {findings.threads} threads, "
-            f"transport {findings.transport}, {len(findings.seconds)} tasks measured, spread {percent(findings.spread)}"
+            f"{printable(str(output))}: {measured.ranks} ranks of {measured.threads} threads, transport "
+            f"{measured.transport}, {len(measured.seconds)} tasks measured, spread {percent(measured.spread)}"
         )
-        if findings.rounds < FEWEST_ROUNDS or findings.spread > STABLE:
+        if measured.rounds < FEWEST_ROUNDS or measured.spread > STABLE:
             print(
-                f"warning: this machine is too noisy for the time: after {findings.rounds} rounds (of at least "
-                f"{FEWEST_ROUNDS}) measurements are {percent(findings.spread)} apart, expected {percent(STABLE)}; "
-                "let it rest, or allow more --seconds",
+                f"warning: this machine is too noisy for the time: after {measured.rounds} rounds (of at least "
+                f"{FEWEST_ROUNDS}) measurements are {percent(measured.spread)} apart, expected {percent(STABLE)}; let "
+                "it rest, or allow more --seconds",
                 file=sys.stderr,
                 flush=True,
             )

@@ -119,8 +119,8 @@ def _broadcast_mask(draw: Draw, operands: int) -> Case:
     if operands == 2:
         return Case((draw.array(*shape), mask), {**attributes, "value": (-1.5, -math.inf)[draw.size(0, 1)]})
     scalar = draw.size(0, 3 if dims is None else 2)  # Without dims the mask has every dimension.
-    one, other = (draw.array(*(() if scalar in ways else shape)) for ways in ((1, 3), (2, 3)))
-    return Case((mask, one, other), attributes)
+    first, other = (draw.array(*(() if scalar in ways else shape)) for ways in ((1, 3), (2, 3)))
+    return Case((mask, first, other), attributes)
 
 
 def _square(draw: Draw, **attributes: Value) -> Case:
@@ -146,12 +146,12 @@ def _random(draw: Draw, **attributes: Value) -> Case:
 
 def _rows(rows: Mapping[str, object], draw: Callable[..., Case]) -> dict[str, Generate]:
     """Return the generators of rows' operators and of those of their slopes."""
-    found: dict[str, Generate] = {}
+    generators: dict[str, Generate] = {}
     for row in rows:
         for name in (row, f"{row}_backward"):
             if name in OPERATORS:
-                found[name] = partial(draw, row=row, operands=len(OPERATORS[name].operands))
-    return found
+                generators[name] = partial(draw, row=row, operands=len(OPERATORS[name].operands))
+    return generators
 
 
 CASES: dict[str, Generate] = {
