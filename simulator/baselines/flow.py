@@ -15,7 +15,7 @@ import numpy as np
 from planner.graph.ir import Graph
 from planner.plans.plan import undivided
 from planner.program.lower import lower
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
 from simulator.lifetimes import holders, uses
 from topologies import Machine
@@ -197,10 +197,9 @@ def _followers(after: Sequence[frozenset[int]]) -> tuple[list[list[int]], list[i
     return followers, [len(before) for before in after]
 
 
-def transfer_at(worker: WorkerProgram, position: int) -> int | None:
-    """Return the number of the transfer that a task is part of; None for kernels."""
-    task = worker.tasks[position]
-    return task.transfer if isinstance(task, Send | Fetch | Reduce | Wait) else None
+def next_transfer(worker: WorkerProgram) -> int:
+    """Find the first number that no transfer has."""
+    return 1 + max((task.transfer for task in worker.tasks if not isinstance(task, Compute)), default=-1)
 
 
 def seconds_alone(worker: WorkerProgram, machine: Machine) -> list[float]:

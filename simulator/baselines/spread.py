@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.program.arena import Storage, plan_arena
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
-from simulator.baselines.flow import PERSISTENT, Flow, transfer_at
+from simulator.baselines.flow import PERSISTENT, Flow, next_transfer
 
 Version = tuple[int, int | None]  # a block, and the task that made what is in it
 
@@ -55,8 +55,7 @@ class _Spreading:
 
     def _number_transfers(self) -> None:
         numbers: dict[tuple[Version, int], int] = {}
-        numbers_taken = [transfer_at(self._flow.worker, position) for position in range(len(self._device_of))]
-        first = 1 + max((number for number in numbers_taken if number is not None), default=-1)
+        first = next_transfer(self._flow.worker)
         for position, versions in enumerate(self._flow.made_by):
             target = self._device_of[position]
             for version in versions.items():

@@ -19,7 +19,7 @@ import numpy as np
 from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
-from simulator.baselines.flow import Flow, flow_of, layer_by_layer, reordered, transfer_at, worker_program
+from simulator.baselines.flow import Flow, flow_of, layer_by_layer, next_transfer, reordered, worker_program
 from simulator.baselines.layers import layers_of
 from simulator.baselines.placement import devices_of_tasks
 from simulator.interpreter import interpret
@@ -148,8 +148,7 @@ class _Schedule:
         self._issued_at: defaultdict[int, list[int]] = defaultdict(list)
         for position, issued in enumerate(pool.issued):
             self._issued_at[issued].append(position)
-        own = (transfer_at(flow.worker, position) for position in range(len(moves)))
-        self._next = 1 + max((number for number in own if number is not None), default=-1)
+        self._next = next_transfer(flow.worker)
         self._copies: defaultdict[int, list[int]] = defaultdict(list)  # transfers, by task
         self._flowing: list[int] = []
         self._is_untold = False  # of what is swapped out
