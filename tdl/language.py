@@ -117,7 +117,15 @@ def _reduce(reducer: str, body: Body, rank: int | None, names: Sequence[str] | N
 
 
 def Sum(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
-    """Add the body over all values of the lambda's variables."""
+    """Add the body over all values of the lambda's variables.
+
+    >>> import tdl
+    >>> @tdl.op
+    ... def product(a, b):
+    ...     return lambda i, j: Sum(lambda k: a[i, k] * b[k, j])
+    >>> {name: strategy.reducer for name, strategy in product.describe((2, 2)).strategies.items()}
+    {'i': None, 'j': None, 'k': 'Sum'}
+    """
     return _reduce("Sum", body, rank, names)
 
 

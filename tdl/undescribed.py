@@ -103,6 +103,9 @@ def opaque(name: str, *attributes: str, category: str = "other") -> OpaqueOperat
 
     Each of its nodes says what comes out: `shapes`, one per result, `dtypes` where they differ from the operands', and
     how many `operations` it takes, if that is known. A scalar result makes it run on every worker.
+
+    >>> print(opaque("sorted").describe((2,), {"shapes": ((3, 4),)}))
+    sorted(x0): opaque, results of shapes ((3, 4),)
     """
     if category not in CATEGORIES:
         raise TDLError(f"{name}: category is one of {', '.join(CATEGORIES)}, found {category!r}")
