@@ -193,6 +193,11 @@ def test_the_engine_imports_no_baselines(module):
     assert not [name for name, _ in imports(TREES[module]) if is_within(name, "simulator.baselines")]
 
 
+def test_verification_stands_on_top_of_the_executor():
+    below = [module for module in PRODUCT if is_within(module, "executor") and "verification" not in module]
+    assert [m for m in below if any(is_within(used, "executor.verification") for used, _ in imports(TREES[m]))] == []
+
+
 def test_no_import_cycles():
     assert find_cycle(edges({name: TREES[name] for name in PRODUCT})) == []
 
