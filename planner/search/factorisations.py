@@ -41,7 +41,6 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
         result = search_result(graph, options, coarsenings)
     else:
         result = _best_over_factorisations(graph, workers, options, coarsenings)
-    result.candidate.check_cost()
     result = result_with_bound(result, coarsenings) if options.bound else result
     plan, moved = result.plan, _data_parallel_bytes(graph, result.options.division, coarsenings)
     record = with_fields(
@@ -51,6 +50,7 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
         seconds=round(time.perf_counter() - started, 3),
     )
     plan = replace(plan, search=record)
+    result.check_cost(plan)
     check_plan(plan)
     check_search(plan)
     return plan
@@ -75,10 +75,12 @@ def _check_shares(graph: Graph, workers: int, options: SearchOptions) -> None:
 def _best_over_factorisations(
     graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
 ) -> SearchResult:
+    """Search every factorisation; rivals for the finest alone where bytes alone count: elsewhere they move no less."""
     results, tried, failed = [], [], []
-    for ways in tracked("searching", factorisations(workers)):
+    bytes_alone = options.objective == "bytes" and options.memory_bytes is None
+    for number, ways in enumerate(tracked("searching", factorisations(workers))):
         try:
-            result = search_result(graph, replace(options, ways=ways), coarsenings)
+            result = search_result(graph, replace(options, ways=ways), coarsenings, rivals=not (number and bytes_alone))
         except DoesNotFitError as error:
             failed.append(error)
             continue

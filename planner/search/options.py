@@ -112,7 +112,7 @@ def placements_of(options: SearchOptions) -> PlacementSet:
     return SEARCHERS[options.searcher].placements_for(placements)
 
 
-def rivals_of(options: SearchOptions, *, proved: bool) -> dict[str, SearchOptions]:
+def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True) -> dict[str, SearchOptions]:
     """Return what is searched besides a searcher of whole spaces, by searcher; `proved`: its plan is the least.
 
     `joint` is compared with the recursion that has its own ties, and with what that is compared with. Where memory is
@@ -126,7 +126,7 @@ def rivals_of(options: SearchOptions, *, proved: bool) -> dict[str, SearchOption
     for fewer in PlacementSet if options.memory_bytes is not None else ():
         if fewer.letters < placements_of(options).letters:
             rivals[fewer] = replace(own, placements=fewer)
-    if len(options.ways) <= options.limits.tuning.rival_steps:
+    if alternatives and len(options.ways) <= options.limits.tuning.rival_steps:
         for name, searcher in SEARCHERS.items():
             placements = searcher.largest_placements_within(placements_of(options))
             if options.objective in searcher.rival_under and placements is not None:

@@ -43,6 +43,19 @@ class SearchResult:
         """The plan, with the record."""
         return self.candidate.plan(self.options.seed, self.record)
 
+    def check_cost(self, plan: Plan) -> None:
+        """Raise a PlanError where the plan does not cost what its searcher says, or less than the bound."""
+        candidate, bound = self.candidate, self.candidate.outcome.lower_bound
+        is_of_bytes = candidate.space.objective is BYTES
+        cost = plan.total_bytes if is_of_bytes else candidate.space.cost(candidate.outcome.choice)
+        if candidate.cost != cost:
+            message = f"expected a cost of {cost}, which the choice has, found {candidate.cost!r}"
+        elif bound is not None and bound > cost:
+            message = f"expected a lower bound of at most {cost}, the cost, found {bound}"
+        else:
+            return
+        raise PlanError(f"searcher {candidate.searcher}: {message}")
+
     def with_lower_bound(self, space: Space, bound: int | None, searcher: str, *, is_of_space: bool) -> SearchResult:
         """Return this with a lower bound, in the space's unit of cost, of all plans of that space.
 
@@ -61,11 +74,14 @@ class SearchResult:
 def search(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the plan of `search_result`, its cost checked."""
     result = search_result(graph, options, coarsenings or Coarsenings(graph))
-    result.candidate.check_cost()
-    return result.plan
+    plan = result.plan
+    result.check_cost(plan)
+    return plan
 
 
-def search_result(graph: Graph, options: SearchOptions, coarsenings: Coarsenings) -> SearchResult:
+def search_result(
+    graph: Graph, options: SearchOptions, coarsenings: Coarsenings, *, rivals: bool = True
+) -> SearchResult:
     """Return the result of the named searcher for `options.ways`, or of a rival where it costs less.
 
     An alternative asked for by name is returned as it is; `joint` is not worse than the recursion with its own ties.
@@ -76,8 +92,9 @@ def search_result(graph: Graph, options: SearchOptions, coarsenings: Coarsenings
     placements = placements_of(options)
     check_countable(graph, options.division)
     first = _candidate_of_space(space_of(graph, options, coarsenings), options)
-    rivals = rivals_of(options, proved=first.is_proved and options.memory_bytes is None)
-    candidates = {options.searcher: first, **_rival_candidates(first, rivals, coarsenings)}
+    proved = first.is_proved and options.memory_bytes is None
+    others = rivals_of(options, proved=proved, alternatives=rivals)
+    candidates = {options.searcher: first, **_rival_candidates(first, others, coarsenings)}
     bound, memory = first.outcome.lower_bound, None
     if options.memory_bytes is not None and options.arena_of is not None:
         arenas, priced = options.arena_of, (options.searcher, *(["recursive"] if options.searcher == "joint" else []))
@@ -86,7 +103,7 @@ def search_result(graph: Graph, options: SearchOptions, coarsenings: Coarsenings
         )
         candidates, bound, memory = {fit.name: fit.candidate}, fit.lower_bound, fit.allowed
     winner = min(candidates, key=lambda name: candidates[name].cost)
-    ties = [ties_of(searched, coarsenings) for searched in (options, {options.searcher: options, **rivals}[winner])]
+    ties = [ties_of(searched, coarsenings) for searched in (options, {options.searcher: options, **others}[winner])]
     record = SearchRecord(
         searcher=options.searcher,
         placements=placements,

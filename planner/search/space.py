@@ -162,17 +162,6 @@ class Candidate:
         """True if no plan of its space costs less."""
         return self.outcome.lower_bound == self.cost
 
-    def check_cost(self) -> None:
-        """Raise a PlanError where the choice has another cost, or less than the bound."""
-        cost, bound = self.space.cost(self.outcome.choice), self.outcome.lower_bound
-        if self.cost != cost:
-            message = f"expected a cost of {cost}, which the choice has, found {self.cost!r}"
-        elif bound is not None and not bound <= cost:
-            message = f"expected a lower bound of at most {cost}, the cost, found {bound}"
-        else:
-            return
-        raise PlanError(f"searcher {self.searcher}: {message}")
-
     def bytes_moved(self) -> int:
         """Bytes that the plan moves in one iteration."""
         return (

@@ -207,7 +207,7 @@ def test_the_command_switches_rules_off(tmp_path, capsys):
     for option in ("--ties", "--untie"):
         with pytest.raises(SystemExit, match="2"):
             main([*command, option, "layers"])
-        assert "expected all, none, or rules among elementwise" in capsys.readouterr().err
+        assert "expected all, none or rules among elementwise" in capsys.readouterr().err
 
 
 def test_many_steps_are_searched_without_heuristics():
