@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ways:
     """The factors into which workers are divided, one per step, and the workers' shares where these differ.
 
@@ -17,8 +17,8 @@ class Ways:
     >>> ways = Ways((2, 2), (6, 2, 4, 4))
     >>> ways.workers, ways.digits(2), ways.shares
     (4, (1, 0), (3, 1, 2, 2))
-    >>> ways.prefix(1)
-    Ways(factors=(2,), shares=())
+    >>> ways.prefix(1), ways.prefix(1) == (2,)
+    (Ways(factors=(2,), shares=()), True)
     """
 
     factors: tuple[int, ...] = ()
@@ -28,6 +28,15 @@ class Ways:
         """Bring shares to lowest terms; equal ones are none."""
         divisor, equal = math.gcd(*self.shares), len(set(self.shares)) <= 1
         object.__setattr__(self, "shares", () if equal else tuple(share // divisor for share in self.shares))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal shares are as good as none: such ways equal their factors, as users write them."""
+        if isinstance(other, tuple):
+            return not self.shares and self.factors == other
+        return isinstance(other, Ways) and self.factors == other.factors and self.shares == other.shares
+
+    def __hash__(self) -> int:
+        return hash((self.factors, self.shares) if self.shares else self.factors)
 
     def __len__(self) -> int:
         return len(self.factors)

@@ -20,7 +20,7 @@ from planner.search.option import Option
 F = TypeVar("F", bound=Callable[..., Any])
 
 MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json,
-or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with inputs (docs/pytorch.md)."""
+or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with inputs (docs/tutorial.md)."""
 
 OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
