@@ -19,7 +19,7 @@ from planner.search.costs.tables import Term
 from planner.search.solver import coarse_to_fine, exact, minimise
 from planner.search.solver.elimination import Order, greedy_order
 from planner.search.solver.limits import Tuning
-from planner.search.solver.search_state import Known
+from planner.search.solver.search_state import SearchState
 from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 NONE = "none"
@@ -57,11 +57,11 @@ def measure(model: str, batch: int, ways: tuple[int, ...], placements: str, seco
 
 
 def _timed(name: str, stage: Any, spent: dict[str, float]) -> Any:
-    def timed(task: minimise.Task, known: Known) -> Known:
+    def timed(task: minimise.Task, search: SearchState) -> SearchState:
         started = time.process_time()
-        known = stage(task, known)
+        search = stage(task, search)
         spent[name] = spent.get(name, 0.0) + time.process_time() - started
-        return known
+        return search
 
     return timed
 

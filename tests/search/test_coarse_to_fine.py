@@ -25,7 +25,7 @@ from planner.search.solver.limits import Tuning
 from planner.search.solver.model import DenseModel
 from planner.search.solver.problem import Problem, problem_in_own_store
 from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms_of_problem
-from planner.search.solver.search_state import Known
+from planner.search.solver.search_state import SearchState
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
 
@@ -130,16 +130,16 @@ def tuned(**numbers):
     return Limits(tuning=Tuning(quotient_part=1, few_states=0, **numbers))
 
 
-def assert_true_of(known, problem):
+def assert_true_of(search, problem):
     """What is known is true: the bound, unless it is proved that nothing is better, and what a better choice has."""
     costs = enumerated(problem)
-    assert costs[known.best] == known.cost
-    assert known.is_proved or known.lower <= min(costs.values())
-    assert not known.is_proved or known.cost == min(costs.values())
+    assert costs[search.incumbent] == search.cost
+    assert search.is_proved or search.lower <= min(costs.values())
+    assert not search.is_proved or search.cost == min(costs.values())
     for states, cost in costs.items():
-        if cost < known.cost:
-            for state, live, bounds in zip(states, known.live, known.bounds, strict=True):
-                assert bounds[live.index(state)] <= cost
+        if cost < search.cost:
+            for state, open_states, bounds in zip(states, search.open_states, search.bounds, strict=True):
+                assert bounds[open_states.index(state)] <= cost
 
 
 @given(grouped(), st.integers(1, 3), st.sampled_from([0, MANY]), st.booleans())
@@ -148,13 +148,13 @@ def test_what_quotients_say_is_true(case, scale, near, close):
     problem, groups = case
     limits = tuned(near_choices=near, close=0 if close else 1)
     model = Scaled(problem, scale)
-    known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), limits, groups)
-    assert known.lower == -(
+    search = solve_over_groups(model, SearchState.of_choice(model, [0] * len(problem.sizes)), limits, groups)
+    assert search.lower == -(
         -least(Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale
     )
-    assert_true_of(known, problem)
-    again = solve_over_halved_groups(model, known, limits, groups)
-    assert again.lower >= known.lower
+    assert_true_of(search, problem)
+    again = solve_over_halved_groups(model, search, limits, groups)
+    assert again.lower >= search.lower
     assert_true_of(again, problem)
 
 
@@ -171,8 +171,8 @@ class Scaled(DenseModel):
     def lazy_terms(self, most_entries):
         return self.view.lazy_terms(most_entries)
 
-    def restricted_model(self, live):
-        return Scaled(self.exact_problem(live), self.scale)
+    def restricted_model(self, open_states):
+        return Scaled(self.exact_problem(open_states), self.scale)
 
 
 @pytest.mark.parametrize("scale", [1, 2, 3])
@@ -181,9 +181,9 @@ def test_a_group_goes_that_only_worse_choices_have(scale):
     tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
     terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
     model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
-    known = solve_over_groups(model, Known.of_choice(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
-    assert (known.cost, known.lower) == (4, 0)
-    assert known.live == ((0, 1), (0, 1))
+    search = solve_over_groups(model, SearchState.of_choice(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
+    assert (search.cost, search.lower) == (4, 0)
+    assert search.open_states == ((0, 1), (0, 1))
 
 
 @given(grouped(), st.integers(1, 3))
@@ -191,12 +191,12 @@ def test_a_group_goes_that_only_worse_choices_have(scale):
 def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(case, scale):
     problem, groups = case
     model = Scaled(problem, scale)
-    known = solve_over_groups(model, Known.of_choice(model, [0] * len(problem.sizes)), tuned(), groups)
+    search = solve_over_groups(model, SearchState.of_choice(model, [0] * len(problem.sizes)), tuned(), groups)
     quotient = Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)])
     for v, costs in enumerate(least_with(quotient.least)):
         for state, group in enumerate(quotient.groups_of_states(v).tolist()):
-            worse = costs[group] > scale * (known.cost - 1)
-            assert known.is_proved or (state in known.live[v]) is not worse
+            worse = costs[group] > scale * (search.cost - 1)
+            assert search.is_proved or (state in search.open_states[v]) is not worse
 
 
 @given(grouped())
@@ -206,22 +206,24 @@ def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
     problem, _ = case
     model = DenseModel(problem)
     best = min(enumerated(problem), key=problem.value)
-    known = solve_over_groups(model, Known.of_choice(model, best), tuned(), [np.arange(size) for size in problem.sizes])
-    assert known.is_proved
-    assert (known.best, known.lower) == (best, known.cost)
+    search = solve_over_groups(
+        model, SearchState.of_choice(model, best), tuned(), [np.arange(size) for size in problem.sizes]
+    )
+    assert search.is_proved
+    assert (search.incumbent, search.lower) == (best, search.cost)
 
 
 def test_a_quotient_of_most_states_is_not_worth_its_time():
     tables = of_tables.Tables()
     problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
-    known = Known.of_choice(DenseModel(problem), (0,))
+    search = SearchState.of_choice(DenseModel(problem), (0,))
     groups = [np.array([0, 1, 1])]
     assert (
-        solve_over_groups(DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.6, few_states=0)), groups)
-        is known
+        solve_over_groups(DenseModel(problem), search, Limits(tuning=Tuning(quotient_part=0.6, few_states=0)), groups)
+        is search
     )
     assert solve_over_groups(
-        DenseModel(problem), known, Limits(tuning=Tuning(quotient_part=0.7, few_states=0)), groups
+        DenseModel(problem), search, Limits(tuning=Tuning(quotient_part=0.7, few_states=0)), groups
     ).is_proved
 
 
@@ -231,11 +233,13 @@ def test_work_stays_within_limits():
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
     groups = [np.arange(20) // 10 * 10] * 4
-    known = solve_over_groups(DenseModel(problem), Known.of_choice(DenseModel(problem), (0,) * 4), tuned(), groups)
-    assert not known.is_proved
-    again = solve_over_halved_groups(DenseModel(problem), known, Limits(operations=100), groups)
-    assert (again.best, again.lower, again.live) == (known.best, known.lower, known.live)
-    assert solve_over_halved_groups(DenseModel(problem), known, Limits(), groups).cost < known.cost
+    search = solve_over_groups(
+        DenseModel(problem), SearchState.of_choice(DenseModel(problem), (0,) * 4), tuned(), groups
+    )
+    assert not search.is_proved
+    again = solve_over_halved_groups(DenseModel(problem), search, Limits(operations=100), groups)
+    assert (again.best, again.lower, again.open_states) == (search.incumbent, search.lower, search.open_states)
+    assert solve_over_halved_groups(DenseModel(problem), search, Limits(), groups).cost < search.cost
 
 
 @cache

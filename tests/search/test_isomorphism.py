@@ -38,18 +38,18 @@ def in_lockstep(problem, most_operations=inf, orders=None, tuning=TRYING_IS_FREE
 def work(problem, order):
     """Entries of the sums to minimise, equal sums counted once, by following the order."""
     terms = list(problem.terms)
-    live = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
+    open_states = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
     made = {}
     for v in order.variables:
-        mine = sorted(live[v])
+        mine = sorted(open_states[v])
         neighbours, shape = surroundings_of_variable(v, [terms[position] for position in mine])
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
         made.setdefault((shape, sizes), -1 - len(made))
         for position in mine:
             for u in terms[position][0]:
-                live[u].discard(position)
+                open_states[u].discard(position)
         for u in neighbours:
-            live[u].add(len(terms))
+            open_states[u].add(len(terms))
         terms.append((neighbours, made[shape, sizes]))
     return sum(prod(sizes) for _, sizes in made)
 

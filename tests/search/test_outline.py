@@ -35,9 +35,9 @@ def lived(draw):
 @settings(deadline=None)
 def test_of_a_problem(case):
     """Equal numbers stand for equal tables; entries are those of all distinct ones."""
-    problem, live = case
-    outline = DenseModel(problem).outline_of_problem(live)
-    part = restricted_problem(problem, dict(enumerate(live)))
+    problem, open_states = case
+    outline = DenseModel(problem).outline_of_problem(open_states)
+    part = restricted_problem(problem, dict(enumerate(open_states)))
     assert outline.sizes == part.sizes
     assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
     tables = {}
@@ -63,10 +63,10 @@ def test_terms_of_one_key_and_other_sizes_differ():
 @given(lived())
 @settings(deadline=None)
 def test_the_exact_problem_costs_what_the_model_says(case):
-    problem, live = case
-    part = DenseModel(problem).exact_problem(live)
+    problem, open_states = case
+    part = DenseModel(problem).exact_problem(open_states)
     for states, cost in enumerated(part).items():
-        assert cost == problem.value([of[state] for of, state in zip(live, states, strict=True)])
+        assert cost == problem.value([of[state] for of, state in zip(open_states, states, strict=True)])
 
 
 def test_where_all_states_are_live_the_exact_problem_is_the_problem():
@@ -101,10 +101,10 @@ def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placement
     space = space_of(build("rnn-1-8", **options), SearchOptions((2, 2), placements=placements, untie=untie))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
     model, rng = model_of_graph(space.coarse, domains, space.objective), np.random.default_rng(0)
-    live = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
-    part, smaller = model.exact_problem(live), model.restricted_model(live)
+    open_states = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
+    part, smaller = model.exact_problem(open_states), model.restricted_model(open_states)
     for _ in range(20):
-        states = [int(rng.integers(len(of))) for of in live]
-        chosen = [of[state] for of, state in zip(live, states, strict=True)]
+        states = [int(rng.integers(len(of))) for of in open_states]
+        chosen = [of[state] for of, state in zip(open_states, states, strict=True)]
         plan = [domain.states[state] for domain, state in zip(domains, chosen, strict=True)]
         assert part.value(states) == model.value(chosen) == smaller.value(states) == space.cost(plan)

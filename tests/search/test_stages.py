@@ -20,7 +20,7 @@ from planner.search.solver.limits import NO_BOUND, Tuning
 from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_whole
 from planner.search.solver.model import DenseModel, model_of_graph
 from planner.search.solver.problem import Problem
-from planner.search.solver.search_state import Known
+from planner.search.solver.search_state import SearchState
 from tests.search.graphs import random_graph
 from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
 from tests.search.test_solver import enumerated, least, problems
@@ -53,7 +53,7 @@ def task(model, limits=Limits(), groups=None):  # noqa: B008 - a frozen value
 
 
 def first(problem):
-    return Known.of_choice(DenseModel(problem), (0,) * len(problem.sizes))
+    return SearchState.of_choice(DenseModel(problem), (0,) * len(problem.sizes))
 
 
 def chain():
@@ -66,14 +66,14 @@ def chain():
 @settings(deadline=None, max_examples=300)
 def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_groups):
     problem, groups = case
-    known = first(problem)
+    search = first(problem)
     one = task(DenseModel(problem), limits, (lambda: groups) if with_groups else None)
     for name in names:
-        found = STAGES[name](one, known)
-        assert found.cost <= known.cost
-        assert found.lower >= known.lower
+        found = STAGES[name](one, search)
+        assert found.cost <= search.cost
+        assert found.lower >= search.lower
         assert_true_of(found, problem)
-        known = found
+        search = found
 
 
 @given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
@@ -90,7 +90,7 @@ def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, wit
 
 def test_a_bound_of_what_is_left_is_no_bound_of_what_is_known(monkeypatch):
     """Where no better choice is left, that may cost more than the best known does."""
-    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, known: known.with_lower_bound(known.cost + 1)})
+    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, search: search.with_lower_bound(search.cost + 1)})
     found = minimise(DenseModel(chain()), Limits())
     assert found.bound == found.value
 
@@ -131,17 +131,19 @@ def test_stages_in_any_order_on_random_graphs(seed, begin):
     stages = [name for name in STAGES if name != "whole"]
     limits = Limits(tuning=Tuning(quotient_part=1, few_states=0))
     for names in permutations(stages):
-        known = Known.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
+        search = SearchState.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
         one = task(model, limits, lambda: groups)
         for name in (*names, "whole"):
-            known = STAGES[name](one, known)
-            assert known.is_proved or known.lower <= best.value
-            assert model.value(known.best) == known.cost >= best.value
-            if known.cost > best.value:
-                assert not known.is_proved
-                assert all(state in live for state, live in zip(best.states, known.live, strict=True))
-        assert known.is_proved
-        assert known.cost == best.value
+            search = STAGES[name](one, search)
+            assert search.is_proved or search.lower <= best.value
+            assert model.value(search.incumbent) == search.cost >= best.value
+            if search.cost > best.value:
+                assert not search.is_proved
+                assert all(
+                    state in open_states for state, open_states in zip(best.states, search.open_states, strict=True)
+                )
+        assert search.is_proved
+        assert search.cost == best.value
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -153,18 +155,20 @@ def test_the_stages_agree_with_the_joint_search(seed):
 @given(problems(fewest=0), st.data())
 @settings(deadline=None)
 def test_solving_what_is_live(problem, data):
-    """No choice among the live states is better than what is found, nor is that worse than what was known."""
-    model, known = DenseModel(problem), first(problem)
-    live = tuple(tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes)
-    known = replace(known, live=live, bounds=tuple(np.full(len(of), NO_BOUND) for of in live))
-    found = solve_whole(task(model), known)
+    """No choice among the open states is better than what is found, nor is that worse than what was known."""
+    model, search = DenseModel(problem), first(problem)
+    open_states = tuple(
+        tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes
+    )
+    search = replace(search, open_states=open_states, bounds=tuple(np.full(len(of), NO_BOUND) for of in open_states))
+    found = solve_whole(task(model), search)
     among = [
         cost
         for states, cost in enumerated(problem).items()
-        if all(state in of for state, of in zip(states, known.live_states_by_colour(model), strict=True))
+        if all(state in of for state, of in zip(states, search.open_states_by_colour(model), strict=True))
     ]
     assert found.is_proved
-    assert found.cost == found.lower == problem.value(found.best) == min(known.cost, *among)
+    assert found.cost == found.lower == problem.value(found.incumbent) == min(search.cost, *among)
     assert found.order.complete
 
 
@@ -183,17 +187,17 @@ def test_what_does_not_fit_is_not_solved(limits):
 @given(problems(fewest=0), st.sampled_from([1, 30]))
 @settings(deadline=None)
 def test_messages_bound_every_state(problem, sweeps):
-    known = bound_by_messages(task(DenseModel(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
-    assert known.lower > NO_BOUND
-    assert known.is_proved or all((bounds > NO_BOUND).all() for bounds in known.bounds)
-    assert_true_of(known, problem)
+    search = bound_by_messages(task(DenseModel(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
+    assert search.lower > NO_BOUND
+    assert search.is_proved or all((bounds > NO_BOUND).all() for bounds in search.bounds)
+    assert_true_of(search, problem)
 
 
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_messages_prove_a_chain(scale):
     model = Scaled(chain(), scale)
-    known = bound_by_messages(task(model), first(chain()))
-    assert known.cost == known.lower == least(chain()) < first(chain()).cost
+    search = bound_by_messages(task(model), first(chain()))
+    assert search.cost == search.lower == least(chain()) < first(chain()).cost
 
 
 @pytest.mark.parametrize("scale", [1, 2, 3])
@@ -202,14 +206,14 @@ def test_bounds_of_messages_are_rounded_up(scale):
     tables = Tables()
     alike = tables.intern(np.eye(2, dtype=np.int64) * 10)
     triangle = Problem(tables, (2, 2, 2), tuple((pair, alike) for pair in ((0, 1), (0, 2), (1, 2))), 5)
-    known = bound_by_messages(task(Scaled(triangle, scale)), first(triangle))
-    assert (known.cost, known.lower) == (15, 5)
+    search = bound_by_messages(task(Scaled(triangle, scale)), first(triangle))
+    assert (search.cost, search.lower) == (15, 5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_messages_bound_the_plans_of_random_graphs(seed):
     """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
     model, start, _, best = solved_graph(seed)
-    before = Known.of_choice(model, start)
-    known = bound_by_messages(task(model), before)
-    assert known.cost / 2 < known.lower <= best.value or known.is_proved
+    before = SearchState.of_choice(model, start)
+    search = bound_by_messages(task(model), before)
+    assert search.cost / 2 < search.lower <= best.value or search.is_proved

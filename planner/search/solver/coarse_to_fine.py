@@ -19,57 +19,61 @@ from planner.search.solver.limits import Limits
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem
 from planner.search.solver.quotient import Quotient, Representatives, lazy_terms_of_problem
-from planner.search.solver.search_state import Known
+from planner.search.solver.search_state import SearchState
 
 
-def solve_over_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
+def solve_over_groups(
+    model: Model, search: SearchState, limits: Limits, representatives: Representatives
+) -> SearchState:
     """Return what the quotient by the groups of states says; nothing new where it is not worth its time.
 
     `representatives` says of every variable who stands for each state.
     """
     tuning = limits.tuning
     if sum(model.sizes) <= tuning.few_states:
-        return known
+        return search
     if sum(len(np.unique(of)) for of in representatives) > tuning.quotient_part * sum(model.sizes):
-        return known
+        return search
     terms = model.lazy_terms(min(tuning.table_entries, tuning.table_entries_per_s * limits.seconds))
     if not terms:
-        return known
+        return search
     everything = [range(size) for size in model.sizes]
-    return _known_from_quotient(model, known, limits, Quotient(terms, representatives, everything, model.scale))
+    return _search_with_quotient(model, search, limits, Quotient(terms, representatives, everything, model.scale))
 
 
-def solve_over_halved_groups(model: Model, known: Known, limits: Limits, representatives: Representatives) -> Known:
+def solve_over_halved_groups(
+    model: Model, search: SearchState, limits: Limits, representatives: Representatives
+) -> SearchState:
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
-    live = known.live_states_by_colour(model)
-    halves = [_groups_halved(states, of) for of, states in zip(representatives, live, strict=True)]
-    return _known_from_quotient(
-        model, known, limits, Quotient(lazy_terms_of_problem(model.exact_problem(live)), halves, live)
+    open_states = search.open_states_by_colour(model)
+    halves = [_groups_halved(states, of) for of, states in zip(representatives, open_states, strict=True)]
+    return _search_with_quotient(
+        model, search, limits, Quotient(lazy_terms_of_problem(model.exact_problem(open_states)), halves, open_states)
     )
 
 
-def _known_from_quotient(model: Model, known: Known, limits: Limits, quotient: Quotient) -> Known:
+def _search_with_quotient(model: Model, search: SearchState, limits: Limits, quotient: Quotient) -> SearchState:
     """Return what a quotient says."""
     tuning = limits.tuning
     limits = replace(limits, operations=min(limits.operations, tuning.operations_per_s * limits.seconds))
     order = _order_within_limits(quotient.least, limits)
     if order is None:
-        return known
+        return search
     elimination = eliminate_variables(quotient.least, order.variables, whole=True)
     groups = elimination.completed_choice({})
     least = quotient.least.value(groups)
-    known = known.with_lower_bound(-(-least // quotient.scale))
-    known = known.with_choice_offered(model, quotient.states_standing_for(groups))
-    if known.gap > tuning.close and (order := _order_within_limits(quotient.standing, limits)) is not None:
+    search = search.with_lower_bound(-(-least // quotient.scale))
+    search = search.with_choice_offered(model, quotient.states_standing_for(groups))
+    if search.gap > tuning.close and (order := _order_within_limits(quotient.standing, limits)) is not None:
         groups = states_of_least_cost(quotient.standing, order)
-        known = known.with_choice_offered(model, quotient.states_standing_for(groups))
-    if known.is_proved:
-        return known
-    marginals = elimination.min_marginals(least, known.cost * quotient.scale, tuning.near_choices)
+        search = search.with_choice_offered(model, quotient.states_standing_for(groups))
+    if search.is_proved:
+        return search
+    marginals = elimination.min_marginals(least, search.cost * quotient.scale, tuning.near_choices)
     if marginals is None:
-        return known
+        return search
     bounds = [-(-costs[quotient.groups_of_states(v)] // quotient.scale) for v, costs in enumerate(marginals)]
-    return known.with_state_bounds(quotient.live, bounds)
+    return search.with_state_bounds(quotient.open_states, bounds)
 
 
 def _order_within_limits(problem: Problem, limits: Limits) -> Order | None:

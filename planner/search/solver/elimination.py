@@ -166,15 +166,15 @@ def eliminate_variables(problem: Problem, order: Sequence[int], *, whole: bool =
     """
     tables = problem.tables
     terms: list[Term] = list(problem.terms)
-    live = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
+    open_states = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
     trail, constant = [], problem.constant
     gone: set[int] = set()
     for v in order:
-        mine = sorted(live[v])
+        mine = sorted(open_states[v])
         neighbours, shape = surroundings_of_variable(v, [terms[position] for position in mine])
         for position in mine:
             for u in terms[position][0]:
-                live[u].discard(position)
+                open_states[u].discard(position)
         gone.update(mine)
         trail.append(_Eliminated(v, neighbours, shape))
         if not shape:
@@ -188,7 +188,7 @@ def eliminate_variables(problem: Problem, order: Sequence[int], *, whole: bool =
                 continue
             scope = tuple(neighbours[axis] for axis in axes)
             for u in scope:
-                live[u].add(len(terms))
+                open_states[u].add(len(terms))
             terms.append((scope, part))
     remaining = tuple(term for position, term in enumerate(terms) if position not in gone)
     return Elimination(problem, Problem(tables, problem.sizes, remaining, constant), trail)

@@ -1,7 +1,7 @@
 """The front door of the solver: the stages of a search, each of which knows more than the one before.
 
 A stage takes what is known and returns it with more. Whatever the stages, what is known is true: the bound holds, and
-no better choice has a state that is not live.
+no better choice has a state that is not open.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from planner.search.solver.exact import optimal_choice
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.limits import NO_BOUND, Limits, Tuning
 from planner.search.solver.messages import Messages
-from planner.search.solver.model import Live, Model, Outline
+from planner.search.solver.model import Model, OpenStates, Outline
 from planner.search.solver.quotient import Representatives
-from planner.search.solver.search_state import Known
+from planner.search.solver.search_state import SearchState
 
 CHECKED_SWEEPS = 5
 
@@ -53,9 +53,9 @@ class Task:
         """CPU seconds until time is out."""
         return max(0.0, self.deadline - time.process_time())
 
-    def outline_of_live(self, known: Known) -> Outline:
-        """Return what the problem over the live states would be."""
-        return self.model.outline_of_problem(known.live_states_by_colour(self.model))
+    def outline_of_open_states(self, search: SearchState) -> Outline:
+        """Return what the problem over the open states would be."""
+        return self.model.outline_of_problem(search.open_states_by_colour(self.model))
 
 
 def minimise(
@@ -69,56 +69,58 @@ def minimise(
     It is no worse than `start`, a choice known beforehand.
     """
     task = Task(model, limits, time.process_time() + limits.seconds, representatives)
-    known = Known.of_choice(model, start or (0,) * len(model.sizes))
+    search = SearchState.of_choice(model, start or (0,) * len(model.sizes))
     for stage in STAGES.values():
-        if known.is_proved or not task.seconds_left:
+        if search.is_proved or not task.seconds_left:
             break
-        known = stage(task, known)
-    return Solution(known.best, known.cost, min(known.lower, known.cost), known.order)
+        search = stage(task, search)
+    return Solution(search.incumbent, search.cost, min(search.lower, search.cost), search.order)
 
 
-def solve_groups(task: Task, known: Known) -> Known:
+def solve_groups(task: Task, search: SearchState) -> SearchState:
     """Solve over groups of states, and drop those that only worse choices have."""
     if task.representatives is None:
-        return known
-    return solve_over_groups(task.model, known, task.limits, task.representatives())
+        return search
+    return solve_over_groups(task.model, search, task.limits, task.representatives())
 
 
-def solve_halved_groups(task: Task, known: Known) -> Known:
+def solve_halved_groups(task: Task, search: SearchState) -> SearchState:
     """Solve over what is left of the groups, divided in two, where they left anything out."""
-    if task.representatives is None or known.lower == NO_BOUND:
-        return known
-    if task.outline_of_live(known).entries > task.limits.tuning.table_entries:
-        return known
-    return solve_over_halved_groups(task.model, known, task.limits, task.representatives())
+    if task.representatives is None or search.lower == NO_BOUND:
+        return search
+    if task.outline_of_open_states(search).entries > task.limits.tuning.table_entries:
+        return search
+    return solve_over_halved_groups(task.model, search, task.limits, task.representatives())
 
 
-def solve_whole(task: Task, known: Known) -> Known:
-    """Solve over the live states where tables, work and time stay within limits."""
+def solve_whole(task: Task, search: SearchState) -> SearchState:
+    """Solve over the open states where tables, work and time stay within limits."""
     model, limits = task.model, task.limits
     operations = min(limits.operations, limits.tuning.operations_per_s * task.seconds_left)
-    outline = task.outline_of_live(known)
+    outline = task.outline_of_open_states(search)
     if outline.entries > limits.tuning.table_entries or not _outline_may_fit_limits(outline, operations, limits.tuning):
-        return known
-    live = known.live_states_by_colour(model)
-    found = optimal_choice(model.exact_problem(live), limits, operations)
+        return search
+    open_states = search.open_states_by_colour(model)
+    found = optimal_choice(model.exact_problem(open_states), limits, operations)
     if found is None:
-        return known
-    return known.with_live_solved(model, _states_at_live_positions(live, found.states), found.order)
+        return search
+    return search.with_open_states_solved(model, _states_at_open_positions(open_states, found.states), found.order)
 
 
-def bound_by_messages(task: Task, known: Known) -> Known:
+def bound_by_messages(task: Task, search: SearchState) -> SearchState:
     """Pass messages on the pairwise relaxation; take the bounds and the choice that they suggest."""
-    model, live = task.model, known.live_states_by_colour(task.model)
-    part = model.restricted_model(live)
+    model, open_states = task.model, search.open_states_by_colour(task.model)
+    part = model.restricted_model(open_states)
     messages = Messages(part.relaxed_problem)
     _sweep_until_converged(task, messages)
-    known = known.with_choice_offered(model, _states_at_live_positions(live, messages.choice_suggested_by_messages()))
-    known = known.with_lower_bound(-(-messages.lower_bound() // part.scale))
-    return known.with_state_bounds(live, [-(-bounds // part.scale) for bounds in messages.state_bounds()])
+    search = search.with_choice_offered(
+        model, _states_at_open_positions(open_states, messages.choice_suggested_by_messages())
+    )
+    search = search.with_lower_bound(-(-messages.lower_bound() // part.scale))
+    return search.with_state_bounds(open_states, [-(-bounds // part.scale) for bounds in messages.state_bounds()])
 
 
-STAGES: dict[str, Callable[[Task, Known], Known]] = {
+STAGES: dict[str, Callable[[Task, SearchState], SearchState]] = {
     "groups": solve_groups,
     "halves": solve_halved_groups,
     "whole": solve_whole,
@@ -134,8 +136,8 @@ def _outline_may_fit_limits(outline: Outline, operations: float, tuning: Tuning)
     return lockstep_order(outline.sizes, outline.terms, tuning.hoped_gain * operations, tuning, orders=1).complete
 
 
-def _states_at_live_positions(live: Live, states: Sequence[int]) -> list[int]:
-    return [of[state] for of, state in zip(live, states, strict=True)]
+def _states_at_open_positions(open_states: OpenStates, states: Sequence[int]) -> list[int]:
+    return [of[state] for of, state in zip(open_states, states, strict=True)]
 
 
 def _sweep_until_converged(task: Task, messages: Messages) -> None:

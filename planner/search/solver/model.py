@@ -43,8 +43,8 @@ GROUP_ENTRIES = 1 << 22
 ALIKE_ROUNDS = 2
 """How far around two variables must look alike to be of one colour."""
 
-Live = Sequence[tuple[int, ...]]
-"""The live states of every variable: those that are still to be chosen from."""
+OpenStates = Sequence[tuple[int, ...]]
+"""The open states of every variable: those that are still to be chosen from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +87,23 @@ class DenseModel:
         pairwise = all(len(scope) <= 2 for scope in self.scopes)
         return self._problem if pairwise else problem_in_own_store(pairwise_relaxation(self._problem))
 
-    def outline_of_problem(self, live: Live) -> Outline:
+    def outline_of_problem(self, open_states: OpenStates) -> Outline:
         """Return what the problem over some states would be."""
-        keys = ((number, *(live[v] for v in scope)) for scope, number in self._problem.terms)
-        return Outline.of_keyed_terms([len(states) for states in live], zip(self.scopes, keys, strict=True))
+        keys = ((number, *(open_states[v] for v in scope)) for scope, number in self._problem.terms)
+        return Outline.of_keyed_terms([len(states) for states in open_states], zip(self.scopes, keys, strict=True))
 
-    def exact_problem(self, live: Live) -> Problem:
+    def exact_problem(self, open_states: OpenStates) -> Problem:
         """Return the problem over some states of every variable."""
-        some_of = live_states_where_restricted(live, self.sizes)
+        some_of = restricted_states(open_states, self.sizes)
         return (
             problem_in_own_store(simplified_problem(restricted_problem(self._problem, some_of)))
             if some_of
             else self._problem
         )
 
-    def restricted_model(self, live: Live) -> DenseModel:
+    def restricted_model(self, open_states: OpenStates) -> DenseModel:
         """Return the model of choosing among some states of every variable."""
-        return DenseModel(self.exact_problem(live))
+        return DenseModel(self.exact_problem(open_states))
 
     def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
         """Return the terms, those of few variables within larger ones, if the distinct ones have no more entries."""
@@ -138,27 +138,29 @@ class SharedFetchModel:
         """A colour per variable: those of one colour look alike."""
         return colours_of_variables(self.sizes, self.relaxed_problem.terms, ALIKE_ROUNDS)
 
-    def outline_of_problem(self, live: Live) -> Outline:
+    def outline_of_problem(self, open_states: OpenStates) -> Outline:
         """Return what the problem over some states would be."""
-        domains = self._domains_of_live_states(live)
+        domains = self._domains_of_open_states(open_states)
         keys = (
             (one.cost, one.weight, *((id(domains[v]), scope.index(v)) for v in one.scope))
             for one, scope in zip(self._coarse.factors, self.scopes, strict=True)
         )
-        return Outline.of_keyed_terms([len(states) for states in live], zip(self.scopes, keys, strict=True))
+        return Outline.of_keyed_terms([len(states) for states in open_states], zip(self.scopes, keys, strict=True))
 
-    def exact_problem(self, live: Live) -> Problem:
+    def exact_problem(self, open_states: OpenStates) -> Problem:
         """Return the problem over some states of every variable."""
-        alone = problem_in_own_store(restricted_problem(self._alone, live_states_where_restricted(live, self.sizes)))
-        shared = problem_of_graph(self._shared, self._domains_of_live_states(live), alone.tables, self._objective)
+        alone = problem_in_own_store(restricted_problem(self._alone, restricted_states(open_states, self.sizes)))
+        shared = problem_of_graph(
+            self._shared, self._domains_of_open_states(open_states), alone.tables, self._objective
+        )
         terms = (*alone.terms, *shared.terms)
         both = Problem(alone.tables, shared.sizes, terms, alone.constant + shared.constant)
         return problem_in_own_store(simplified_problem(both))
 
-    def restricted_model(self, live: Live) -> SharedFetchModel:
+    def restricted_model(self, open_states: OpenStates) -> SharedFetchModel:
         """Return the model of choosing among some states of every variable."""
         return SharedFetchModel(
-            self._coarse, self._relaxed_fetches, self._domains_of_live_states(live), self._objective
+            self._coarse, self._relaxed_fetches, self._domains_of_open_states(open_states), self._objective
         )
 
     def lazy_terms(self, most_entries: float) -> list[LazyTerm]:
@@ -219,13 +221,15 @@ class SharedFetchModel:
 
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
-        domains = self._domains_of_live_states([(state,) for state in states])
+        domains = self._domains_of_open_states([(state,) for state in states])
         return (
             self._alone.value(states) + problem_of_graph(self._shared, domains, self._points, self._objective).constant
         )
 
-    def _domains_of_live_states(self, live: Live) -> list[Domain]:
-        return [self._restricted_domain(domain, states) for domain, states in zip(self._domains, live, strict=True)]
+    def _domains_of_open_states(self, open_states: OpenStates) -> list[Domain]:
+        return [
+            self._restricted_domain(domain, states) for domain, states in zip(self._domains, open_states, strict=True)
+        ]
 
     def _restricted_domain(self, domain: Domain, states: tuple[int, ...]) -> Domain:
         if len(states) == len(domain.states):
@@ -262,6 +266,6 @@ def _lazy_terms_if_few_entries(terms: list[LazyTerm], sizes: Sequence[int], most
     return terms if sum(entries.values()) <= most_entries else []
 
 
-def live_states_where_restricted(live: Live, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def restricted_states(open_states: OpenStates, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return the variables that keep only some of their states, with these."""
-    return {v: states for v, (states, size) in enumerate(zip(live, sizes, strict=True)) if len(states) < size}
+    return {v: states for v, (states, size) in enumerate(zip(open_states, sizes, strict=True)) if len(states) < size}

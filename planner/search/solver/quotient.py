@@ -49,14 +49,18 @@ class Quotient:
     """A problem over groups of states, in order of who stands for them.
 
     In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
-    for their groups; both are of one store of `tables`. `live` are the states of every variable that are grouped, by
-    their numbers in the model; costs count `scale` times.
+    for their groups; both are of one store of `tables`. `open_states` are the states of every variable that are grouped,
+    by their numbers in the model; costs count `scale` times.
     """
 
     def __init__(
-        self, terms: Sequence[LazyTerm], representatives: Representatives, live: Sequence[Sequence[int]], scale: int = 1
+        self,
+        terms: Sequence[LazyTerm],
+        representatives: Representatives,
+        open_states: Sequence[Sequence[int]],
+        scale: int = 1,
     ) -> None:
-        self.live, self.scale = live, scale
+        self.open_states, self.scale = open_states, scale
         self._groups = [_Groups.of_representatives(of) for of in representatives]
         self.tables = Tables()
         keys: dict[Hashable, int] = {}
@@ -85,7 +89,9 @@ class Quotient:
 
     def states_standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states, by their numbers in the model, that stand for the groups chosen."""
-        return [of[int(one.standing[group])] for of, one, group in zip(self.live, self._groups, chosen, strict=True)]
+        return [
+            of[int(one.standing[group])] for of, one, group in zip(self.open_states, self._groups, chosen, strict=True)
+        ]
 
     def groups_of_states(self, v: int) -> NDArray[np.intp]:
         """Return the group of every state of a variable."""

@@ -1,4 +1,4 @@
-"""What is known of a model's least cost: a value that every stage of the search takes, and returns with more."""
+"""The state of a search: a value that every stage takes, and returns with a better incumbent or bound."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 from planner.search.costs.tables import Table
 from planner.search.solver.elimination import NOTHING_ELIMINATED, Order
 from planner.search.solver.limits import NO_BOUND
-from planner.search.solver.model import Live, Model
+from planner.search.solver.model import Model, OpenStates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """The best choice known and its cost, a lower bound on every cost, and what a better choice may still have.
+class SearchState:
+    """The incumbent, the best choice so far, and its cost, a lower bound on every cost, and what a better choice may still have.
 
-    `live` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of every
-    choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the best, if one
-    did.
+    `open_states` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of
+    every choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the
+    incumbent, if one did.
     """
 
-    best: tuple[int, ...]
+    incumbent: tuple[int, ...]
     cost: int
     lower: int
-    live: Live
+    open_states: OpenStates
     bounds: tuple[Table, ...]
     order: Order = NOTHING_ELIMINATED
 
     @classmethod
-    def of_choice(cls, model: Model, choice: Sequence[int]) -> Known:
-        """Return what one choice says."""
-        live = tuple(tuple(range(size)) for size in model.sizes)
+    def of_choice(cls, model: Model, choice: Sequence[int]) -> SearchState:
+        """Return the state in which one choice is all that is known."""
+        open_states = tuple(tuple(range(size)) for size in model.sizes)
         bounds = tuple(np.full(size, NO_BOUND) for size in model.sizes)
-        return cls(tuple(choice), model.value(choice), NO_BOUND, live, bounds)
+        return cls(tuple(choice), model.value(choice), NO_BOUND, open_states, bounds)
 
     @property
     def is_proved(self) -> bool:
@@ -47,52 +47,56 @@ class Known:
         """The optimality gap: the part of its cost by which the best choice may be too dear."""
         return (self.cost - self.lower) / max(1, abs(self.cost))
 
-    def with_choice_offered(self, model: Model, choice: Sequence[int]) -> Known:
+    def with_choice_offered(self, model: Model, choice: Sequence[int]) -> SearchState:
         """Return this with a choice taken if it is better; states that it rules out go."""
         cost = model.value(choice)
-        return replace(self, best=tuple(choice), cost=cost)._without_ruled_out_states() if cost < self.cost else self
+        return (
+            replace(self, incumbent=tuple(choice), cost=cost)._without_ruled_out_states() if cost < self.cost else self
+        )
 
     @property
-    def live_state_count(self) -> int:
-        """How many states are live, of all variables together."""
-        return sum(map(len, self.live))
+    def open_state_count(self) -> int:
+        """How many states are open, of all variables together."""
+        return sum(map(len, self.open_states))
 
-    def with_lower_bound(self, lower: int) -> Known:
+    def with_lower_bound(self, lower: int) -> SearchState:
         """Return this with a lower bound on every cost."""
         return replace(self, lower=max(self.lower, lower))
 
-    def with_live_solved(self, model: Model, choice: Sequence[int], order: Order) -> Known:
-        """Return this with the best of the live choices, which following an order found: no other is better.
+    def with_open_states_solved(self, model: Model, choice: Sequence[int], order: Order) -> SearchState:
+        """Return this with the best of the open choices, which following an order found: no other is better.
 
         Of equals it stands, the first in order of preference, so that a plan depends on no start.
         """
         cost = model.value(choice)
-        best = tuple(choice) if cost <= self.cost else self.best
+        incumbent = tuple(choice) if cost <= self.cost else self.incumbent
         least = min(cost, self.cost)
-        return replace(self, best=best, cost=least, lower=max(self.lower, least), order=order)
+        return replace(self, incumbent=incumbent, cost=least, lower=max(self.lower, least), order=order)
 
-    def with_state_bounds(self, live: Sequence[Sequence[int]], bounds: Sequence[Table]) -> Known:
-        """Return this with lower bounds of states, all live ones among them; states that these rule out go."""
+    def with_state_bounds(self, open_states: Sequence[Sequence[int]], bounds: Sequence[Table]) -> SearchState:
+        """Return this with lower bounds of states, all open ones among them; states that these rule out go."""
         merged = []
-        for states, before, of, found in zip(self.live, self.bounds, live, bounds, strict=True):
+        for states, before, of, found in zip(self.open_states, self.bounds, open_states, bounds, strict=True):
             at = {state: i for i, state in enumerate(of)}
             merged.append(np.maximum(before, found[[at[state] for state in states]]))
         return replace(self, bounds=tuple(merged))._without_ruled_out_states()
 
-    def _without_ruled_out_states(self) -> Known:
+    def _without_ruled_out_states(self) -> SearchState:
         """Return this without the states whose bounds say that no better choice has them."""
         alive = [np.flatnonzero(bounds < self.cost) for bounds in self.bounds]
         if not all(map(len, alive)):
             return self.with_lower_bound(self.cost)
-        live = tuple(tuple(of[at] for at in mine) for of, mine in zip(self.live, alive, strict=True))
-        return replace(self, live=live, bounds=tuple(b[mine] for b, mine in zip(self.bounds, alive, strict=True)))
+        open_states = tuple(tuple(of[at] for at in mine) for of, mine in zip(self.open_states, alive, strict=True))
+        return replace(
+            self, open_states=open_states, bounds=tuple(b[mine] for b, mine in zip(self.bounds, alive, strict=True))
+        )
 
-    def live_states_by_colour(self, model: Model) -> Live:
-        """Return what is live of every variable or of any other of its colour."""
-        if self.live_state_count == sum(model.sizes):
-            return self.live
+    def open_states_by_colour(self, model: Model) -> OpenStates:
+        """Return what is open of every variable or of any other of its colour."""
+        if self.open_state_count == sum(model.sizes):
+            return self.open_states
         together: dict[int, set[int]] = defaultdict(set)
-        for colour, states in zip(model.colours_of_variables, self.live, strict=True):
+        for colour, states in zip(model.colours_of_variables, self.open_states, strict=True):
             together[colour].update(states)
         ordered = {colour: tuple(sorted(states)) for colour, states in together.items()}
         return tuple(ordered[colour] for colour in model.colours_of_variables)
