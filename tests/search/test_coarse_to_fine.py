@@ -238,7 +238,7 @@ def test_work_stays_within_limits():
     )
     assert not search.is_proved
     again = solve_over_halved_groups(DenseModel(problem), search, Limits(operations=100), groups)
-    assert (again.best, again.lower, again.open_states) == (search.incumbent, search.lower, search.open_states)
+    assert (again.incumbent, again.lower, again.open_states) == (search.incumbent, search.lower, search.open_states)
     assert solve_over_halved_groups(DenseModel(problem), search, Limits(), groups).cost < search.cost
 
 

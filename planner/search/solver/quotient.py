@@ -49,8 +49,8 @@ class Quotient:
     """A problem over groups of states, in order of who stands for them.
 
     In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
-    for their groups; both are of one store of `tables`. `open_states` are the states of every variable that are grouped,
-    by their numbers in the model; costs count `scale` times.
+    for their groups; both are of one store of `tables`. `open_states` are the states of variables that are grouped, by
+    their numbers in the model; costs count `scale` times.
     """
 
     def __init__(

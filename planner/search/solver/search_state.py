@@ -16,7 +16,7 @@ from planner.search.solver.model import Model, OpenStates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchState:
-    """The incumbent, the best choice so far, and its cost, a lower bound on every cost, and what a better choice may still have.
+    """The incumbent, which is the best choice so far, its cost, a lower bound, and what a better choice may still have.
 
     `open_states` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of
     every choice with each of them: where nothing is known, NO_BOUND. `order` is the elimination that proved the
