@@ -15,7 +15,7 @@ from executor.transport import Medium, TransportError, plain_arena
 from executor.transport.messages import Messages
 from executor.values import ArrayModule, indices
 from planner.graph.ir import Tensor
-from planner.layout import Region, local_shape
+from planner.layout import Region
 from planner.layout.region import holders
 
 T = TypeVar("T")
@@ -71,14 +71,6 @@ class Cluster(ABC):
         """Return rank 0's value, on every rank."""
 
     @abstractmethod
-    def give(self, data: NDArray[np.uint8]) -> None:
-        """Send bytes to rank 0."""
-
-    @abstractmethod
-    def take(self, data: NDArray[np.uint8], rank: int) -> None:
-        """Receive, on rank 0, what a rank gives."""
-
-    @abstractmethod
     def abort(self, status: int) -> None:
         """End every rank, and this process, at once."""
 
@@ -93,17 +85,12 @@ class Cluster(ABC):
         Of workers that hold equal regions only the first sends.
         """
         firsts = {region: workers[0] for region, workers in holders(regions).items()}
+        tiles = self.gather(tile if self.rank in firsts.values() else None)
         if self.rank != 0:
-            if firsts.get(regions[self.rank]) == self.rank:
-                self.give(raw_bytes(np.ascontiguousarray(tile)))
             return None
         whole = np.empty(tensor.shape, tensor.dtype)
         for region, worker in firsts.items():
-            received = tile
-            if worker != 0:
-                received = np.empty(local_shape(region), tensor.dtype)
-                self.take(raw_bytes(received), worker)
-            whole[np.ix_(*map(indices, region))] = received
+            whole[np.ix_(*map(indices, region))] = tiles[worker]
         return whole
 
 
@@ -143,13 +130,6 @@ class SingleRank(Cluster):
     def tell(self, value: T | None) -> T:
         """Return the value."""
         return cast(T, value)
-
-    def give(self, data: NDArray[np.uint8]) -> None:
-        """Do nothing: rank 0 has it."""
-
-    def take(self, data: NDArray[np.uint8], rank: int) -> None:
-        """Raise ValueError: there is no other rank."""
-        raise ValueError(f"expected one rank, found rank {rank}")
 
     def abort(self, status: int) -> None:
         """End this process."""

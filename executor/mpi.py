@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
@@ -59,14 +57,6 @@ class MpiCluster(Cluster):
         """Return rank 0's value, on every rank."""
         self.meet()
         return cast(T, self.diagnostics.bcast(value))
-
-    def give(self, data: NDArray[np.uint8]) -> None:
-        """Send bytes to rank 0."""
-        doze([self.diagnostics.Isend([data, MPI.BYTE], 0)])
-
-    def take(self, data: NDArray[np.uint8], rank: int) -> None:
-        """Receive, on rank 0, what a rank gives."""
-        doze([self.diagnostics.Irecv([data, MPI.BYTE], rank)])
 
     def abort(self, status: int) -> None:
         """End every rank, and this process, at once."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -83,31 +83,20 @@ CONSTANT = Schedule()
 
 
 class Rate:
-    """What learning rates are multiplied by in the step that runs; `factor` is set before every step."""
+    """The learning rates of the kernels that update, multiplied anew before every step."""
 
     def __init__(self) -> None:
-        self.factor = 1.0
+        self._updates: list[tuple[dict[str, Value], int | float]] = []
 
     def applied(self, attributes: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return a kernel's attributes with the learning rate that is due whenever it is asked for."""
-        return _Due(attributes, self) if LEARNING_RATE in attributes else attributes
+        """Return a kernel's attributes, of which `multiply` changes the learning rate."""
+        rate = attributes.get(LEARNING_RATE)
+        if not isinstance(rate, int | float):
+            return attributes
+        self._updates.append((dict(attributes), rate))
+        return self._updates[-1][0]
 
-
-class _Due(Mapping[str, Value]):
-    """Attributes whose learning rate changes from step to step."""
-
-    def __init__(self, attributes: Mapping[str, Value], rate: Rate) -> None:
-        self._attributes = attributes
-        self._rate = rate
-
-    def __getitem__(self, name: str) -> Value:
-        value = self._attributes[name]
-        if name == LEARNING_RATE and isinstance(value, int | float):
-            return value * self._rate.factor
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._attributes)
-
-    def __len__(self) -> int:
-        return len(self._attributes)
+    def multiply(self, factor: float) -> None:
+        """Multiply every kernel's own learning rate for the step to come."""
+        for attributes, rate in self._updates:
+            attributes[LEARNING_RATE] = rate * factor

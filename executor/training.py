@@ -139,7 +139,7 @@ class Trainer:
 
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers, and set the step's learning rate."""
-        self._rate.factor = self.schedule.at(step)
+        self._rate.multiply(self.schedule.at(step))
         self._fill(data, step)
 
     def _fill(self, data: DataSet | HeldOut, step: int) -> None:

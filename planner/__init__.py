@@ -28,29 +28,19 @@ if TYPE_CHECKING:
     from planner.search import SEARCHERS, SearchOptions, Ties
 
 _HOMES = {
-    "PlanDifference": "planner.explanations.difference",
-    "Explanation": "planner.explanations.explanation",
-    "Graph": "planner.graph",
-    "GraphBuilder": "planner.graph",
-    "GraphError": "planner.errors",
-    "Optimizer": "planner.graph",
-    "Plan": "planner.plans.plan",
-    "PlanError": "planner.errors",
-    "Recipe": "planner.graph",
-    "Report": "planner.report.schema",
-    "SEARCHERS": "planner.search",
-    "SearchOptions": "planner.search",
-    "SearchRecord": "planner.plans.search_record",
-    "Ties": "planner.search",
-    "diff": "planner.explanations.difference",
-    "explain": "planner.explanations.explanation",
-    "from_torch": "planner.model_source",
-    "load_operators": "planner.extensions",
-    "lower": "planner.program.lower",
-    "model": "planner.model_source",
-    "plan": "planner.planning",
-    "training_graph": "planner.graph",
-    "load": "planner.plans.plan_json:load_plan",
+    "planner.errors": ("GraphError", "PlanError"),
+    "planner.explanations.difference": ("PlanDifference", "diff"),
+    "planner.explanations.explanation": ("Explanation", "explain"),
+    "planner.extensions": ("load_operators",),
+    "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "Recipe", "training_graph"),
+    "planner.model_source": ("from_torch", "model"),
+    "planner.planning": ("plan",),
+    "planner.plans.plan": ("Plan",),
+    "planner.plans.plan_json": ("load",),
+    "planner.plans.search_record": ("SearchRecord",),
+    "planner.program.lower": ("lower",),
+    "planner.report.schema": ("Report",),
+    "planner.search": ("SEARCHERS", "SearchOptions", "Ties"),
 }
 __all__ = [
     "SEARCHERS",
@@ -81,10 +71,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Return a public name from the module that has it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute or name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), "load_plan" if name == "load" else name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensor_partitioner.commands import status
+from tensor_partitioner.display import progress
 
 ROOT = Path(__file__).parent
 SLOW = (
@@ -73,4 +73,4 @@ def _gpu_missing():
 @pytest.fixture(autouse=True)
 def _no_word_of_progress(monkeypatch):
     """What commands say in a pipe must not depend on how busy this machine is."""
-    monkeypatch.setattr(status, "PIPE_S", (1e6, 1e6))
+    monkeypatch.setattr(progress, "PIPE_S", (1e6, 1e6))

@@ -13,12 +13,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.kernels import KERNEL_SET
-from executor.torch.tensors import tensor_of, torch_arena
+from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import Medium, TransportError
 from executor.values import ArrayModule
@@ -96,16 +95,6 @@ class ProcessGroupCluster(Cluster):
         with others_may_be_lost():
             dist.broadcast_object_list(values, 0, self.diagnostics)
         return cast(T, values[0])
-
-    def give(self, data: NDArray[np.uint8]) -> None:
-        """Send bytes to rank 0."""
-        with others_may_be_lost():
-            dist.send(tensor_of(data), 0, self.diagnostics)
-
-    def take(self, data: NDArray[np.uint8], rank: int) -> None:
-        """Receive, on rank 0, what a rank gives."""
-        with others_may_be_lost():
-            dist.recv(tensor_of(data), rank, self.diagnostics)
 
     def abort(self, status: int) -> None:
         """End this process at once; the launcher ends the others."""

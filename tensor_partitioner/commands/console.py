@@ -18,14 +18,12 @@ from rich.console import Console
 
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
 from tensor_partitioner import __version__
-from tensor_partitioner.commands.status import StatusLine
 from tensor_partitioner.display import console
-from tensor_partitioner.display.progress import OBSERVER
+from tensor_partitioner.display.progress import STATUS, StatusLine
 from topologies.errors import TopologyWarning
 
 COLLECTED_EVERY = 1_000_000
 """Objects made between collections of garbage: there is hardly any, and looking for it took a sixth of the time."""
-
 
 UNCUT = 100_000
 """Characters of a line in a pipe: no table is as wide."""
@@ -70,7 +68,7 @@ class Main:
     def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
         """Run the command with `args` (default: the process's) and the context's object, and exit."""
         status: object = 0
-        observed = OBSERVER.set(StatusLine())
+        shown = STATUS.set(StatusLine())
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_: _warn(message)
@@ -83,19 +81,17 @@ class Main:
             message, status = describe_failure(error)
             print(f"error: {message}", file=sys.stderr, flush=True)
         finally:
-            OBSERVER.reset(observed)
+            STATUS.reset(shown)
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def command_errors(command: click.Command) -> Main:
     """Make a click command an entry point, with `--version`."""
-    with_version(command)
-    return Main(command)
+    return Main(with_version(command))
 
 
-def with_version(command: click.Command) -> None:
-    """Give a command the option `--version`."""
-    click.version_option(__version__, message="tensor-partitioner %(version)s")(command)
+with_version = click.version_option(__version__, message="tensor-partitioner %(version)s")
+"""Gives a command the option `--version`."""
 
 
 def stdout() -> Console:

@@ -16,8 +16,7 @@ from executor.process.launch import agree, job_main, require_alike
 from executor.transport import CHOICES
 from planner.errors import InputError
 from tensor_partitioner.commands.console import with_version
-from tensor_partitioner.commands.status import StatusLine
-from tensor_partitioner.display.progress import OBSERVER
+from tensor_partitioner.display.progress import STATUS, StatusLine
 
 TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
 """The help of `--transport`."""
@@ -56,7 +55,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
         if context is None:
             return 0
         context.obj = ranks
-        OBSERVER.set(StatusLine() if ranks.rank == 0 else None)
+        STATUS.set(StatusLine() if ranks.rank == 0 else None)
         with context:
             return int(command.invoke(context))
 

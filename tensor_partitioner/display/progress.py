@@ -1,4 +1,4 @@
-"""How far work is that takes long: whoever does it says so, and who started it shows it, or nobody does.
+"""How far work is that takes long: whoever does it tells the status line, which a command starts, or nobody.
 
 for ways in tracked("searching", factorisations):
     ...
@@ -6,14 +6,25 @@ for ways in tracked("searching", factorisations):
 
 from __future__ import annotations
 
+import shutil
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from tensor_partitioner.display import printable
 
 T = TypeVar("T")
+
+TERMINAL_S = (1.0, 0.25)
+PIPE_S = (10.0, 10.0)
+"""When the first line comes, and how long until the next: nothing is said of what is done sooner."""
+
+ERASE = "\r\x1b[K"
 
 
 @dataclass(slots=True)
@@ -25,50 +36,88 @@ class Task:
     done: int = 0
     started: float = field(default_factory=time.monotonic)
 
+    def __str__(self) -> str:
+        return f"{self.description}: {self.done} of {self.total}" if self.total > 1 else self.description
+
     def advance(self) -> None:
         """Count one more part as done."""
         self.done += 1
 
 
-class Observer(Protocol):
-    """What shows how far work is, from `begin` to `end`; one task may be within another."""
+class StatusLine:
+    """Shows tasks, each within the one before, on stderr: on a terminal a line that changes, in a pipe plain ones."""
+
+    def __init__(self) -> None:
+        self._tasks: list[Task] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread()
 
     def begin(self, task: Task) -> None:
-        """Show a task from now on."""
+        """Show a task from now on; the first one starts the line."""
+        self._tasks.append(task)
+        if len(self._tasks) == 1:
+            self._stopped.clear()
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
 
     def end(self, task: Task) -> None:
-        """Show it no longer."""
+        """Show a task no longer; with the last one the line goes."""
+        self._tasks.remove(task)
+        if not self._tasks:
+            self._stopped.set()
+            self._thread.join()
+
+    def _show(self) -> None:
+        on_terminal = sys.stderr.isatty()
+        pause, again = TERMINAL_S if on_terminal else PIPE_S
+        shown = False
+        while not self._stopped.wait(pause):
+            line = status(list(self._tasks), time.monotonic())
+            if on_terminal:
+                line = ERASE + line[: shutil.get_terminal_size().columns - 1]
+            print(line, end="" if on_terminal else "\n", file=sys.stderr, flush=True)
+            pause, shown = again, on_terminal
+        if shown:
+            print(ERASE, end="", file=sys.stderr, flush=True)
 
 
-OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
-"""Who is told of work; None: nobody."""
+STATUS: ContextVar[StatusLine | None] = ContextVar("status", default=None)
+"""The line that is told of work."""
 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Tell the observer of work of `total` parts; yields a function that counts one more."""
-    task, observer = Task(description, total), OBSERVER.get()
-    if observer is None:
-        yield task.advance
-        return
-    observer.begin(task)
+    """Tell the status line of work of `total` parts; yields a function that counts one more."""
+    task, line = Task(description, total), STATUS.get()
+    if line is not None:
+        line.begin(task)
     try:
         yield task.advance
     finally:
-        observer.end(task)
+        if line is not None:
+            line.end(task)
 
 
 def tracked(description: str, parts: Sequence[T]) -> Iterator[T]:
-    """Yield the parts of work one by one, and tell the observer of each when the next one is taken."""
+    """Yield the parts of work one by one; each is done when the next one is taken."""
     with progress(description, len(parts)) as advance:
         for part in parts:
             yield part
             advance()
 
 
-def remaining_s(tasks: list[Task], now: float) -> float | None:
-    """Seconds that the first of tasks, each within the one before, is likely to take yet; None if nothing is done."""
-    share = 0.0
+def status(tasks: Sequence[Task], now: float) -> str:
+    """Say what is under way, as in `searching: 2 of 5, 12 s, about 18 s left`."""
+    if not tasks:
+        return ""
+    elapsed, share = now - tasks[0].started, 0.0
     for task in reversed(tasks):
         share = min(1.0, (task.done + share) / max(1, task.total))
-    return (now - tasks[0].started) * (1 / share - 1) if share > 0 else None
+    left = f", about {_duration(elapsed * (1 / share - 1))} left" if share else ""
+    return printable(f"{', '.join(map(str, tasks))}, {_duration(elapsed)}{left}")
+
+
+def _duration(value_s: float) -> str:
+    """Write a duration in whole seconds, or minutes and seconds."""
+    minutes, rest = divmod(round(value_s), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

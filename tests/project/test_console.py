@@ -12,10 +12,9 @@ from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
-from tensor_partitioner.commands import status
 from tensor_partitioner.commands.console import command_errors, stdout
-from tensor_partitioner.commands.status import StatusLine
-from tensor_partitioner.display.progress import Task, remaining_s, tracked
+from tensor_partitioner.display import progress
+from tensor_partitioner.display.progress import Task, status, tracked
 from topologies import TopologyError
 
 
@@ -87,16 +86,15 @@ def test_status_of_an_early_exit():
 
 def work(monkeypatch, *, on_terminal):
     """Two parts of work, during each of which the line is shown several times."""
-    monkeypatch.setattr(status, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
+    monkeypatch.setattr(progress, "TERMINAL_S" if on_terminal else "PIPE_S", (0.0, 0.0))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
     shown = threading.Event()
-    line = StatusLine.line
 
-    def heard(self, now):
+    def heard(tasks, now):
         shown.set()
-        return line(self, now)
+        return status(tasks, now)
 
-    monkeypatch.setattr(StatusLine, "line", heard)
+    monkeypatch.setattr(progress, "status", heard)
 
     @command_errors
     @click.command("works")
@@ -112,8 +110,8 @@ def work(monkeypatch, *, on_terminal):
 def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(capsys, monkeypatch):
     work(monkeypatch, on_terminal=True)
     shown = capsys.readouterr().err
-    assert shown.startswith(f"{status.ERASE}working: 0 of 2, 0 s")
-    assert shown.endswith(status.ERASE)
+    assert shown.startswith(f"{progress.ERASE}working: 0 of 2, 0 s")
+    assert shown.endswith(progress.ERASE)
     assert "\n" not in shown
     work(monkeypatch, on_terminal=False)
     lines = capsys.readouterr().err.splitlines()
@@ -122,18 +120,17 @@ def test_progress_is_a_line_that_goes_on_a_terminal_and_plain_lines_in_a_pipe(ca
 
 
 def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
-    monkeypatch.setattr(status, "PIPE_S", (1000.0, 1000.0))
+    monkeypatch.setattr(progress, "PIPE_S", (1000.0, 1000.0))
     with pytest.raises(SystemExit):
         command_errors(click.Command("works", callback=lambda: list(tracked("working", (1, 2)))))([])
     assert capsys.readouterr().err == ""
 
 
 def test_work_within_work_counts_towards_the_estimate():
-    searching, rivals = Task("searching", 4, 1, started=0.0), Task("alternatives", 2, 1, started=7.0)
-    line = StatusLine([searching, rivals])
-    assert line.line(9.0) == "searching: 1 of 4, alternatives: 1 of 2, 9 s, about 15 s left"
-    assert line.line(90.0).endswith(", 1 min 30 s, about 2 min 30 s left")
-    assert remaining_s([Task("searching", 4, started=0.0)], 5.0) is None
+    tasks = Task("searching", 4, 1, started=0.0), Task("alternatives", 2, 1, started=7.0)
+    assert status(tasks, 9.0) == "searching: 1 of 4, alternatives: 1 of 2, 9 s, about 15 s left"
+    assert status(tasks, 90.0).endswith(", 1 min 30 s, about 2 min 30 s left")
+    assert status([Task("searching", 4, started=0.0)], 5.0) == "searching: 0 of 4, 5 s"
 
 
 def test_names_are_shown_as_they_are(capsys):

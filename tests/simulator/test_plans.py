@@ -17,7 +17,7 @@ from simulator import simulated
 from simulator.report import report
 from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main
-from tensor_partitioner.display.progress import OBSERVER
+from tensor_partitioner.display.progress import STATUS
 from topologies import full_text, load_topology
 
 MODELS = {"mlp-3-64": {}, "cnn-5-8": {"image": 8}, "wresnet-14-1": {"image": 32}, "rnn-2-32": {"unroll": 3}}
@@ -175,10 +175,10 @@ class Counted:
 
 def test_how_far_a_simulation_is_can_be_observed():
     observer, program = Counted(), lower(planner.plan(build("mlp-2-16", batch=8), 1))
-    token = OBSERVER.set(observer)
+    token = STATUS.set(observer)
     try:
         simulated(program, load_topology("uniform-2"))
     finally:
-        OBSERVER.reset(token)
+        STATUS.reset(token)
     tasks = len(program.workers[0].tasks)
     assert [task.total for task in observer.tasks] == [2, tasks, tasks]
