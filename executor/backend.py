@@ -29,21 +29,13 @@ def array_module(name: str = "auto") -> ModuleType:
     if name == "numpy":
         return np
     installed = find_spec("cupy") is not None
-    if not installed and name == "cupy":
-        raise BackendError(
-            "backend 'cupy': CuPy is not installed: pip install 'tensor-partitioner[cuda12]' (or [cuda13]), "
-            "or use --backend numpy"
-        )
-    if not installed:
-        return np
-    cupy = import_module("cupy")
-    if cupy.cuda.is_available():
+    if installed and (cupy := import_module("cupy")).cuda.is_available():
         return cupy
-    if name == "cupy":
-        raise BackendError(
-            "backend 'cupy': CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES, or use --backend numpy"
-        )
-    return np
+    if name == "auto":
+        return np
+    missing = "CuPy is not installed: pip install 'tensor-partitioner[cuda12]' (or [cuda13])"
+    reason = "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES" if installed else missing
+    raise BackendError(f"backend 'cupy': {reason}, or use --backend numpy")
 
 
 def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import tracemalloc
 from bisect import bisect_right
@@ -20,12 +21,12 @@ from executor.check import check
 from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
 from executor.data import DataSet
-from executor.intervals import Interval
 from executor.kernels import KERNEL_SET
 from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
 from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
 from executor.weights.saving import save_weights
+from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult, TaskSeconds
@@ -33,6 +34,29 @@ from planner.report.task_seconds import Duration, task_seconds
 from planner.report.trace import compute_name
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How often something is done: every `steps` steps, or after every epoch where that is None."""
+
+    steps: int | None
+
+    def __str__(self) -> str:
+        return "epoch" if self.steps is None else str(self.steps)
+
+    def is_due(self, done: int, steps_per_epoch: int) -> bool:
+        """True if it is time after so many steps."""
+        return done % (self.steps or steps_per_epoch) == 0
+
+
+def read_interval(text: str) -> Interval:
+    """Read a number of steps, or the word `step` or `epoch`; raises InputError for anything else."""
+    if text in ("step", "epoch"):
+        return Interval(1 if text == "step" else None)
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise InputError(f"expected a number of steps from 1, step or epoch, found {text!r}")
+    return Interval(int(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +92,8 @@ class JobRequest:
         return 0 if self.resume is None else self.resume.manifest.step
 
 
-@dataclass(frozen=True, slots=True)
-class TracedTask:
-    """A task as a trace shows it: its name, and whether it computes or transfers."""
-
-    name: str
-    computes: bool
-
-    @classmethod
-    def of(cls, task: Task) -> TracedTask:
-        """Describe a task."""
-        if isinstance(task, Compute):
-            return cls(compute_name(task), True)
-        return cls(f"{type(task).__name__} {task.transfer}", False)
+TracedTask = tuple[str, int]
+"""A task's name in a trace, and its track there: 0 of computation, 1 of transfers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +187,7 @@ class Job:
             sent_bytes=rows[-1],
             moments=tuple(moments),
             waits=waits,
-            traced=tuple(map(TracedTask.of, worker.tasks)) if self._request.trace else (),
+            traced=tuple(map(traced_task, worker.tasks)) if self._request.trace else (),
             tasks=task_seconds(worker, took) if self._request.tasks else (),
             compute_seconds=compute_seconds(worker.tasks, took),
             arena_bytes=self._trainer.arena.nbytes,
@@ -291,6 +304,11 @@ class Job:
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         sizes[KERNEL_TEMPORARIES] = temporaries
         return sizes
+
+
+def traced_task(task: Task) -> TracedTask:
+    """Return how a trace shows a task."""
+    return (compute_name(task), 0) if isinstance(task, Compute) else (f"{type(task).__name__} {task.transfer}", 1)
 
 
 def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[Duration]:

@@ -85,8 +85,8 @@ def trace(result: JobResult, one_clock: bool) -> Trace:
     for worker, rank in enumerate(result.ranks):
         timeline.process(worker, f"worker {worker}", ("compute", "transfers"))
         origin = first if one_clock else rank.moments[0]
-        for task, start, stop in zip(rank.traced, rank.moments, rank.moments[1:], strict=False):
-            timeline.interval(Track(worker, 0 if task.computes else 1), task.name, start - origin, stop - origin)
+        for (name, track), start, stop in zip(rank.traced, rank.moments, rank.moments[1:], strict=False):
+            timeline.interval(Track(worker, track), name, start - origin, stop - origin)
     return timeline
 
 

@@ -7,8 +7,8 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from executor.backend import asnumpy
 from executor.checkpoint.manifest import (
@@ -54,7 +54,7 @@ class Saver:
             data=data,
             schedule=schedule,
             ways=list(plan.ways),
-            shares=list(plan.ways.shares) or UNSET,
+            shares=list(plan.ways.shares) or msgspec.UNSET,
             layouts={tensor.name: [*map(str, plan.layouts[tensor.name])] for tensor in tensors},
             files=[],
         )
@@ -90,8 +90,8 @@ class Saver:
 
     def _publish(self, hidden: Path, step: int, files: list[FileRecord]) -> None:
         """Write the manifest, then give the folder its name: from here on the checkpoint is there."""
-        manifest = {field: getattr(self._manifest, field) for field in Manifest.__struct_fields__}
-        write_file(hidden / MANIFEST, to_json(Manifest(**(manifest | {"step": step, "files": files}))))
+        manifest = msgspec.structs.replace(self._manifest, step=step, files=files)
+        write_file(hidden / MANIFEST, to_json(manifest))
         _settle(hidden / MANIFEST)
         _settle(hidden)
         hidden.rename(self._folder / name_of(step))

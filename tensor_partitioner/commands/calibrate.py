@@ -30,7 +30,7 @@ from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.console import operators_option, stdout
 from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster
 from tensor_partitioner.display import percent, printable
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display.progress import tracked
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_SECONDS = 60.0
@@ -72,12 +72,9 @@ class Calibration:
         timings: list[Timed] = []
         with threadpool_limits(threads), np.errstate(all="ignore"):
             speeds = hardware_of(self.ranks, threads)
-            with progress(f"calibrating within {self.options['seconds']:g} s", len(plans)) as advance:
-                for plan in plans:
-                    programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
-                    mine = timed(programs, self.ranks, transport, threads, limit_s)
-                    timings += self.ranks.gather(mine)
-                    advance()
+            for plan in tracked(f"calibrating within {self.options['seconds']:g} s", plans):
+                programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
+                timings += self.ranks.gather(timed(programs, self.ranks, transport, threads, limit_s))
         on_first = self.ranks.rank == 0
         return agree(self.ranks, lambda: self._tell(timings, speeds, threads, transport) if on_first else 0)
 

@@ -82,7 +82,9 @@ class Execution:
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
-        options = {**self.options, "resume": self.ranks.tell(on_first_rank(self.ranks, self._last_checkpoint))}
+        options = dict(self.options)
+        if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
+            options["resume"] = self.ranks.tell(on_first_rank(self.ranks, lambda: last_checkpoint(folder)))
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
         requests = agree(self.ranks, lambda: [job_request(*pair, xp, transport, options) for pair in pairs])
@@ -124,12 +126,10 @@ class Execution:
     def _plans(self) -> list[Plan]:
         """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
         contents = self.ranks.tell(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
-        require_alike(self.ranks, {str(path): digest(path.read_bytes()) for path in self._files_here()})
+        files = (*self.paths, *self.options["operator_files"])  # of which plans need not be on every host
+        here = {str(path): digest(path.read_bytes()) for path in files if os.access(path, os.R_OK)}
+        require_alike(self.ranks, here)
         return agree(self.ranks, lambda: list(map(self._plan, self.paths, contents)))
-
-    def _files_here(self) -> list[Path]:
-        """Return the files of the command line that this rank can read; plans need not be on every host."""
-        return [path for path in (*self.paths, *self.options["operator_files"]) if os.access(path, os.R_OK)]
 
     def _plan(self, path: Path, content: bytes) -> Plan:
         plan = plan_from_file(path, content)
@@ -139,10 +139,6 @@ class Execution:
         if self.options["check"] and not plan.graph.updates:
             raise InputError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
-
-    def _last_checkpoint(self) -> Path | None:
-        """Choose the checkpoint to go on from: one for all ranks, whatever folders look like to each."""
-        return None if self.options["resume"] is None else last_checkpoint(self.options["resume"])
 
     def _programs(self, plan: Plan, request: JobRequest) -> RankPrograms:
         held_out = request.data.held_out if request.evaluate else None
@@ -217,13 +213,8 @@ def failure(job: Report, result: JobResult) -> str:
     if result.diverged is not None:
         step = result.first_step + len(result.losses)
         return f"{job.plan}: expected a finite loss, found {result.diverged} in step {step}"
-    return failed_check(job) if job.check is not None and not job.check.passed else ""
-
-
-def failed_check(job: Report) -> str:
-    """Say how many tensors differ from one worker's, and which does most."""
-    if job.check is None:
-        raise ValueError(f"{job.plan}: expected a check, found none")
+    if job.check is None or job.check.passed:
+        return ""
     worst = job.check.worst_difference
     return (
         f"{job.plan}: {job.check.failed} of {job.check.tensors} tensors differ from one worker's, most of all "

@@ -24,7 +24,7 @@ from planner.failures import JobError
 from planner.graph.rules import RULES
 from tensor_partitioner.commands.console import command_errors, operators_option, stdout
 from tensor_partitioner.display import table
-from tensor_partitioner.display.progress import progress
+from tensor_partitioner.display.progress import tracked
 
 SHOWN_FAILURES = 3
 """How many failures of an operator the table's reader sees; --json has them all."""
@@ -90,18 +90,15 @@ def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(operator) for operator in entries], indent=1))
         return
-    rows = (
-        (
-            operator.name,
-            " ".join(operator.operands),
-            " ".join(operator.variables),
-            " ".join(name if reducer is None else f"{name}:{reducer}" for name, reducer in operator.strategies.items()),
-            *map(_yes, (operator.is_elementwise, operator.has_kernel, operator.has_gradient)),
-        )
-        for operator in entries
-    )
     columns = ("operator", "operands", "variables", "strategies", "element-wise", "kernel", "gradient")
-    stdout().print(table(f"{len(entries)} operators", columns, rows, text=columns))
+    stdout().print(table(f"{len(entries)} operators", columns, map(_row, entries), text=columns))
+
+
+def _row(operator: Entry) -> tuple[str, ...]:
+    strategies = (name if reducer is None else f"{name}:{reducer}" for name, reducer in operator.strategies.items())
+    texts = (operator.name, *map(" ".join, (operator.operands, operator.variables, strategies)))
+    answers = {True: "yes", False: "-", None: "?"}
+    return *texts, *(answers[value] for value in (operator.is_elementwise, operator.has_kernel, operator.has_gradient))
 
 
 @cli.command()
@@ -123,11 +120,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
     names = list(tdl.catalog) if name is None else [_known(name)]
     xp = array_module(settings["backend"])
     options = CheckOptions(cases=settings["cases"], seed=settings["seed"], xp=xp)
-    results = []
-    with progress("verifying operators", len(names)) as advance:
-        for operator in names:
-            results.append(check_operator(operator, options))
-            advance()
+    results = [check_operator(operator, options) for operator in tracked("verifying operators", names)]
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=1))
     else:
@@ -151,14 +144,10 @@ def _known(name: str) -> str:
 
 def _operators_table(results: list[Verification]) -> Table:
     """One line per operator: how many checks of every kind, and how many failed."""
-    rows = (
-        (
-            result.operator,
-            *(str(result.kinds.get(kind, "-")) for kind in KINDS),
-            _verdict(len(result.failures)),
-        )
-        for result in results
-    )
+    rows = []
+    for result in results:
+        counts = (str(result.kinds.get(kind, "-")) for kind in KINDS)
+        rows.append((result.operator, *counts, _verdict(len(result.failures))))
     return table(f"{sum(result.checks for result in results)} checks", ("operator", *KINDS, "result"), rows)
 
 
@@ -185,10 +174,6 @@ def _print_failures(results: list[Verification]) -> None:
             console.print(str(failure))
         if len(result.failures) > SHOWN_FAILURES:
             console.print(f"{result.operator}: {len(result.failures) - SHOWN_FAILURES} more")
-
-
-def _yes(value: bool | None) -> str:
-    return {True: "yes", False: "-", None: "?"}[value]
 
 
 main = command_errors(cli)

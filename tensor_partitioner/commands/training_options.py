@@ -11,8 +11,7 @@ import click
 from executor.backend import BackendError, require_dtypes
 from executor.checkpoint import Checkpoint, CheckpointError, checkpoints
 from executor.data import ARRAYS, DATA_SETS, ROWS, DataError, DataSet, data_set
-from executor.intervals import Interval, read_interval
-from executor.job import JobRequest
+from executor.job import Interval, JobRequest, read_interval
 from executor.schedules import CONSTANT, FORM, read_schedule
 from executor.weights import Weights
 from planner.errors import InputError
