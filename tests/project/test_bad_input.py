@@ -103,10 +103,7 @@ FOUND = {
     "seconds": 0.5,
 }
 SEARCHES = {
-    "bound above the plan": (
-        {"lower_bound": 129},
-        r"\$\.search\.lower_bound: expected at most .* 128, found 129",
-    ),
+    "bound above the plan": ({"lower_bound": 129}, r"\$\.search\.lower_bound: expected at most .* 128, found 129"),
     "negative bound": ({"lower_bound": -1}, r">= 0.*\$\.search\.lower_bound"),
     "negative seconds": ({"seconds": -1.0}, r">= 0.*\$\.search\.seconds"),
     "unknown winner": ({"winner": "magic"}, r"\$\.search\.bytes: expected the 128 bytes of 'magic', found none"),
@@ -152,20 +149,14 @@ def test_what_is_said_of_a_search_does_not_contradict_the_plan(refused, tmp_path
     refused(plan, file, match=rf"bad\.json: .*(?:{match})")
 
 
-def test_placements_that_no_search_has(refused, tmp_path):
+def test_a_search_that_the_graph_or_the_table_of_placements_does_not_allow(refused, tmp_path):
     file = tmp_path / "bad.json"
     data = changed(PRODUCT, "reported", "search", to={})
     file.write_text(json.dumps(changed(data, "search", "placements", to="R")))
     refused(plan, file, match=r"\$\.search\.placements: expected one of S; S,R; S,R,P, found 'R'")
-
-
-def test_data_parallelism_needs_a_sample_for_every_worker(refused, tmp_path):
-    file = tmp_path / "bad.json"
     data = changed(PRODUCT, "graph", "tensors", "X", "role", to="weight")
     file.write_text(json.dumps(changed(data, "reported", "search", to={"data_parallel_bytes": 64})))
-    refused(
-        plan, file, match=r"\$\.search\.data_parallel_bytes: expected none, with 0 samples, for 4 workers, found 64"
-    )
+    refused(plan, file, match=r"\$\.search\.data_parallel_bytes: expected none, with 0 samples, for 4 .*, found 64")
 
 
 def test_what_agrees_is_shown(tmp_path, capsys):
@@ -213,15 +204,14 @@ def test_files_that_are_not_json(refused, tmp_path, text):
         refused(main, file, *options, match=r"cut\.json: .*(JSON|truncated|Expected)")
 
 
-def test_a_plan_that_is_nested_too_deeply(refused, tmp_path):
-    (tmp_path / "deep.json").write_text('{"format": "plan/1", "graph": {"tensors": ' + "[" * 100_000)
-    refused(simulate, tmp_path / "deep.json", "--topo", "uniform-8", match=r"deep\.json: .*deep")
+DEEP = '{"format": "plan/1", "graph": {"tensors": ' + "[" * 100_000
+TWICE = json.dumps(PRODUCT).replace('"X": "S0"', '"X": "S1", "X": "S0"', 1)
 
 
-def test_a_decision_that_is_made_twice(refused, tmp_path):
-    text = json.dumps(PRODUCT).replace('"X": "S0"', '"X": "S1", "X": "S0"', 1)
-    (tmp_path / "twice.json").write_text(text)
-    refused(simulate, tmp_path / "twice.json", "--topo", "uniform-8", match=r"twice\.json: .*'X' occurs twice")
+@pytest.mark.parametrize(("text", "match"), [(DEEP, "deep"), (TWICE, "'X' occurs twice")], ids=["deep", "twice"])
+def test_json_that_is_no_plan(refused, tmp_path, text, match):
+    (tmp_path / "bad.json").write_text(text)
+    refused(simulate, tmp_path / "bad.json", "--topo", "uniform-8", match=rf"bad\.json: .*{match}")
 
 
 @pytest.mark.parametrize("extent", [2**33, 10**30])
@@ -236,12 +226,6 @@ def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
     refused(plan, tmp_path / "graph.json", "--workers", "4", match=r"largest tensor is '[XWY]'")
 
 
-def test_a_plan_cut_in_half(refused, tmp_path):
-    text = (ROOT / "examples" / "product.plan.json").read_text()
-    (tmp_path / "cut.json").write_text(text[: len(text) // 2])
-    refused(simulate, tmp_path / "cut.json", "--topo", "uniform-8", match=r"cut\.json: .*JSON: Unterminated")
-
-
 def test_files_that_cannot_be_read(refused, tmp_path):
     for main, options in ((simulate, ("--topo", "uniform-8")), (plan, ("--workers", "2")), (compare, ())):
         refused(main, tmp_path / "absent.json", *options, match=r"absent\.json: No such file")
@@ -251,11 +235,7 @@ def test_files_that_cannot_be_read(refused, tmp_path):
 
 
 def test_files_of_another_kind(refused, tmp_path, capsys):
-    product, report, machine = (
-        ROOT / "examples" / "product.plan.json",
-        tmp_path / "r.json",
-        tmp_path / "m.yaml",
-    )
+    product, report, machine = ROOT / "examples" / "product.plan.json", tmp_path / "r.json", tmp_path / "m.yaml"
     with pytest.raises(SystemExit):
         simulate([str(product), "--topo", "uniform-8", "--json", str(report)])
     capsys.readouterr()
@@ -322,10 +302,7 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-0-64", "--workers", "2"), r"mlp-0-64: .*mlp-L-H.*from 1 to 999999999"),
         (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "none", "--lr", "1"), r"none has no constant lr.*are none"),
-        (
-            ("mlp-2-8", "--workers", "2", "--dtype", "float16", "--loss-scale", "1e6"),
-            r"at most 65504 in float16",
-        ),
+        (("mlp-2-8", "--workers", "2", "--dtype", "float16", "--loss-scale", "1e6"), r"at most 65504 in float16"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float16", "--optimizer", "adam"), r"eps must be at least 6e-08"),
         ((), r"MODEL"),
     ],
@@ -335,20 +312,20 @@ def test_options_of_plan(refused, arguments, match):
 
 
 @pytest.mark.parametrize(
-    ("source", "function", "match"),
+    ("source", "match"),
     [
-        ("def model(): return 3\n", "model", r"own\.py:model: .*Graph.*int"),
-        ("def model():\n    return 1 / 0\n", "model", r"own\.py:2: .*ZeroDivisionError"),
-        ("def model(:\n", "model", r"own\.py:1: .*SyntaxError"),
-        ("import no_such_module\n", "model", r"own\.py:1: .*no_such_module"),
-        ("model = 3\n", "model", r"own\.py: .*'model'"),
-        ("def other(): pass\n", "model", r"own\.py: .*'model'"),
-        ("def model(x): pass\n", "model", r"own\.py: .*TypeError"),
+        ("def model(): return 3\n", r"own\.py:model: .*Graph.*int"),
+        ("def model():\n    return 1 / 0\n", r"own\.py:2: .*ZeroDivisionError"),
+        ("def model():\n    raise SystemExit(0)\n", r"own\.py:2: model\(\): SystemExit"),
+        ("def model(:\n", r"own\.py:1: .*SyntaxError"),
+        ("import no_such_module\n", r"own\.py:1: .*no_such_module"),
+        ("model = 3\n", r"own\.py: .*'model'"),
+        ("def model(x): pass\n", r"own\.py: .*TypeError"),
     ],
 )
-def test_functions_of_ones_own(refused, tmp_path, source, function, match):
+def test_functions_of_ones_own(refused, tmp_path, source, match):
     (tmp_path / "own.py").write_text(source)
-    refused(plan, f"{tmp_path / 'own.py'}:{function}", "--workers", "2", match=match)
+    refused(plan, f"{tmp_path / 'own.py'}:model", "--workers", "2", match=match)
 
 
 def test_model_options_for_a_graph_of_ones_own(refused):
@@ -372,11 +349,7 @@ def test_training_options_for_a_graph_of_ones_own(refused, tmp_path):
 
 TOPOLOGIES = {
     "unknown key": ("latency_s:", "latency_ms:", r"latency_ms"),
-    "wrong type": (
-        "bandwidth_bytes_per_s: 10500000000.0",
-        "bandwidth_bytes_per_s: fast",
-        r"bandwidth_bytes_per_s.*fast",
-    ),
+    "wrong type": ("bytes_per_s: 10500000000.0", "bytes_per_s: fast", r"bandwidth_bytes_per_s.*fast"),
     "unknown end of a link": ("ends: [gpu3", "ends: [gpu33", r"gpu33"),
     "not YAML": ("devices:", "devices: [", r"YAML"),
     "other format": ("topology/2", "topology/9", r"\$\.format.*topology/9"),
@@ -405,6 +378,7 @@ def test_other_options_of_simulate(refused):
     refused(simulate, file, match=r"--topo")
     refused(simulate, file, "--topo", "nowhere", match=r"nowhere.*p2\.8xlarge")
     refused(simulate, file, "--topo", "uniform-8", "--prefetch", "-1", match=r"--prefetch.*-1")
+    refused(compare, match=r"REPORT\.json")
 
 
 def test_more_workers_than_devices(refused, tmp_path, capsys):
@@ -414,9 +388,3 @@ def test_more_workers_than_devices(refused, tmp_path, capsys):
     assert ended.value.code == 0
     capsys.readouterr()
     refused(simulate, file, "--topo", "uniform-8", match=r"16.*8|8.*16")
-
-
-def test_reports(refused, tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps(PRODUCT))
-    refused(compare, tmp_path / "plan.json", match=r"plan\.json: ")
-    refused(compare, match=r"REPORT\.json")

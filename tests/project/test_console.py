@@ -31,20 +31,19 @@ def ends(error, capsys):
     return ended.value.code, shown.err
 
 
-@pytest.mark.parametrize("kind", [GraphError, PlanError, TDLError, TopologyError, ReportError, click.UsageError])
-def test_bad_input_is_status_2(kind, capsys):
-    assert ends(kind("what\n  and where"), capsys) == (2, "error: what and where\n")
+BAD_INPUT = (GraphError, PlanError, TDLError, TopologyError, ReportError, click.UsageError)
+ENDS = [
+    *((kind("what\n  and where"), 2, "what and where") for kind in BAD_INPUT),
+    (FileNotFoundError(2, "No such file or directory", "plan.json"), 2, "plan.json: No such file or directory"),
+    (JobError("rank 3 ended"), 1, "rank 3 ended"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+]
 
 
-def test_files_are_named(capsys):
-    error = FileNotFoundError(2, "No such file or directory", "plan.json")
-    assert ends(error, capsys) == (2, "error: plan.json: No such file or directory\n")
-
-
-def test_failed_jobs_are_status_1(capsys):
-    assert ends(JobError("rank 3 ended"), capsys) == (1, "error: rank 3 ended\n")
-    status, line = ends(KeyboardInterrupt(), capsys)
-    assert (status, line.strip()) == (130, "error: interrupted")
+@pytest.mark.parametrize(("error", "status", "says"), ENDS, ids=lambda value: type(value).__name__)
+def test_a_failure_is_one_line_and_a_status(error, status, says, capsys):
+    code, line = ends(error, capsys)
+    assert (code, line.strip()) == (status, f"error: {says}")
 
 
 def test_unexpected_failures_name_their_place(capsys, monkeypatch):
@@ -62,26 +61,16 @@ def test_usage_errors(capsys):
     @click.option("--number", type=int, required=True)
     def main(number):
         click.echo(number)
+        click.get_current_context().exit(number - 3)
 
-    for arguments, expected in ((["--number", "x"], 2), ([], 2), (["--colour"], 2), (["--number", "3"], 0)):
+    lines = (["--number", "x"], 2), ([], 2), (["--colour"], 2), (["--number", "3"], 0)
+    for arguments, expected in lines:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == expected
         shown = capsys.readouterr()
         assert shown.err.count("\n") == (1 if expected else 0)
         assert shown.out == ("" if expected else "3\n")
-
-
-def test_status_of_an_early_exit():
-    @command_errors
-    @click.command("differs")
-    @click.pass_context
-    def main(context):
-        context.exit(1)
-
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 1
 
 
 def work(monkeypatch, *, on_terminal):

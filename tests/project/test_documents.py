@@ -63,16 +63,13 @@ def test_linked_files_exist():
                 assert (folder / target).exists(), target
 
 
-def test_the_worked_example_is_what_the_code_finds():
-    plan = load_plan(ROOT / "examples" / "product.plan.json")
+def test_the_worked_example_is_what_the_code_finds_and_stores():
+    path = ROOT / "examples" / "product.plan.json"
+    plan, data = load_plan(path), json.loads(path.read_text())
     rows = re.findall(r"^\| from \d \| (.+) \|$", EXAMPLE, re.MULTILINE)
     table = [[0 if cell.strip() == "-" else int(cell) for cell in row.split("|")] for row in rows]
     assert plan.bytes.tolist() == table
     assert plan.step_bytes() == (64, 64)
-
-
-def test_the_worked_example_is_stored_as_decided():
-    data = json.loads((ROOT / "examples" / "product.plan.json").read_text())
     decided = re.findall(r"^\| (X|W|Y) \| (S\d|R) \| (S\d|R) \|", EXAMPLE, re.MULTILINE)
     assert len(decided) == 3
     for name, *placements in decided:

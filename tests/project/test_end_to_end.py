@@ -54,34 +54,18 @@ def one_error(done):
     return lines[0]
 
 
-def test_more_or_fewer_ranks_than_workers(command, mpirun):
-    for ranks in ("2", "5"):
-        done = command("execute", PRODUCT, launcher=(mpirun, "-n", ranks))
-        assert done.returncode == 2
-        assert re.search(rf"product\.plan\.json: .*4 ranks.*{ranks}", one_error(done))
-
-
-def test_a_plan_that_is_cut_off(command, mpirun, tmp_path):
-    (tmp_path / "cut.json").write_text('{"format": "plan/1", "ways": [2, 2')
-    done = command("execute", tmp_path / "cut.json", launcher=(mpirun, "-n", "4"))
+@pytest.mark.parametrize(
+    ("ranks", "line", "says"),
+    [
+        (2, PRODUCT, r"product\.plan\.json: .*4 ranks.*2"),
+        (5, PRODUCT, r"product\.plan\.json: .*4 ranks.*5"),
+        (4, "README.md", r"README\.md"),
+        (4, f"{PRODUCT} --data digits", "digits"),
+        (4, f"{PRODUCT} --colour red", "--colour"),
+        (None, PRODUCT, "mpirun -n 4"),
+    ],
+)
+def test_what_is_refused(command, mpirun, ranks, line, says):
+    done = command("execute", *line.split(), launcher=(mpirun, "-n", str(ranks)) if ranks else ())
     assert done.returncode == 2
-    assert "cut.json" in one_error(done)
-
-
-def test_data_that_does_not_fit(command, mpirun):
-    done = command("execute", PRODUCT, "--data", "digits", launcher=(mpirun, "-n", "4"))
-    assert done.returncode == 2
-    assert "digits" in one_error(done)
-
-
-def test_options_that_do_not_exist(command, mpirun):
-    done = command("execute", PRODUCT, "--colour", "red", launcher=(mpirun, "-n", "4"))
-    assert done.returncode == 2
-    assert "--colour" in one_error(done)
-
-
-def test_without_a_launcher(command):
-    done = command("execute", PRODUCT)
-    assert done.returncode == 2
-    assert "mpirun -n 4" in one_error(done)
-    assert done.stderr.count("\n") == 1
+    assert re.search(says, one_error(done))

@@ -28,15 +28,8 @@ def test_a_file_that_cannot_be_written_is_named():
 
 
 def test_full_standard_output(command, tmp_path):
-    done = command(
-        "plan",
-        "mlp-2-8",
-        "--workers",
-        "2",
-        "-o",
-        tmp_path / "plan.json",
-        launcher=("sh", "-c", '"$0" "$@" > /dev/full'),
-    )
+    full = ("sh", "-c", '"$0" "$@" > /dev/full')
+    done = command("plan", "mlp-2-8", "--workers", "2", "-o", tmp_path / "plan.json", launcher=full)
     assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
 
 
@@ -61,17 +54,11 @@ def test_nothing_replaces_what_is_read_or_written_already(tmp_path):
     check_written((Path("/dev/null"), Path("/dev/null")))
 
 
-def test_a_plan_is_not_replaced_by_its_simulation(capsys, tmp_path):
+def test_a_command_replaces_nothing_that_it_reads(capsys, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text("{}")
     for option in ("--json", "--trace"):
         assert "reads" in refused(simulate, capsys, file, "--topo", "uniform-8", option, file)
-    assert file.read_text() == "{}"
-
-
-def test_a_graph_is_not_replaced_by_its_plan(capsys, tmp_path):
-    file = tmp_path / "graph.json"
-    file.write_text("{}")
     assert "reads" in refused(plan, capsys, file, "--workers", "2", "-o", file)
     assert file.read_text() == "{}"
 

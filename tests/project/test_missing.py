@@ -32,15 +32,6 @@ def without(missing, line, folder):
     return python(RUN.format(missing=tuple(missing), line=list(map(str, line))), folder)
 
 
-@pytest.mark.parametrize(("command", "package"), [(name, one) for name, found in NEEDED.items() for one in found])
-def test_a_command_names_the_extra_it_lacks(command, package, tmp_path):
-    done = without([package], [command, "--help"], tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert package in done.stderr
-    assert f"pip install 'tensor-partitioner[{EXTRAS[package]}]'" in done.stderr
-
-
 def test_every_extra_that_is_named_installs_its_package():
     installed = {extra: " ".join(named).lower() for extra, named in PROJECT["optional-dependencies"].items()}
     for package, extra in EXTRAS.items():
@@ -62,9 +53,10 @@ def test_planning_needs_no_extra(tmp_path):
         (("plan", "own.py:make", "--verify"), "torch"),
         (("simulate", PLAN, "--topo", "uniform-8", "--plot", "pictures"), "matplotlib"),
         (("operators", "check", "erf"), "scipy"),
+        *(((name, "--help"), package) for name, packages in NEEDED.items() for package in packages),
     ],
 )
-def test_an_extra_that_one_use_needs_is_named(line, package, tmp_path):
+def test_an_extra_that_is_needed_is_named(line, package, tmp_path):
     (tmp_path / "own.py").write_text(TORCH_FILE)
     done = without([package], line, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
