@@ -50,6 +50,10 @@ class Case:
     dtype: str = "float32"
     optimizer: str = "sgd"
 
+    def __post_init__(self):
+        if isinstance(self.ways, tuple):
+            object.__setattr__(self, "ways", Ways(self.ways))
+
     @property
     def name(self):
         ways = "x".join(map(str, self.ways)) + "".join(f"-{share}" for share in self.ways.shares)

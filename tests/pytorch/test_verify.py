@@ -92,7 +92,7 @@ class Buffered(nn.Module):
 def test_what_is_alike_says_nothing():
     found = verify(lambda: (Buffered(), torch.randn(4, 6)), "buffered")
     assert not found.failure
-    assert np.isfinite([one.difference.found for one in found.compared]).all()
+    assert np.isfinite([one.difference.value for one in found.compared]).all()
 
 
 def regularised():
