@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from tdl import TDLError
-from tests.graph.reshaping import reshape_attributes
 from tests.kernels.calls import apply as run_kernel
+from tests.tdl.reshaping import reshape_attributes
 
 USED = set()
 ONE = np.asarray(1.0)

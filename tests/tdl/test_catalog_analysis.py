@@ -9,7 +9,7 @@ import tdl
 from executor.cases import Draw
 from executor.verification.cases import CASES
 from tdl import analysis
-from tests.graph.reshaping import reshape_attributes
+from tests.tdl.reshaping import reshape_attributes
 
 
 def fresh():
@@ -67,3 +67,19 @@ def test_a_reshapes_target_is_no_reason_for_another_analysis(analyses):
             extents = reshape.describe((len(shape),), attributes).extents((shape,), attributes)
             assert reshape.describe((len(shape),), attributes).output_shapes(extents) == (target,)
     assert len(analyses) == 3
+
+
+def test_catalog_names_operands_and_attributes():
+    adam = tdl.catalog["adam"]
+    assert adam.operands == ("w", "grad", "m", "v", "t")
+    assert adam.required == ("lr", "beta1", "beta2", "eps")
+    assert dict(tdl.catalog["mm"].attributes) == {"transpose_a": False, "transpose_b": False}
+    assert tdl.catalog["add_n"].variadic
+    assert tdl.catalog["stack"].describe((1, 1), {"dim": 0}).operands == ("tensors0", "tensors1")
+    assert {op.category for op in tdl.catalog.values()} == {
+        "matmul",
+        "convolution",
+        "reduction",
+        "elementwise",
+        "other",
+    }

@@ -7,13 +7,12 @@ import pytest
 
 import tdl
 from executor.cases import Draw
-from executor.verification.cases import CASES as DRAWN
-from tests.tdl.cases import CASES
+from executor.verification.cases import CASES
 
 torch = pytest.importorskip("torch")
 from tests.tdl.torch_oracles import ORACLES, spread  # noqa: E402
 
-TESTED_TOGETHER = {"normalize_backward_statistics", "normalize_backward"}
+TESTED_TOGETHER = {"normalize_backward_statistics", "normalize_backward", "batch_norm_backward"}
 """Parts of one gradient, compared to PyTorch's as a whole."""
 
 RANDOM = {"dropout", "bernoulli", "rand", "randn"}
@@ -21,14 +20,14 @@ RANDOM = {"dropout", "bernoulli", "rand", "randn"}
 
 
 def test_every_operator_has_an_oracle():
-    assert {case.op for case in CASES} | set(ORACLES) | RANDOM | TESTED_TOGETHER == set(tdl.catalog)
+    assert set(ORACLES) | RANDOM | TESTED_TOGETHER == set(tdl.catalog)
 
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_evaluation_and_shapes_equal_torch(name):
     draw = Draw(np.random.default_rng([5, *name.encode()]))
     for _ in range(4):
-        case = DRAWN[name](draw)
+        case = CASES[name](draw)
         described = tdl.catalog[name].describe([operand.ndim for operand in case.operands], case.attributes)
         extents = described.extents([operand.shape for operand in case.operands], case.attributes)
         attributes = dict(case.attributes)
@@ -48,6 +47,33 @@ def evaluate_all(name, *operands, **attributes):
 
 def evaluate(name, *operands, **attributes):
     return evaluate_all(name, *operands, **attributes)[0]
+
+
+@pytest.mark.parametrize("name", ["relu", "mm", "cross_entropy", "max_pool2d_with_indices"])
+def test_outputs_have_the_dtype_of_the_first_float_operand_except_indices(name):
+    case = CASES[name](Draw(np.random.default_rng(5)))
+    narrow = [array.astype(np.float32) if array.dtype == np.float64 else array for array in case.operands]
+    described = tdl.catalog[name].describe([array.ndim for array in narrow], case.attributes)
+    found = [result.dtype.name for result in described.evaluate(narrow, case.attributes)]
+    assert found == (["float32", "int32"] if name == "max_pool2d_with_indices" else ["float32"])
+    assert described.output_dtypes([array.dtype.name for array in narrow]) == tuple(found)
+
+
+def test_batch_norm_and_its_gradient_equal_torch():
+    rng = np.random.default_rng(4)
+    shapes = ((2, 3, 4, 5), (3,), (3,))
+    image, weight, bias = (torch.tensor(rng.standard_normal(shape), requires_grad=True) for shape in shapes)
+    y = torch.nn.functional.batch_norm(image, None, None, weight, bias, training=True, eps=1e-3)
+    grad = torch.tensor(rng.standard_normal(y.shape))
+    expected = torch.autograd.grad(y, (image, weight, bias), grad)
+    x, w, b = (tensor.detach() for tensor in (image, weight, bias))
+    mean = evaluate("mean", x, dims=(0, 2, 3), count=40)
+    var = evaluate("batch_norm_var", x, mean, count=40)
+    np.testing.assert_allclose(evaluate("batch_norm", x, mean, var, w, b, eps=1e-3), y.detach(), atol=1e-12)
+    sums = evaluate_all("batch_norm_backward_reduce", grad, x, mean, var, eps=1e-3)
+    back = evaluate("batch_norm_backward", grad, x, mean, var, w, *sums, eps=1e-3, count=40)
+    for found, right in zip((back, *sums), expected, strict=True):
+        np.testing.assert_allclose(found, right, atol=1e-12)
 
 
 def test_dropout_keeps_and_scales_the_right_share():

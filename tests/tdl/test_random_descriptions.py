@@ -11,8 +11,7 @@ import tdl
 from executor.cases import Case
 from executor.verification.parts import Subject
 from executor.verification.splits import uncovered
-from tdl import REDUCERS, Max, Min, Prod, Sum, maximum, pad, where
-from tests.tdl.test_split_soundness import cells, concatenate
+from tdl import REDUCERS, Affine, Digits, Max, Min, Prod, Sum, maximum, pad, where
 
 DESCRIPTIONS = 2500
 ITERATIONS = 20_000
@@ -132,6 +131,31 @@ def wrong_strategies(found, arrays, extents, random, held):
 def differ(found, wanted):
     """Whether finite results differ by more than another order of adding makes."""
     return not np.allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
+
+
+def concatenate(own, output, name, extents, pieces):
+    """Concatenate along the variable's own axis: a mixed-radix dimension is taken apart and merged again."""
+    names = [variable for index in output.index for variable in index.variables]
+    axis = names.index(name)
+    apart = [
+        piece.reshape([stop - start if n == name else extents[n] for n in names])
+        for piece, (start, stop) in zip(own, pieces, strict=True)
+    ]
+    shape = [int(np.prod([extents[n] for n in index.variables])) for index in output.index]
+    return np.concatenate(apart, axis).reshape(shape)
+
+
+def cells(index: tdl.Index, size: int, bounds: dict[str, tuple[int, int]], extents: dict[str, int]) -> slice:
+    """What a part needs of one dimension: the hull of the image; whole where no split variable occurs."""
+    if isinstance(index, Affine):
+        low, high = index.image(bounds)
+        return slice(max(low, 0), max(min(high, size), 0))
+    if isinstance(index, Digits):
+        first = last = 0
+        for name in index.variables:
+            first, last = first * extents[name] + bounds[name][0], last * extents[name] + bounds[name][1] - 1
+        return slice(first, last + 1)
+    return slice(0, size)
 
 
 def reads_elsewhere(found, arrays, extents, part):

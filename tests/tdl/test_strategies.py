@@ -9,7 +9,6 @@ import pytest
 
 import tdl
 from tdl import Max, Min, OpaqueFunction, Prod, Sum, exp, sqrt, where
-from tests.tdl.cases import CASES
 from tests.tdl.paper_operators import CATALOG
 
 HOW = {"stride": (2, 2), "padding": (1, 1)}
@@ -201,14 +200,16 @@ def test_linearity(op, ranks, attributes, linear, not_linear):
 
 
 @pytest.mark.parametrize(
-    ("op", "operations"),
-    [("mm", 2 * 3 * 5 * 4), ("relu", 12), ("sgd", 24)],
+    ("op", "shapes", "attributes", "operations"),
+    [
+        ("mm", [(3, 4), (4, 5)], {}, 2 * 3 * 5 * 4),
+        ("relu", [(3, 4)], {}, 12),
+        ("sgd", [(3, 4), (3, 4)], {"lr": 0.1}, 24),
+    ],
 )
-def test_operations(op, operations):
-    case = next(case for case in CASES if case.op == op)
-    found = CATALOG[op].describe([a.ndim for a in case.arrays], case.attributes)
-    extents = found.extents([a.shape for a in case.arrays], case.attributes)
-    assert found.operations(extents) == operations
+def test_operations(op, shapes, attributes, operations):
+    found = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
+    assert found.operations(found.extents(shapes, attributes)) == operations
 
 
 def test_gradient_of_a_strided_convolution_counts_the_iterations_that_exist():

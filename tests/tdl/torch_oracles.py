@@ -2,6 +2,8 @@
 # ruff: noqa: PLW0108, PLR0917 (attributes come by name, so lambdas say which there are)
 
 from functools import wraps
+from itertools import chain
+from math import prod
 
 import torch
 from torch.nn import functional
@@ -209,6 +211,43 @@ def col2im(columns, stride, padding, extents, dilation=(1, 1)):
     return functional.fold(columns.reshape(n, c * dy * dx, y * x), size, (dy, dx), dilation, padding, stride)
 
 
+def windows(image, stride, padding, kernel, fill=0.0):
+    """[n, c, y, x, taps]: every window of an image."""
+    (py, px), (sy, sx), (ky, kx) = padding, stride, kernel
+    padded = functional.pad(image, (px, px, py, py), value=fill)
+    return padded.unfold(2, ky, sy).unfold(3, kx, sx).flatten(-2)
+
+
+def pool_backward(pooled):
+    """The oracle of a pooling gradient: autograd's of `pooled`, a function of windows and further operands."""
+
+    def oracle(grad, *operands, extents, **window):
+        image = torch.zeros([*grad.shape[:2], extents["y"], extents["x"]], dtype=grad.dtype, requires_grad=True)
+        return torch.autograd.grad(pooled(windows(image, **window), *operands), image, grad)
+
+    return oracle
+
+
+def expand(x, dims, extents, factor=1.0):
+    for place, dim in enumerate(sorted(dims)):
+        x = x.unsqueeze(dim).repeat_interleave(extents[f"e{place}"], dim)
+    return x * factor
+
+
+def reshape(x, source, target, extents=None):
+    extents = dict(extents or {})
+    for group, size in zip(source, x.shape, strict=True):
+        for name in set(group) - set(extents):
+            extents[name] = size // prod(extents.get(other, 1) for other in group)
+    names = list(chain(*source))
+    digits = x.reshape([extents[name] for name in names]).permute([names.index(name) for name in chain(*target)])
+    return digits.reshape([prod(extents[name] for name in group) for group in target])
+
+
+def classes(labels, x):
+    return functional.one_hot(labels.long(), x.shape[1])
+
+
 def stepped(optimizer, states, **names):
     """The oracle of an optimizer: one step of PyTorch's from given states; `names` are ours of its options."""
 
@@ -232,6 +271,39 @@ def adam_like(optimizer, **names):
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 
 ORACLES = {
+    **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "exp", "log", "neg")},
+    **{name: spreading(getattr(torch, name)) for name in ("add", "sub", "mul", "div")},
+    **{name: getattr(torch.ops.aten, name) for name in ("sigmoid_backward", "tanh_backward")},
+    "threshold_backward": lambda grad, result: torch.ops.aten.threshold_backward(grad, result, 0),
+    "add_n": lambda *tensors: sum(tensors),
+    "scale": lambda x, factor: x * factor,
+    "increment": lambda t: t + 1,
+    "sgd": stepped(torch.optim.SGD, ()),
+    "sgd_momentum": stepped(torch.optim.SGD, ("momentum_buffer",)),
+    "adam": adam_like(torch.optim.Adam),
+    "mm": lambda a, b, transpose_a, transpose_b: torch.mm(a.mT if transpose_a else a, b.mT if transpose_b else b),
+    "einsum": lambda *operands, equation: torch.einsum(equation, *operands),
+    "max_pool2d_with_indices": lambda x, **window: tuple(windows(x, **window, fill=-torch.inf).max(-1)),
+    "max_pool2d_with_indices_backward": pool_backward(lambda x, i: x.gather(-1, i[..., None].long())[..., 0]),
+    "avg_pool2d": lambda x, **window: windows(x, **window).mean(-1),
+    "avg_pool2d_backward": pool_backward(lambda x: x.mean(-1)),
+    "sum": lambda x, dims: torch.sum(x, dims),
+    "mean": lambda x, dims, count: torch.mean(x, dims),
+    "amax": lambda x, dims: torch.amax(x, dims),
+    "expand": expand,
+    "batch_norm_var": lambda x, mean, count: torch.square(x - spread(mean, x, (1,))).sum((0, 2, 3)) / count,
+    "batch_norm": lambda x, mean, var, w, b, eps: functional.batch_norm(x, mean, var, w, b, eps=eps),
+    "batch_norm_backward_reduce": lambda *operands, eps: normalize_backward_weights(*operands, (1,), (1,), eps),
+    "sum_exp": lambda x, maximum, dim: torch.exp(x - maximum.unsqueeze(dim)).sum(dim),
+    "cross_entropy": lambda x, maximum, total, labels, count: (
+        (torch.log(total) + maximum - (x * classes(labels, x)).sum(1)).sum() / count
+    ),
+    "cross_entropy_backward": lambda x, maximum, total, labels, factor: (
+        (torch.exp(x - maximum[:, None]) / total[:, None] - classes(labels, x)) * factor
+    ),
+    "reshape": reshape,
+    "unbind": lambda x, dim, n: torch.unbind(x, dim),
+    "stack": lambda *tensors, dim: torch.stack(tensors, dim),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)).double(),
     "convolution": lambda x, w, stride, padding, dilation=(1, 1), groups=1: functional.conv2d(
         x, w, None, stride, padding, dilation, groups
