@@ -122,9 +122,8 @@ class _Problem:
             elif number not in self.derived:
                 builder.input(name, array.shape, Init("data"), str(array.dtype))
         for number, derived in self.derived.items():
-            builder.apply(
-                derived.op, *(names[other] for other in derived.operands), name=names[number], **derived.attributes
-            )
+            operands = tuple(names[other] for other in derived.operands)
+            builder.emit(Node(names[number], derived.op, operands, (), derived.attributes))
         builder.emit(self.node)
         return builder
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from planner.graph.build import Average, GraphBuilder
 from planner.graph.dropout import without_dropout
 from planner.graph.infer import describe
-from planner.graph.ir import Graph, Node, Value
+from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import copies_of
 
 
@@ -29,15 +29,14 @@ def _updated(builder: GraphBuilder, average: Average) -> str:
         mark = f"@{number}" if copy != average.tensor else ""
         value = copy
         if builder.tensors[copy].dtype != builder.weight_dtype:
-            value = _emitted(builder, f"{average.state}.cast{mark}", "cast", (value,), dtype=builder.weight_dtype)
+            name = f"{average.state}.cast{mark}"
+            value = builder.apply("cast", value, name=name, role="state", dtype=builder.weight_dtype)
         if average.factor != 1:
-            value = _emitted(builder, f"{average.state}.scaled{mark}", "scale", (value,), factor=average.factor)
-        now = _emitted(builder, f"{average.state}.next{mark}", "lerp", (now, value), weight=average.momentum)
+            name = f"{average.state}.scaled{mark}"
+            value = builder.apply("scale", value, name=name, role="state", factor=average.factor)
+        name = f"{average.state}.next{mark}"
+        now = builder.apply("lerp", now, value, name=name, role="state", weight=average.momentum)
     return now
-
-
-def _emitted(builder: GraphBuilder, name: str, op: str, inputs: tuple[str, ...], **attrs: Value) -> str:
-    return builder.emit(Node(name, op, inputs, (), attrs), "state")[0]
 
 
 def inference_graph(graph: Graph) -> Graph:

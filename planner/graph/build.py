@@ -10,7 +10,7 @@ from planner.errors import GraphError
 from planner.graph.checking import check
 from planner.graph.constants import Array, values
 from planner.graph.infer import infer
-from planner.graph.ir import Graph, Init, Node, Tensor, Value
+from planner.graph.ir import Graph, Init, Node, Tensor, Value, renamed
 
 DATA = Init("data")
 ZEROS = Init("zeros")
@@ -78,8 +78,8 @@ class GraphBuilder:
             self.frozen.add(name)
         if self.weight_dtype == self.dtype:
             return name
-        node = Node(f"{name}.{self.dtype}", "cast", (name,), (), {"dtype": self.dtype})
-        (self.copies[name],) = self.emit(node, "weight")
+        copy = Node(f"{name}.{self.dtype}", "cast", (name,), (), {"dtype": self.dtype})
+        (self.copies[name],) = self.emit(copy, "weight")
         return self.copies[name]
 
     def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
@@ -94,23 +94,15 @@ class GraphBuilder:
             raise GraphError(f"tensor {name!r}: {error}") from error
         return self.declare(Tensor(name, array.shape, array.dtype.name, role, init))
 
-    def fixed(self, name: str, shape: Sequence[int], init: Init, dtype: str) -> str:
-        """Add a constant of values that were written down already; return its name."""
-        return self.declare(Tensor(name, tuple(shape), dtype, "constant", init))
-
-    def buffer(self, name: str, shape: Sequence[int], init: Init = ZEROS, dtype: str | None = None) -> str:
-        """Add a tensor of the model that is not trained, such as running statistics; return its name."""
-        return self.declare(Tensor(name, tuple(shape), dtype or self.weight_dtype, "buffer", init))
-
     def cast(self, x: str, dtype: str, name: str) -> str:
         """Add a node that converts to another dtype; return its output, or x where that has the dtype."""
         if self._kind(x)[1] == dtype:
             return x
         return self.apply("cast", x, name=name, dtype=dtype)
 
-    def apply(self, op: str, /, *inputs: str, name: str, **attrs: Value) -> str:
-        """Add a node with one output; return the output's name, which is the node's."""
-        return self.emit(Node(self._name(name), op, inputs, (), attrs, unroll=self._unroll(name)))[0]
+    def apply(self, op: str, /, *inputs: str, name: str, role: str = "activation", **attrs: Value) -> str:
+        """Add a node with one output of that role; return the output's name, which is the node's."""
+        return self.emit(Node(self._name(name), op, inputs, (), attrs, unroll=self._unroll(name)), role)[0]
 
     def apply_all(
         self, op: str, /, *inputs: str, name: str, outputs: Sequence[str] = (), **attrs: Value
@@ -158,11 +150,7 @@ class GraphBuilder:
         """Give produced tensors other names, everywhere at once; GraphError if one is taken."""
         for old, new in names.items():
             self.declare(replace(self.tensors.pop(old), name=new))
-        for number, node in enumerate(self.nodes):
-            if any(name in names for name in (*node.inputs, *node.outputs)):
-                inputs = tuple(names.get(name, name) for name in node.inputs)
-                outputs = tuple(names.get(name, name) for name in node.outputs)
-                self.nodes[number] = replace(node, inputs=inputs, outputs=outputs)
+        self.nodes = [renamed(node, names) for node in self.nodes]
 
     def set_role(self, name: str, role: str) -> None:
         """Change a tensor's role; GraphError if there is no such tensor."""

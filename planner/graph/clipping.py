@@ -6,10 +6,10 @@ Every worker sums the squares of the parts that it has, so that only scalars mov
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from string import ascii_lowercase
 
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Node, Value
 
 LEAST_NORM = 1e-6
 """What is added to the norm that is divided by; as PyTorch does."""
@@ -19,10 +19,8 @@ NARROW = ("float16", "bfloat16")
 
 def clip_by_value(builder: GraphBuilder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
     """Append the nodes that bound every element from -most to most; return the gradients' new names, by weight."""
-    return {
-        weight: _emit(builder, f"{weight}.grad.bounded", "clamp", gradient, min=-most, max=most)
-        for weight, gradient in gradients.items()
-    }
+    emit = partial(builder.apply, "clamp", role="gradient", min=-most, max=most)
+    return {weight: emit(gradient, name=f"{weight}.grad.bounded") for weight, gradient in gradients.items()}
 
 
 def clip_by_norm(builder: GraphBuilder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
@@ -32,33 +30,29 @@ def clip_by_norm(builder: GraphBuilder, gradients: Mapping[str, str], most: floa
     """
     if not gradients:
         return {}
+    emit = partial(builder.apply, role="gradient")
     squares = [_sum_of_squares(builder, weight, gradient) for weight, gradient in gradients.items()]
     # One operand of an operator for each, where a sum of them would tie how alike gradients are split.
-    stacked = _emit(builder, "clip.squares", "stack", *squares, dim=0)
-    norm = _emit(builder, "clip.norm", "sqrt", _emit(builder, "clip.total", "sum", stacked, dims=(0,)))
-    inverse = _emit(
-        builder, "clip.inverse", "reciprocal", _emit(builder, "clip.above", "add_scalar", norm, value=LEAST_NORM)
-    )
-    factor = _emit(
-        builder, "clip.factor", "clamp", _emit(builder, "clip.ratio", "scale", inverse, factor=most), max=1.0
-    )
+    stacked = emit("stack", *squares, name="clip.squares", dim=0)
+    norm = emit("sqrt", emit("sum", stacked, name="clip.total", dims=(0,)), name="clip.norm")
+    above = emit("add_scalar", norm, name="clip.above", value=LEAST_NORM)
+    ratio = emit("scale", emit("reciprocal", above, name="clip.inverse"), name="clip.ratio", factor=most)
+    factor = emit("clamp", ratio, name="clip.factor", max=1.0)
     return {weight: _scaled(builder, weight, gradient, factor) for weight, gradient in gradients.items()}
 
 
 def _sum_of_squares(builder: GraphBuilder, weight: str, gradient: str) -> str:
     """Return the sum of a gradient's squares, in single precision at least."""
+    emit = partial(builder.apply, role="gradient")
     if builder.tensors[gradient].dtype in NARROW:
-        gradient = _emit(builder, f"{weight}.grad.wide", "cast", gradient, dtype="float32")
+        gradient = emit("cast", gradient, name=f"{weight}.grad.wide", dtype="float32")
     letters = ascii_lowercase[: len(builder.shape(gradient))]
-    return _emit(builder, f"{weight}.grad.squares", "einsum", gradient, gradient, equation=f"{letters},{letters}->")
+    return emit("einsum", gradient, gradient, name=f"{weight}.grad.squares", equation=f"{letters},{letters}->")
 
 
 def _scaled(builder: GraphBuilder, weight: str, gradient: str, factor: str) -> str:
+    emit = partial(builder.apply, role="gradient")
     dtype = builder.tensors[gradient].dtype
     if builder.tensors[factor].dtype != dtype:
-        factor = _emit(builder, f"{weight}.grad.factor", "cast", factor, dtype=dtype)
-    return _emit(builder, f"{weight}.grad.clipped", "mul", gradient, factor, dims=())
-
-
-def _emit(builder: GraphBuilder, name: str, op: str, *inputs: str, **attrs: Value) -> str:
-    return builder.emit(Node(name, op, inputs, (), attrs), "gradient")[0]
+        factor = emit("cast", factor, name=f"{weight}.grad.factor", dtype=dtype)
+    return emit("mul", gradient, factor, name=f"{weight}.grad.clipped", dims=())

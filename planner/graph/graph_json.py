@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,7 +83,12 @@ class _Graph(_Record):
 def to_data(graph: Graph) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers."""
     record = _Graph(
-        {name: _tensor_record(tensor) for name, tensor in graph.tensors.items()},
+        {
+            name: _Tensor(
+                tensor.shape, tensor.dtype, tensor.role, _Init(**asdict(tensor.init)) if tensor.init else None
+            )
+            for name, tensor in graph.tensors.items()
+        },
         [_Node(n.name, n.op, n.inputs, n.outputs, _plain(n.attrs), n.forward, n.unroll, n.line) for n in graph.nodes],
         dict(graph.updates),
         dict(graph.metrics),
@@ -105,10 +109,7 @@ def from_data(data: object, path: str = "$") -> Graph:
         name: _tensor(name, _convert(tensor, _Tensor, f"{path}.tensors.{name}"))
         for name, tensor in outer.tensors.items()
     }
-    nodes = []
-    for number, record in enumerate(outer.nodes):
-        where = f"{path}.nodes[{number}]"
-        nodes.append(_node(_convert(record, _Node, where), where))
+    nodes = [_node(node, f"{path}.nodes[{number}]") for number, node in enumerate(outer.nodes)]
     if any(node.op in (CALL, GRADIENT) for node in nodes):
         register_called()
     updates, metrics = _names(outer.updates, f"{path}.updates"), _names(outer.metrics, f"{path}.metrics")
@@ -146,7 +147,7 @@ def _convert(data: object, kind: type[T], path: str) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         message, _, inner = str(error).partition(" - at `")
-        raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {_lower(message)}") from error
+        raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {message[:1].lower()}{message[1:]}") from error
 
 
 def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,26 +163,15 @@ def _names(record: Mapping[str, object], path: str) -> dict[str, str]:
     return {key: _convert(name, str, f"{path}.{key}") for key, name in record.items()}
 
 
-def _lower(message: str) -> str:
-    return re.sub(r"^[A-Z]", lambda first: first.group().lower(), message)
-
-
-def _tensor_record(tensor: Tensor) -> _Tensor:
-    init = tensor.init
-    record = None if init is None else _Init(**{field.name: getattr(init, field.name) for field in fields(init)})
-    return _Tensor(tensor.shape, tensor.dtype, tensor.role, record)
-
-
 def _tensor(name: str, record: _Tensor) -> Tensor:
     init = None if record.init is None else Init(**msgspec.structs.asdict(record.init))
     return Tensor(name, record.shape, record.dtype, record.role, init)
 
 
-def _node(record: _Node, path: str) -> Node:
+def _node(data: object, path: str) -> Node:
+    record = _convert(data, _Node, path)
     attrs = {name: _from_plain(value, f"{path}.attrs.{name}") for name, value in record.attrs.items()}
-    return Node(
-        record.name, record.op, record.inputs, record.outputs, attrs, record.forward, record.unroll, record.line
-    )
+    return Node(**msgspec.structs.asdict(record) | {"attrs": attrs})
 
 
 def _plain(value: Any) -> Any:

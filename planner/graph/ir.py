@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensor_partitioner.display import Shown
 
@@ -78,6 +78,12 @@ class Node:
     forward: str | None = None
     unroll: tuple[str, int] | None = None
     line: str = field(default="", compare=False)
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names of its tensors."""
+    inputs = tuple(names.get(name, name) for name in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ alike come together in one sum, which accumulates where it is computed and is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count, takewhile
 
 from planner.graph.accumulation import accumulates
 from planner.graph.build import MOST_NODES, GraphBuilder, too_many_nodes
 from planner.graph.dropout import of_rows
-from planner.graph.ir import Init, Node, Tensor
+from planner.graph.ir import Init, Node, Tensor, renamed
 from planner.graph.samples import depending_on_samples
 
 
@@ -35,19 +36,16 @@ def unroll_micro_batches(
         raise too_many_nodes(f"{count} micro-batches")
     _repeat(builder, dependent, count)
     totals = {weight: sums.total(gradient, gradient, "gradient") for weight, gradient in gradients.items()}
-    loss = sums.total(metrics["loss"], f"{metrics['loss']}.sum", "activation")
-    node = Node(metrics["loss"], "scale", (loss,), (), {"factor": 1 / count})
+    total = sums.total(metrics["loss"], f"{metrics['loss']}.sum", "activation")
+    loss = builder.apply("scale", total, name=metrics["loss"], role="loss", factor=1 / count)
     first = {metric: _copy_name(name, 0) if name in dependent else name for metric, name in metrics.items()}
-    return totals, {**first, "loss": builder.emit(node, "loss")[0]}
+    return totals, {**first, "loss": loss}
 
 
 def copies_of(builder: GraphBuilder, name: str) -> list[str]:
     """Return what the micro-batches' copies of a tensor are called; the tensor itself where there are none."""
-    return [name] if name in builder.tensors else list(takewhile(builder.tensors.__contains__, _copy_names(name)))
-
-
-def _copy_names(name: str) -> Iterator[str]:
-    return (_copy_name(name, number) for number in count())
+    copies = (_copy_name(name, number) for number in count())
+    return [name] if name in builder.tensors else list(takewhile(builder.tensors.__contains__, copies))
 
 
 def _copy_name(name: str, number: int) -> str:
@@ -61,21 +59,16 @@ def _repeat(builder: GraphBuilder, dependent: set[str], count: int) -> None:
     names = dependent.union(node.name for node in repeated)
     timesteps = 1 + max((node.unroll[1] for node in repeated if node.unroll), default=0)
     tensors = {name: tensor for name, tensor in builder.tensors.items() if name not in dependent}
+    nodes = shared
     for number in range(count):
-        for name in (name for name in builder.tensors if name in dependent):
-            copy = _tensor_copy(builder.tensors[name], number)
-            tensors[copy.name] = copy
-    copies = [
-        replace(_node_copy(node, names, number, timesteps), attrs=of_rows(node, number * _rows(builder, node)))
-        for number in range(count)
-        for node in repeated
-    ]
-    builder.rebuild(tensors, [*shared, *copies])
-
-
-def _rows(builder: GraphBuilder, node: Node) -> int:
-    """Return how many rows of a micro-batch a node's result has."""
-    return next(iter(builder.shape(node.outputs[0])), 1)
+        copies = {name: _copy_name(name, number) for name in names}
+        for tensor in (tensor for tensor in builder.tensors.values() if tensor.name in dependent):
+            tensors[copies[tensor.name]] = _tensor_copy(tensor, number)
+        for node in repeated:
+            rows = next(iter(builder.shape(node.outputs[0])), 1)
+            copy = _node_copy(node, copies, number * timesteps)
+            nodes.append(replace(copy, attrs=of_rows(node, number * rows)))
+    builder.rebuild(tensors, nodes)
 
 
 def _tensor_copy(tensor: Tensor, number: int) -> Tensor:
@@ -86,21 +79,11 @@ def _tensor_copy(tensor: Tensor, number: int) -> Tensor:
     return replace(tensor, name=_copy_name(tensor.name, number), role=role, init=init)
 
 
-def _node_copy(node: Node, names: set[str], number: int, timesteps: int) -> Node:
-    """Return a micro-batch's copy, in which the names in `names` have its number; timesteps count through all."""
-
-    def named(name: str) -> str:
-        return _copy_name(name, number) if name in names else name
-
+def _node_copy(node: Node, copies: Mapping[str, str], timestep: int) -> Node:
+    """Return a micro-batch's copy, whose timesteps begin at `timestep`."""
     cell, step = node.unroll or (node.name, 0)
-    return replace(
-        node,
-        name=named(node.name),
-        inputs=tuple(map(named, node.inputs)),
-        outputs=tuple(map(named, node.outputs)),
-        forward=None if node.forward is None else named(node.forward),
-        unroll=(cell, step + number * timesteps),
-    )
+    forward = node.forward and copies.get(node.forward, node.forward)
+    return replace(renamed(node, copies), name=copies[node.name], forward=forward, unroll=(cell, step + timestep))
 
 
 class _Sums:
@@ -125,8 +108,9 @@ class _Sums:
         if tensor not in self._made:
             groups, name = self._terms[tensor], name if tensor in self._own else f"{name}.sum"
             parts = [f"{name}.{number}" for number in range(len(groups))] if len(groups) > 1 else [name]
-            sums = tuple(self._sum(part, self._copies(group), role) for part, group in zip(parts, groups, strict=True))
-            self._made[tensor] = sums[0] if len(sums) == 1 else self._sum(name, sums, role)
+            add = partial(self._builder.apply, "add_n", role=role)
+            sums = [add(*self._copies(group), name=part) for part, group in zip(parts, groups, strict=True)]
+            self._made[tensor] = sums[0] if len(sums) == 1 else add(*sums, name=name)
         return self._made[tensor]
 
     def _groups(self, tensor: str) -> list[tuple[str, ...]]:
@@ -144,9 +128,6 @@ class _Sums:
     def _copies(self, terms: tuple[str, ...]) -> tuple[str, ...]:
         numbers = range(self._count)
         return tuple(_copy_name(term, n) if term in self._own else term for n in numbers for term in terms)
-
-    def _sum(self, name: str, terms: tuple[str, ...], role: str) -> str:
-        return self._builder.emit(Node(name, "add_n", terms, ()), role)[0]
 
     def _likeness(self, tensor: str) -> str:
         """Say what results have in common that can be accumulated where they are computed."""

@@ -145,9 +145,8 @@ def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float
     """Append what adds a multiple of the weight to its gradient; return the sum's name."""
     if not factor:
         return gradient
-    node = Node(f"{weight}.grad.decay", "scale", (weight,), (), {"factor": factor})
-    (added,) = builder.emit(node, "gradient")
-    return builder.emit(Node(f"{weight}{DECAYED}", "add", (gradient, added), ()), "gradient")[0]
+    added = builder.apply("scale", weight, name=f"{weight}.grad.decay", role="gradient", factor=factor)
+    return builder.apply("add", gradient, added, name=f"{weight}{DECAYED}", role="gradient")
 
 
 def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:

@@ -9,7 +9,7 @@ blocks of a network, and the more of them, the deeper it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Node
+from planner.graph.ir import Node, renamed
 from planner.graph.samples import depending_on_samples
 
 AGAIN = ".again"
@@ -41,32 +41,21 @@ def recompute_activations(builder: GraphBuilder, forward: int) -> None:
     recomputed = [name for segment in segments for node in segment.nodes for name in node.outputs]
     tensors = builder.tensors | {name + AGAIN: replace(builder.tensors[name], name=name + AGAIN) for name in recomputed}
     result = [replace(node, unroll=node.unroll or (node.name, 0)) if node.name in copied else node for node in nodes]
-    lost = frozenset[str]().union(*(segment.lost for segment in segments))
+    lost = {name: name + AGAIN for segment in segments for name in segment.lost}
     for node in backward:
         for segment in [candidate for candidate in segments if not candidate.lost.isdisjoint(node.inputs)]:
             segments.remove(segment)
-            result += [_again(original, segment.lost, timesteps) for original in segment.nodes]
-        result.append(replace(node, inputs=_renamed(node.inputs, lost)))
+            copies = {name: name + AGAIN for name in segment.lost}
+            result += [_again(original, copies, timesteps) for original in segment.nodes]
+        result.append(renamed(node, lost))
     builder.rebuild(tensors, result)
 
 
-def _renamed(names: Sequence[str], copied: Collection[str]) -> tuple[str, ...]:
-    return tuple(name + AGAIN if name in copied else name for name in names)
-
-
-def _again(node: Node, lost: Collection[str], timesteps: int) -> Node:
+def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:
     """Return the node that computes again what a node computed; their hints tie them."""
     cell, step = node.unroll or (node.name, 0)
-    outputs = tuple(name + AGAIN for name in node.outputs)
-    inputs = _renamed(node.inputs, lost)
-    return replace(
-        node,
-        name=node.name + AGAIN,
-        inputs=inputs,
-        outputs=outputs,
-        forward=node.name,
-        unroll=(cell, step + timesteps),
-    )
+    again = replace(renamed(node, copies), outputs=tuple(name + AGAIN for name in node.outputs))
+    return replace(again, name=node.name + AGAIN, forward=node.name, unroll=(cell, step + timesteps))
 
 
 @dataclass(frozen=True, slots=True)

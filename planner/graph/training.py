@@ -11,7 +11,7 @@ from planner.graph.autodiff import gradients
 from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
 from planner.graph.dropout import count_iterations
-from planner.graph.ir import Graph, Node
+from planner.graph.ir import Graph
 from planner.graph.micro_batches import unroll_micro_batches
 from planner.graph.optimizers import Optimizer, update_weights
 from planner.graph.recompute import recompute_activations
@@ -63,8 +63,7 @@ def training_graph(
     """Append backward pass and updates to a forward graph, and return the checked whole.
 
     `metrics` must name the "loss"; every tensor of role "weight" is trained that the builder does not call frozen, by
-    one optimizer or each by its own.
-    `also` names further tensors whose gradients are wanted. Raises GraphError.
+    one optimizer or each by its own. `also` names further tensors whose gradients are wanted. Raises GraphError.
 
     >>> import planner
     >>> from planner.models.layers import classify, linear
@@ -102,8 +101,7 @@ def _unscaled(builder: GraphBuilder, weight: str, gradient: str, scale: float) -
     """Return a gradient in its weight's dtype, divided by the loss's scale."""
     dtype = builder.tensors[weight].dtype
     if builder.tensors[gradient].dtype != dtype:
-        (gradient,) = builder.emit(Node(f"{weight}.grad", "cast", (gradient,), (), {"dtype": dtype}), "gradient")
+        gradient = builder.apply("cast", gradient, name=f"{weight}.grad", role="gradient", dtype=dtype)
     if scale == 1.0:
         return gradient
-    node = Node(f"{weight}.grad.unscaled", "scale", (gradient,), (), {"factor": 1.0 / scale})
-    return builder.emit(node, "gradient")[0]
+    return builder.apply("scale", gradient, name=f"{weight}.grad.unscaled", role="gradient", factor=1.0 / scale)

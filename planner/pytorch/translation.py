@@ -15,7 +15,7 @@ import numpy as np
 from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.constants import Array
 from planner.graph.infer import describe
-from planner.graph.ir import Init, Node
+from planner.graph.ir import Init, Node, Tensor
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Axes, Cuts, Value, parts
 
@@ -99,7 +99,8 @@ class Translation:
             return self.constant(ONES if content else ZEROS).tensor
         if is_whole and content.ndim == 1 and len(steps := set(np.diff(content).tolist())) == 1:
             return self.counted(int(content[0]), len(content), steps.pop()).tensor
-        return self.builder.fixed(self._name("constant"), content.shape, init(), content.dtype.name)
+        tensor = Tensor(self._name("constant"), content.shape, content.dtype.name, "constant", init())
+        return self.builder.declare(tensor)
 
     def counted(self, start: int, count: int, step: int = 1) -> Value:
         """Return the whole numbers from `start` on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from planner.graph import Graph, GraphBuilder, Init
+from planner.graph import Graph, GraphBuilder, Init, Node
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.layout import Ways, format_layout
@@ -47,7 +47,7 @@ def web(rng: Random, products: int) -> Graph:
     for number in range(products):
         left, right = rng.sample(made, 2)
         flip = rng.choice([{}, {"transpose_a": True}, {"transpose_b": True}])
-        made.append(b.apply("mm", left, right, name=f"p{number}", **flip))
+        made += b.emit(Node(f"p{number}", "mm", (left, right), (), flip))
     return b.finish({}, {})
 
 

@@ -117,7 +117,7 @@ def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
         return ones
     name = f"{ones}.times.{gradient}"
     if name not in builder.tensors:
-        builder.emit(Node(name, "scale", (ones,), (), {"factor": gradient}), "gradient")
+        builder.apply("scale", ones, name=name, role="gradient", factor=gradient)
     return name
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, number
 from tdl.catalog.pointwise import BINARY, OPERATORS, SCALAR, UNARY
 
@@ -111,16 +114,10 @@ def _passed(b: Backward) -> Gradients:
     return b.arriving
 
 
-def _same(b: Backward) -> Gradients:
+def _same(b: Backward, **replaced: Value) -> Gradients:
     """Apply the operator itself to the gradient: it only selects and scales elements, whatever their values."""
-    attrs = b.attrs(*(name for name in b.node.attrs if name != "value"))
-    rest = (None,) * (len(b.node.inputs) - 1)
-    return b.emit(b.node.op, (b.gradient, *b.node.inputs[1:]), 0, **attrs), *rest
-
-
-def _filled(b: Backward) -> Gradients:
+    attrs = b.attrs(*(name for name in b.node.attrs if name not in replaced)) | replaced
     rest = b.node.inputs[1:]
-    attrs = b.attrs("dims") | {"value": 0.0}
     return b.emit(b.node.op, (b.gradient, *rest), 0, **attrs), *(None for _ in rest)
 
 
@@ -176,8 +173,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), _passed),
     "rsub_scalar": _neg,
     **dict.fromkeys(("tril", "triu", "dropout"), _same),
-    "masked_fill": _filled,
-    "causal_mask": _filled,
+    **dict.fromkeys(("masked_fill", "causal_mask"), partial(_same, value=0.0)),
     "where": _where,
     "lerp": _lerp,
 }
