@@ -18,32 +18,13 @@ import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
+from executor.check import relative_difference
 from executor.torch import Distributed, distribute
 from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
-from planner.pytorch.tracing import in_order
-from planner.pytorch.user_model import UserModel
-from tests.executor_torch.cases import STEPS, made
-
-
-def eager(given: UserModel) -> tuple[list[float], Mapping[str, torch.Tensor]]:
-    """Train the module by PyTorch alone; return losses and the state dict."""
-    module, optimizer, losses = given.module, given.optimizer, []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        found = module(*given.inputs)
-        loss = found if given.loss is None else given.loss(found, *given.targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, module.state_dict()
-
-
-def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest value."""
-    gap, size = float((found - expected).abs().max()), float(expected.abs().max())
-    return gap / size if size else gap
+from tests.executor_torch.cases import made
+from tests.pytorch.eager import STEPS, eager_steps
 
 
 def sharded(trained: Distributed, whole: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -68,14 +49,14 @@ def trained(path: Path) -> dict[str, Any]:
     ours = distribute(given.module, plan)
     losses, rows = list[float](), list[list[int]]()
     for _ in range(STEPS):
-        losses.append(float(ours.step(in_order(given.inputs), given.targets)))
+        losses.append(float(ours.step(given.inputs, given.targets)))
         rows.append(ours.sent_bytes.tolist())
     state = ours.state_dict()
     tensors = sharded(ours, state)
     sent = ours.trainer.cluster.gather(rows)
     if dist.get_rank() != 0:
         return {}
-    expected_losses, expected = eager(given)
+    expected_losses, expected = eager_steps(given.module, given.inputs, given.loss, given.targets)
     kept = {entry.tensor for entry in plan.graph.entries.values()} - plan.graph.updates.keys() - {None}
     stale = [name for name, _ in given.module.named_buffers() if plan.graph.entries[name].tensor in kept]
     return {
@@ -83,7 +64,9 @@ def trained(path: Path) -> dict[str, Any]:
         "planned": plan.bytes.tolist(),
         "sent": [[row[step] for row in sent] for step in range(STEPS)],
         "losses": max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses, strict=True)),
-        "state": max(apart(state[name], one) for name, one in expected.items() if name not in stale),
+        "state": max(
+            relative_difference(state[name].numpy(), one) for name, one in expected.items() if name not in stale
+        ),
         "stale": stale,
         "missing": sorted(expected.keys() - state.keys()),
         "sharded": tensors,

@@ -17,10 +17,12 @@ import planner
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.compare import main as compare
-from tests.executor_torch.cases import STEPS, plans
+from tests.executor_torch.cases import plans
 from tests.pages import ROOT, blocks_of
+from tests.pytorch.eager import STEPS
+from tests.pytorch.models import EXAMPLES
 
-SAMPLE = {2: ("mlp", "unet", "lstm", "resnet50"), 4: ("mlp", "gpt"), 8: ("mlp",)}
+SAMPLE = {2: EXAMPLES, 4: ("mlp", "gpt"), 8: ("mlp",)}
 """Examples by ranks."""
 
 TIMEOUT_S = 300

@@ -1,5 +1,7 @@
 """Modules that cannot be taken, each as a user would write it, and what is said of it."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
@@ -30,30 +32,6 @@ def made(function, x=None):
     return Model(function), (torch.ones(4, 6) if x is None else x,)
 
 
-def control_flow():
-    return made(lambda self, x: x if x.sum() > 0 else -x)
-
-
-def fails():
-    return made(lambda self, x: x.view(5, 5))
-
-
-def complex_numbers():
-    return made(lambda self, x: torch.fft.fft(x).abs())
-
-
-def complex_input():
-    return made(lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
-
-
-def unsupported():
-    return made(lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
-
-
-def another_device():
-    return made(lambda self, x: x, torch.ones(4, 6, device="meta"))
-
-
 def no_loss():
     return nn.Linear(6, 6), (torch.ones(4, 6),)
 
@@ -64,10 +42,6 @@ def several_results():
 
 def a_module_alone():
     return nn.Linear(6, 6)
-
-
-def own_gradient():
-    return made(lambda self, x: Doubled.apply(x))
 
 
 def hooks():
@@ -82,71 +56,31 @@ def parameter_hooks():
     return model, inputs
 
 
-def autocast():
-    def in_half(self, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return x @ x.t()
-
-    return made(in_half)
+def in_half(self, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ x.t()
 
 
-def a_number_of_the_data():
-    return made(lambda self, x: x * x.sum().item())
+def counted(self, x):
+    self.seen += 1
+    return x * self.seen
 
 
-def boolean_mask():
-    return made(lambda self, x: x[x > 0])
+def doubled(self, x):
+    view = x.t()[1:].unfold(0, 2, 1)
+    x.mul_(2)
+    return view
 
 
-def changed_buffer():
-    def counted(self, x):
-        self.seen += 1
-        return x * self.seen
-
-    return made(counted)
-
-
-def changed_below_a_view():
-    def doubled(self, x):
-        view = x.t()[1:].unfold(0, 2, 1)
-        x.mul_(2)
-        return view
-
-    return made(doubled)
-
-
-def whole_numbers_too_large():
-    return made(lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
-
-
-def index_of_two():
-    return made(lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
-
-
-def activation_hook():
-    def hooked(self, x):
-        x.register_hook(lambda gradient: 2 * gradient)
-        return x
-
-    return made(hooked)
-
-
-def reentrant():
-    return made(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
+def hooked(self, x):
+    x.register_hook(lambda gradient: 2 * gradient)
+    return x
 
 
 def normalized(times, **named):
     model, inputs = made(lambda self, x: self.norm(self.norm(x)) if times == 2 else self.norm(x))
     model.norm = nn.BatchNorm1d(6, **named)
     return model, inputs
-
-
-def normalized_twice():
-    return normalized(2)
-
-
-def average_of_all():
-    return normalized(1, momentum=None)
 
 
 def wrong_width():
@@ -156,6 +90,25 @@ def wrong_width():
 def loss_without_a_line():
     return nn.Linear(6, 6), (torch.ones(4, 6),), nn.SoftMarginLoss(), (torch.ones(4, 6),)
 
+
+control_flow = partial(made, lambda self, x: x if x.sum() > 0 else -x)
+fails = partial(made, lambda self, x: x.view(5, 5))
+complex_numbers = partial(made, lambda self, x: torch.fft.fft(x).abs())
+complex_input = partial(made, lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
+unsupported = partial(made, lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
+another_device = partial(made, lambda self, x: x, torch.ones(4, 6, device="meta"))
+own_gradient = partial(made, lambda self, x: Doubled.apply(x))
+autocast = partial(made, in_half)
+a_number_of_the_data = partial(made, lambda self, x: x * x.sum().item())
+boolean_mask = partial(made, lambda self, x: x[x > 0])
+changed_buffer = partial(made, counted)
+changed_below_a_view = partial(made, doubled)
+whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
+index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
+activation_hook = partial(made, hooked)
+reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
+normalized_twice = partial(normalized, 2)
+average_of_all = partial(normalized, 1, momentum=None)
 
 SAID = {
     "control_flow": r"refused_models\.py:\d+: .*data-dependent.*use torch\.where",
@@ -187,21 +140,10 @@ SAID = {
 """By the function above."""
 
 
-def without_gradient():
-    def half(self, x):
-        with torch.no_grad():
-            scale = x.abs().mean() * 2
-        return x / scale
-
-    return made(half)
-
-
-def detached():
-    return made(lambda self, x: x.detach() * x + F.relu(x))
-
-
-def checkpointed():
-    return made(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
+def half(self, x):
+    with torch.no_grad():
+        scale = x.abs().mean() * 2
+    return x / scale
 
 
 def frozen():
@@ -210,17 +152,19 @@ def frozen():
     return model, inputs
 
 
-def written_through_views():
-    def shifted(self, x):
-        y = torch.zeros_like(x)
-        first = y[:, 1:]
-        first.copy_(x[:, :-1] * 2)
-        y[:, 0].fill_(3)
-        y.t()[0].mul_(2)
-        return y * x
+def shifted(self, x):
+    y = torch.zeros_like(x)
+    first = y[:, 1:]
+    first.copy_(x[:, :-1] * 2)
+    y[:, 0].fill_(3)
+    y.t()[0].mul_(2)
+    return y * x
 
-    return made(shifted)
 
+without_gradient = partial(made, half)
+detached = partial(made, lambda self, x: x.detach() * x + F.relu(x))
+checkpointed = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
+written_through_views = partial(made, shifted)
 
 TAKEN = ("without_gradient", "detached", "checkpointed", "frozen", "written_through_views")
 """Functions above whose modules train as in PyTorch."""

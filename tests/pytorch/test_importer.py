@@ -17,15 +17,24 @@ from planner.explanations.explanation import to_data  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
-from planner.pytorch.axes import parts  # noqa: E402
-from planner.pytorch.views import _refined  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def trained_like_eager(module, inputs, loss=None, targets=(), bar=1e-11):
+    """The graph of a module that it trains like."""
+    graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)
+    assert max(of_loss, *of_parameters.values()) < bar, of_parameters
+    return graph
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_three_steps_train_like_eager(name):
-    torch.manual_seed(0)
     module, inputs, loss, targets = CASES[name]()
     graph, of_loss, of_parameters = differences(module.double(), inputs, loss, targets)
     assert set(of_parameters) == {name for name, _ in module.named_parameters()} | {
@@ -62,17 +71,13 @@ def test_inputs_and_results_have_names():
             return {"logits": self.fc(x), "loss": (self.fc(x) * scale).square().sum()}
 
     inputs = {"x": values(4, 6), "scale": values(3)}
-    graph, of_loss, of_parameters = differences(Named().double(), inputs)
-    assert {"x", "scale"} <= graph.tensors.keys()
-    assert max(of_loss, *of_parameters.values()) < 1e-12
+    assert {"x", "scale"} <= trained_like_eager(Named(), inputs, bar=1e-12).tensors.keys()
 
 
 @pytest.mark.parametrize("slopes", [1, 4])
 def test_learned_slopes_train_like_eager(slopes):
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(slopes)).double()
-    _, of_loss, of_parameters = differences(module, (values(2, 3, 6),), F.mse_loss, (values(2, 4, 4),))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+    module = nn.Sequential(nn.Conv1d(3, 4, 3), nn.PReLU(slopes))
+    trained_like_eager(module, (values(2, 3, 6),), F.mse_loss, (values(2, 4, 4),))
 
 
 class Recurrent(nn.Module):
@@ -93,10 +98,8 @@ class Recurrent(nn.Module):
     "kind", [nn.LSTM, nn.GRU, nn.RNN, partial(nn.RNN, nonlinearity="relu"), partial(nn.GRU, bias=False)]
 )
 def test_recurrent_layers_train_like_eager(kind, bidirectional):
-    torch.manual_seed(0)
-    module = Recurrent(kind, batch_first=True, bidirectional=bidirectional).double()
-    graph, of_loss, of_parameters = differences(module, (values(4, 3, 5),))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+    module = Recurrent(kind, batch_first=True, bidirectional=bidirectional)
+    graph = trained_like_eager(module, (values(4, 3, 5),))
     assert planner.plan(graph, workers=2).total_bytes > 0
 
 
@@ -124,9 +127,7 @@ WEIGHTS = torch.tensor([0.2, 3.0, 0.0, 1.5, 0.7, 0.1], dtype=torch.float64)
     ],
 )
 def test_losses_of_labels_train_like_eager(loss, labels):
-    torch.manual_seed(0)
-    _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+    trained_like_eager(nn.Linear(3, 6), (values(4, 3),), loss, (labels,))
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
@@ -137,14 +138,10 @@ def test_classes_that_cannot_be_are_no_class_of_any_row(reduction):
         smoothing = 0.0 if reduction == "none" else 0.1
         return F.cross_entropy(x, y, reduction=reduction, label_smoothing=smoothing).sum()
 
-    torch.manual_seed(0)
-    labels = torch.tensor([2, -100, 5, 1])
-    _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+    trained_like_eager(nn.Linear(3, 6), (values(4, 3),), loss, (torch.tensor([2, -100, 5, 1]),))
 
 
 def test_a_batch_in_which_no_row_counts_changes_nothing():
-    torch.manual_seed(0)
     labels = torch.full((4,), -100)
     _, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), F.cross_entropy, (labels,))
     assert np.isnan(of_loss)  # as both losses are
@@ -153,42 +150,40 @@ def test_a_batch_in_which_no_row_counts_changes_nothing():
 
 @pytest.mark.parametrize("ignored", [-1, 2, 255])
 def test_the_label_that_is_left_out_may_be_any(ignored):
-    torch.manual_seed(0)
     loss, labels = partial(F.cross_entropy, ignore_index=ignored), torch.tensor([1, ignored, 5, 2])
-    graph, of_loss, of_parameters = differences(nn.Linear(3, 6).double(), (values(4, 3),), loss, (labels,))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+    graph = trained_like_eager(nn.Linear(3, 6), (values(4, 3),), loss, (labels,))
     assert graph.tensors["target"].init.ignored == (None if ignored == 2 else ignored)
     check_numbers("target", graph.tensors["target"], labels.numpy())
     with pytest.raises(DataError, match="expected numbers from 0 below 6"):
         check_numbers("target", graph.tensors["target"], np.array([7]))
 
 
-def test_rows_without_a_label_do_not_count():
-    def shifted(x):
-        labels = F.pad(torch.arange(4) % 3, (0, 2), value=-100)[2:]
-        return F.cross_entropy(x, labels) + F.cross_entropy(x, (x[:, 0] > 0).long() * 101 - 100)
-
-    torch.manual_seed(0)
-    _, of_loss, of_parameters = differences(Returning(shifted).double(), (values(4, 6),))
-    assert max(of_loss, *of_parameters.values()) < 1e-12
+def shifted_labels(x):
+    labels = F.pad(torch.arange(4) % 3, (0, 2), value=-100)[2:]
+    return F.cross_entropy(x, labels) + F.cross_entropy(x, (x[:, 0] > 0).long() * 101 - 100)
 
 
-def test_images_are_resized_by_matrices():
-    def resized(x):
-        x = x.reshape(1, 1, 4, 6)
-        linear = F.interpolate(x, (7, 5), mode="bilinear")
-        cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
-        uneven = F.interpolate(x, scale_factor=2.1)
-        return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum() + uneven.square().sum()
+def resized(x):
+    x = x.reshape(1, 1, 4, 6)
+    linear = F.interpolate(x, (7, 5), mode="bilinear")
+    cubic = F.interpolate(x, scale_factor=(1.5, 2.0), mode="bicubic", align_corners=True)
+    uneven = F.interpolate(x, scale_factor=2.1)
+    return (linear * linear).sum() + (cubic * F.interpolate(x, (6, 12))).sum() + uneven.square().sum()
 
-    torch.manual_seed(0)
-    _, of_loss, of_parameters = differences(Returning(resized).double(), (values(4, 6),))
-    assert max(of_loss, *of_parameters.values()) < 1e-11
+
+def changed_in_place(x):
+    y = x * 3
+    y.add_(1)
+    torch.sigmoid_(y)
+    return y * y
 
 
 @pytest.mark.parametrize(
     "function",
     [
+        shifted_labels,
+        resized,
+        changed_in_place,
         lambda x: x[torch.tensor([-1, 0])] * x[:, torch.tensor([2, -6])].sum(),
         lambda x: x * x[(x[:, 0] > 0).long() - 1],
         lambda x: x * sum(test((x * 9).long(), 0.5) for test in (torch.lt, torch.le, torch.gt, torch.ge, torch.ne)),
@@ -220,14 +215,13 @@ def test_images_are_resized_by_matrices():
     ],
 )
 def test_what_is_easily_taken_wrongly_trains_like_eager(function):
-    torch.manual_seed(0)
-    _, of_loss, of_parameters = differences(Returning(function).double(), (values(4, 6),))
-    assert of_loss < 1e-11
-    assert max(of_parameters.values()) < 1e-11
+    trained_like_eager(Returning(function), (values(4, 6),))
 
 
 def test_fused_projections_have_dimensions_for_heads():
     graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
+    weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None]
+    assert len(weights) == len(list(GPT().parameters()))
     assert graph.tensors["layers.0.attention.qkv.weight"].shape == (3, 4, 4, 16)
     assert graph.tensors["layers.0.attention.out.weight"].shape == (16, 4, 4)
     assert "head.weight" not in graph.tensors  # it is the embedding
@@ -292,19 +286,6 @@ def test_what_cannot_be_taken_is_named(function, message):
         from_torch(Returning(function), (torch.randn(4, 6),))
 
 
-def test_what_is_changed_in_place_is_read_changed():
-    def changed(x):
-        y = x * 3
-        y.add_(1)
-        torch.sigmoid_(y)
-        return y * y
-
-    torch.manual_seed(0)
-    _, of_loss, of_parameters = differences(Returning(changed).double(), (values(4, 6),))
-    assert of_loss < 1e-12
-    assert max(of_parameters.values()) < 1e-10
-
-
 class Buffered(nn.Module):
     def __init__(self, content):
         super().__init__()
@@ -317,27 +298,9 @@ class Buffered(nn.Module):
 
 @pytest.mark.parametrize("content", [torch.full((6,), 0.25), torch.randn(6)])
 def test_a_buffer_is_kept(content):
-    _, of_loss, _ = differences(Buffered(content).double(), (values(4, 6),))
-    assert of_loss < 1e-12
+    trained_like_eager(Buffered(content), (values(4, 6),))
 
 
 def test_a_buffer_that_is_too_large_is_refused():
     with pytest.raises(planner.GraphError, match=r"test_importer.py:\d+ .*more than"):
         from_torch(Buffered(torch.randn(200000, 6)), (torch.randn(200000, 6),))
-
-
-def test_tied_weights_are_one():
-    graph = from_torch(GPT(), (numbers(17, 4, 6), numbers(17, 4, 6)))
-    weights = [tensor.name for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None]
-    assert len(weights) == len(list(GPT().parameters()))
-
-
-def test_cuts_divide_a_dimension():
-    assert parts(24, ()) == (24,)
-    assert parts(24, (8, 2)) == (3, 4, 2)
-
-
-def test_lengths_are_refined_as_little_as_can_be():
-    assert _refined([6, 4], [3, 8]) == [3, 2, 4]
-    assert _refined([6, 4], [4, 6]) is None
-    assert _refined([24], [2, 12]) == [2, 12]

@@ -65,7 +65,7 @@ def graph():
 def test_as_eager(graph):
     module, x, loss, target = made()
     losses, parameters = eager_steps(module, [x], loss, [target])
-    found, trained_parameters = imported_steps(graph, module, {"x": x.numpy(), "target": target.numpy()})
+    found, trained_parameters = imported_steps(graph, module, [x], [target])
     np.testing.assert_allclose(found, losses, rtol=1e-12)
     for name, expected in parameters.items():
         np.testing.assert_allclose(trained_parameters[name].reshape(expected.shape), expected, atol=1e-12)
