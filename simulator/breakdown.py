@@ -1,15 +1,7 @@
 """Where each worker's time goes, and what holds up each phase of the iteration.
 
-A worker's step is the sum of what it spends on
-
-- `compute`: its kernels, launches included;
-- `copies` and `launches`: packing and unpacking, and launching these;
-- `wire`, `latency` and `waiting`: being blocked until the last of its messages of a transfer is complete. Until both
-  ends of that message have started it, the worker waits for others; then come its latency and its bytes, and until the
-  worker has noticed it waits again. From its last task on a worker waits for others, too.
-
-All but compute is exposed communication. Hidden is the time in which a worker has messages on their way and is not
-blocked by wire or latency.
+A worker that is blocked by a message waits until both its ends have started it, then come its latency and its bytes,
+and until the worker has noticed it waits again; so it does from its last task on.
 """
 
 from __future__ import annotations
@@ -63,8 +55,8 @@ def bottlenecks(
             timeline.stops_s[worker.worker][tasks[number].stop - 1] if tasks[number] else 0.0
             for worker, tasks in zip(program.workers, positions, strict=True)
         ]
-        last = max(range(len(ends)), key=ends.__getitem__, default=0)
-        if not ends or not positions[last][number]:
+        last = max(range(len(ends)), key=ends.__getitem__)
+        if not positions[last][number]:
             continue
         spent_s = _spent_s(program.workers[last], machine, timeline, positions[last][number])
         kind = max(KINDS, key=spent_s.__getitem__)

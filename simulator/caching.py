@@ -1,17 +1,10 @@
-"""A caching allocator with the rules of PyTorch's for CUDA (c10/cuda/CUDACachingAllocator.cpp), on one stream.
-
-Sizes are rounded up to 512 bytes. Requests of up to 1 MiB come from segments of 2 MiB of their own; larger ones, below
-10 MiB, from segments of 20 MiB, and others from segments of their size rounded up to 2 MiB. The smallest free block
-that holds a request is taken, and split where what remains is of use: 512 bytes, or more than 1 MiB of a large segment.
-A block that is given back joins its free neighbours. Segments are kept, until a new one would not fit: then all that
-are wholly free go back to the device.
-"""
+"""A caching allocator with the rules of PyTorch's for CUDA (c10/cuda/CUDACachingAllocator.cpp), on one stream."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from planner.program.arena import Storage
 
@@ -22,9 +15,6 @@ SMALL_SEGMENT = 2 * MIB
 SHARED_SEGMENT = 20 * MIB
 LARGE = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
-
-Key = tuple[int, int]
-"""A free block's size and address: the order in which blocks are looked for."""
 
 
 def rounded(nbytes: int, to: int = BLOCK) -> int:
@@ -50,11 +40,6 @@ class Block:
     before: Block | None = None
     after: Block | None = None
 
-    @property
-    def key(self) -> Key:
-        """Where it stands among free blocks."""
-        return self.size, self.address
-
     def split(self, size: int) -> Block:
         """Keep `size` bytes and return the rest."""
         rest = Block(self.address + size, self.size - size, self.small, True, self, self.after)
@@ -70,26 +55,6 @@ class Block:
             rest.after.before = self
 
 
-@dataclass(slots=True, eq=False)
-class _Pool:
-    """Free blocks by size and address."""
-
-    keys: list[Key] = field(default_factory=list)
-    blocks: dict[Key, Block] = field(default_factory=dict)
-
-    def add(self, block: Block) -> None:
-        bisect.insort(self.keys, block.key)
-        self.blocks[block.key] = block
-
-    def remove(self, block: Block) -> None:
-        del self.keys[bisect.bisect_left(self.keys, block.key)]
-        del self.blocks[block.key]
-
-    def smallest(self, size: int) -> Block | None:
-        position = bisect.bisect_left(self.keys, (size, -1))
-        return self.blocks[self.keys[position]] if position < len(self.keys) else None
-
-
 class CachingAllocator:
     """Hands out blocks of segments that hold at most `capacity_bytes` between them, if that can be (None: any).
 
@@ -99,21 +64,18 @@ class CachingAllocator:
     def __init__(self, capacity_bytes: float | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.allocated_bytes = self.reserved_bytes = self.peak_bytes = 0
-        self._pools = {True: _Pool(), False: _Pool()}
+        self._free: dict[bool, list[Block]] = {True: [], False: []}  # small and large ones, by size and address
         self._end = 0
 
     def allocate(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes`."""
         size = rounded(nbytes)
-        pool = self._pools[size <= SMALL]
-        block = pool.smallest(size)
-        if block is None:
-            block = self._new_segment(size)
-        else:
-            pool.remove(block)
+        free = self._free[size <= SMALL]
+        position = bisect.bisect_left(free, size, key=lambda block: block.size)
+        block = free.pop(position) if position < len(free) else self._new_segment(size)
         rest = block.size - size
         if rest >= BLOCK if block.small else rest > SMALL:
-            pool.add(block.split(size))
+            self._add(block.split(size))
         block.is_free = False
         self.allocated_bytes += block.size
         return block
@@ -121,16 +83,19 @@ class CachingAllocator:
     def free(self, block: Block) -> None:
         """Take a block back."""
         self.allocated_bytes -= block.size
-        pool = self._pools[block.small]
+        free = self._free[block.small]
         if block.after is not None and block.after.is_free:
-            pool.remove(block.after)
+            free.remove(block.after)
             block.join(block.after)
         if block.before is not None and block.before.is_free:
-            pool.remove(block.before)
+            free.remove(block.before)
             block.before.join(block)
             block = block.before
         block.is_free = True
-        pool.add(block)
+        self._add(block)
+
+    def _add(self, block: Block) -> None:
+        bisect.insort(self._free[block.small], block, key=lambda block: (block.size, block.address))
 
     def _new_segment(self, size: int) -> Block:
         nbytes = segment_bytes(size)
@@ -143,9 +108,9 @@ class CachingAllocator:
         return block
 
     def _give_back(self) -> None:
-        for pool in self._pools.values():
-            for block in [one for one in pool.blocks.values() if one.before is None and one.after is None]:
-                pool.remove(block)
+        for free in self._free.values():
+            for block in [block for block in free if block.before is None and block.after is None]:
+                free.remove(block)
                 self.reserved_bytes -= block.size
 
 

@@ -1,11 +1,7 @@
 """What a task costs on its device: an activity for kernels, copies and messages.
 
-Kernels and copies progress in bytes at their device's memory bandwidth, messages in bytes. So a kernel that is bound by
-memory and a message share a memory bus evenly, and kernels of several workers on one processor share its time
-evenly. A kernel's cap is what it attains alone (`Device.kernel_s`).
-
-On a rank whose tasks were measured all progress in seconds of its processor's cores. A message between ranks of one
-memory is there when its latency is over: copying it is part of what its receiver does at the end of the transfer.
+Kernels and copies progress in bytes at their device's memory bandwidth, so that they share a memory bus with messages
+evenly. On a rank whose tasks were measured all progress in seconds of its processor's cores.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.program import task_keys
-from planner.program.tasks import Compute, Fetch, LocalCopy, Message, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Message, Reduce, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
@@ -65,7 +61,7 @@ class Costs:
             operations, nbytes = task.operations / launches, task.touched_bytes / launches
             shapes: Sequence[Product | None] = task.products or (None,) * launches
             calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
-            self._kernels[key] = self._activity(self._machine.devices[program.worker], calls)
+            self._kernels[key] = self._activity(device, calls)
         return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
@@ -77,8 +73,7 @@ class Costs:
         if device.spec.measured is not None:
             return self._part_of_transfer(device, "send", task_keys.sent(program, task))
         nbytes = self._total(task.messages)
-        streams = device.spec.streams_messages
-        return self._copy(program.worker, nbytes, 0 if streams else READ_AND_WRITE * nbytes)
+        return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else READ_AND_WRITE * nbytes)
 
     def post(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
         """Price the start of receiving, which takes only a processor's time."""
@@ -103,8 +98,8 @@ class Costs:
             return self._part_of_transfer(device, kind, task_keys.received(program, task))
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
-        local = sum(map(_elements, task.local)) * ITEM_BYTES[buffer.dtype]
-        if self._machine.devices[program.worker].spec.streams_messages:
+        local = sum(piece.elements for copy in task.local for piece in copy.pieces) * ITEM_BYTES[buffer.dtype]
+        if device.spec.streams_messages:
             copied = 0 if received and isinstance(task, Reduce) else local
             return self._copy(program.worker, received + local, READ_AND_WRITE * copied)
         if isinstance(task, Fetch):
@@ -176,16 +171,6 @@ class Costs:
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:
     """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    first = None
-    for kernel in task.kernels:
-        for call in kernel.calls:
-            for buffer, _ in call.outputs:
-                dtype = program.buffers[buffer].dtype
-                if dtype in FLOATING:
-                    return dtype
-                first = first or dtype
-    return first or "float32"
-
-
-def _elements(copy: LocalCopy) -> int:
-    return sum(piece.elements for piece in copy.pieces)
+    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
+    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
+    return next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0] if dtypes else "float32")

@@ -1,15 +1,7 @@
 """The interpreter of a program in simulated time: one process per worker, callbacks for transfers in bulk.
 
-Semantics, per worker, strictly in list order:
-
-- `Compute` takes its kernels' time. `Send` packs, then starts its messages; `Fetch` and `Reduce` start receiving. A
-  message flows once both ends have started it, after its route's latency. `Wait` lasts until all of this worker's
-  messages of the transfer, in and out, are complete and then unpacks or combines.
-- A worker's host launches its kernels one after the other, those that copy included, ahead of the device, and waits for
-  nothing; a task's kernels start when the host has launched them all.
-- Without overlap, a transfer's messages start at the later of the worker's tasks that start it, and the worker stays
-  there until they are complete. The order common to all workers keeps this free of deadlock.
-- Without communication, transfers keep their order but take no time: no packing, no latency, no flow, no unpacking.
+Without overlap, a transfer's messages start at the later of the worker's tasks that start it, and the worker stays
+there until they are complete. Without communication, transfers keep their order but take no time.
 """
 
 from __future__ import annotations
@@ -23,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Wait, WorkerProgram
 from simulator.costs import NO_WORK, Activity, Costs
 from simulator.sharing import Sharing
 from simulator.transfers import Sent, Transfer, transfers
@@ -308,11 +300,8 @@ class _Interpreter:
         for worker in self._workers:
             position = len(self._timeline.stops_s[worker.worker])
             if position < len(worker.tasks):
-                stuck.append(f"worker {worker.worker} in {_described(position, worker.tasks[position])}")
+                task = worker.tasks[position]
+                what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"
+                stuck.append(f"worker {worker.worker} in task {position}, {type(task).__name__}{what}")
         if stuck:
             raise DeadlockError(f"workers wait for each other for ever: {'; '.join(stuck)}")
-
-
-def _described(position: int, task: Task) -> str:
-    what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"
-    return f"task {position}, {type(task).__name__}{what}"

@@ -1,12 +1,12 @@
 """Memory over time: a buffer occupies its worker's memory from the start of its first task to the end of its last.
 
-Beside what lives, a device's memory holds what its allocation does not use at its fullest moment, the workspace of
-kernels, and what is reserved. These sum to what must fit: to the byte, the workers' arenas with workspace and reserve.
+What lives, the unused rest of the allocation, workspace and reserve sum to what must fit.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -58,6 +58,7 @@ class Usage:
     at_s: NDArray[np.float64]
     nbytes: NDArray[np.int64]
     peak: int  # the change after which most lives
+    largest: tuple[BufferUse, ...]  # of those that live then
 
     def moments(self) -> Iterator[tuple[float, Mapping[str, int]]]:
         """Yield (seconds from the start of the step, bytes by kind) wherever time passes before the next change."""
@@ -66,19 +67,25 @@ class Usage:
             yield at_s, dict(zip(self.kinds, row, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Changes:
-    """Changes of what lives, in the order in which they happen: of which buffer, when, and by how many bytes."""
-
-    buffers: tuple[tuple[int, int], ...]  # worker and buffer
-    at_s: NDArray[np.float64]
-    of: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-
-
 def usage(program: Program, timeline: Timeline, workers: Sequence[int], contents: Mapping[str, str]) -> Usage:
-    """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`."""
-    return _usage(program, _changes(program, timeline, workers), contents)
+    """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`.
+
+    At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
+    one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
+    """
+    changes = sorted(change for worker in workers for change in _changes(program, timeline, worker))
+    buffers = sorted({buffer for _, _, _, buffer, _ in changes})
+    kind_of = {buffer: _kind(program.workers[buffer[0]].buffers[buffer[1]], contents) for buffer in buffers}
+    kinds = tuple(dict.fromkeys(kind_of.values()))
+    table = np.zeros((len(changes), len(kinds)), dtype=np.int64)
+    for row, (_, _, _, buffer, nbytes) in zip(table, changes, strict=True):
+        row[kinds.index(kind_of[buffer])] = nbytes
+    table = table.cumsum(axis=0)
+    peak = int(table.sum(axis=1).argmax()) if changes else 0
+    alive: Counter[tuple[int, int]] = Counter()
+    for _, _, _, buffer, nbytes in changes[: peak + 1]:
+        alive[buffer] += nbytes
+    return Usage(kinds, np.array([change[0] for change in changes]), table, peak, _largest(program, +alive))
 
 
 def device_memories(
@@ -102,8 +109,7 @@ def _device_memory(
 ) -> DeviceMemory:
     machine, memory = place
     workers = _workers_of(program, memory)
-    changes = _changes(program, timeline, workers)
-    alive = _usage(program, changes, accounting.contents)
+    alive = usage(program, timeline, workers, accounting.contents)
     fullest = alive.nbytes[alive.peak] if len(alive.at_s) else np.zeros(len(alive.kinds), dtype=np.int64)
     live = int(fullest.sum())
     devices = [machine.devices[worker] for worker in workers]
@@ -125,7 +131,7 @@ def _device_memory(
         verdict="out of memory" if peak > memory.nbytes else "fits",
         peak_at_s=float(alive.at_s[alive.peak]) if len(alive.at_s) else 0.0,
         by_kind={kind: nbytes for kind, nbytes in filled.items() if nbytes},
-        largest=_largest(program, changes, alive.peak),
+        largest=alive.largest,
     )
 
 
@@ -133,23 +139,7 @@ def _allocated_bytes(worker: WorkerProgram, allocator: Allocator, room_bytes: fl
     return worker.arena_bytes if allocator == "static" else peak_reserved_bytes(requests(worker), room_bytes)
 
 
-def _changes(program: Program, timeline: Timeline, workers: Sequence[int]) -> _Changes:
-    """Return all changes in the order in which they happen.
-
-    At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
-    one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
-    """
-    changes = sorted(change for worker in workers for change in _worker_changes(program, timeline, worker))
-    named = {name: number for number, name in enumerate(sorted({change[3] for change in changes}))}
-    return _Changes(
-        buffers=tuple(named),
-        at_s=np.array([change[0] for change in changes]),
-        of=np.array([named[change[3]] for change in changes], dtype=np.int64),
-        nbytes=np.array([change[4] for change in changes], dtype=np.int64),
-    )
-
-
-def _worker_changes(
+def _changes(
     program: Program, timeline: Timeline, number: int
 ) -> Iterator[tuple[float, int, int, tuple[int, int], int]]:
     """Yield (seconds, task, what happens, worker and buffer, bytes)."""
@@ -168,30 +158,15 @@ def _worker_changes(
             yield stops[last], last, GIVEN_BACK, (number, i), -buffer.nbytes
 
 
-def _usage(program: Program, changes: _Changes, contents: Mapping[str, str]) -> Usage:
-    what = [_kind(program.workers[worker].buffers[number], contents) for worker, number in changes.buffers]
-    kinds = tuple(dict.fromkeys(what))
-    number_of = {kind: number for number, kind in enumerate(kinds)}
-    kind_of = np.array([number_of[kind] for kind in what], dtype=np.int64)
-    table = np.zeros((len(changes.of), len(kinds)), dtype=np.int64)
-    table[np.arange(len(changes.of)), kind_of[changes.of]] = changes.nbytes
-    table = table.cumsum(axis=0)
-    return Usage(kinds, changes.at_s, table, int(table.sum(axis=1).argmax()) if len(table) else 0)
-
-
 def _kind(buffer: Buffer, contents: Mapping[str, str]) -> str:
     return KINDS.get(buffer.kind) or contents.get(buffer.name) or UNKNOWN[buffer.kind]
 
 
-def _largest(program: Program, changes: _Changes, peak: int) -> tuple[BufferUse, ...]:
-    """Return the largest buffers that live after a change."""
-    alive = np.zeros(len(changes.buffers), dtype=np.int64)
-    np.add.at(alive, changes.of[: peak + 1], changes.nbytes[: peak + 1])
-    largest = sorted(np.flatnonzero(alive).tolist(), key=lambda of: (-alive[of], changes.buffers[of]))[:LARGEST]
-    found = [(*changes.buffers[of], int(alive[of])) for of in largest]
+def _largest(program: Program, alive: Mapping[tuple[int, int], int]) -> tuple[BufferUse, ...]:
+    largest = sorted(alive, key=lambda buffer: (-alive[buffer], buffer))[:LARGEST]
     return tuple(
-        BufferUse(name=program.workers[worker].buffers[number].name, worker=worker, nbytes=nbytes)
-        for worker, number, nbytes in found
+        BufferUse(name=program.workers[worker].buffers[number].name, worker=worker, nbytes=alive[worker, number])
+        for worker, number in largest
     )
 
 

@@ -128,7 +128,10 @@ def byte_matrix(simulation: Simulation) -> Figure:
         axes.set_xticks(workers)
         axes.set_yticks(workers)
         for sender, receiver in np.argwhere(counted):
-            _number(axes, sender, receiver, counted)
+            nbytes = int(counted[sender, receiver])
+            color = "white" if nbytes > counted.max() / 2 else "black"
+            text = quantity(nbytes, "B")
+            axes.text(receiver, sender, text, ha="center", va="center", color=color, fontsize="x-small")
     figure.colorbar(image, ax=axes, label="bytes", format=BYTES)
     return figure
 
@@ -163,12 +166,6 @@ def _binned(rates: Sequence[tuple[float, float]], edges: NDArray[np.float64]) ->
     since, rate = (np.array(column) for column in zip(*rates, strict=True))
     carried = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(since))])
     return np.asarray(np.diff(np.interp(edges, since, carried)) / np.diff(edges))
-
-
-def _number(axes: Axes, sender: int, receiver: int, counted: NDArray[np.int64]) -> None:
-    color = "white" if counted[sender, receiver] > counted.max() / 2 else "black"
-    text = quantity(int(counted[sender, receiver]), "B")
-    axes.text(receiver, sender, text, ha="center", va="center", color=color, fontsize="x-small")
 
 
 PLOTS: Mapping[str, Callable[[Simulation], Figure]] = {

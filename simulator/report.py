@@ -143,7 +143,7 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         spending=simulation.breakdown[:devices],
         bottlenecks=simulation.bottlenecks,
         data_parallel=beside,
-        tasks=_task_seconds(system, simulation) if tasks else (),
+        tasks=tuple(_task_seconds(system, simulation)) if tasks else (),
         devices=tuple(_memories(system, simulation)),
         settings=settings,
     )
@@ -156,8 +156,7 @@ def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceM
             yield memory if system.limited else replace(memory, capacity_bytes=None, verdict="unknown")
 
 
-def _task_seconds(system: SystemProgram, simulation: Simulation) -> tuple[TaskSeconds, ...]:
-    pairs = list(zip(simulation.program.workers, durations(simulation.timeline), strict=True))
-    return tuple(
-        seconds for worker, durations_s in pairs[: system.devices] for seconds in task_seconds(worker, durations_s)
-    )
+def _task_seconds(system: SystemProgram, simulation: Simulation) -> Iterator[TaskSeconds]:
+    workers = simulation.program.workers[: system.devices]
+    for worker, durations_s in zip(workers, durations(simulation.timeline), strict=False):
+        yield from task_seconds(worker, durations_s)

@@ -1,9 +1,7 @@
 """Activities in simulated time: what runs shares the machine's resources fairly, recomputed when one starts or ends.
 
-Activities of one class run at one rate, so only the one of each class that ends next is followed: how long it still
-takes at that rate is an array over all classes, which is scaled where rates change. Activities are started and ended by
-many at once. Rates of a set of running classes are remembered, in at most `MEMO_BYTES`: a training program repeats
-itself. There is one pending completion at any time; its number says whether it is still the latest.
+Activities of one class run at one rate, so only the one of each class that ends next is followed. Rates of a set of
+running classes are remembered, in at most `MEMO_BYTES`: a training program repeats itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A simulation as a trace: what each device computes, copies, waits for and receives, its memory, and every link.
-
-Of each device the tracks are, in this order: kernels; packing, unpacking and combining; what it is blocked by; the
-messages that it receives, each on the first track that is free. Every message is a flow, too: from the packing of what
-is sent to the unpacking, or combining, of what was received.
-"""
+"""A simulation as a trace: what each device computes, copies, waits for and receives, its memory, and every link."""
 
 from __future__ import annotations
 

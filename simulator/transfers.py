@@ -1,7 +1,4 @@
-"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete.
-
-Messages of one transfer that start at one moment are one thing, from their start to their end.
-"""
+"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete."""
 
 from __future__ import annotations
 
@@ -60,19 +57,6 @@ class Transfer:
     of the message that each worker completed last; `waiting` are the events that workers wait for.
     """
 
-    __slots__ = (
-        "combined",
-        "last_latency_s",
-        "last_start_s",
-        "number",
-        "pending",
-        "posted",
-        "shape",
-        "starters",
-        "waiting",
-        "wanted",
-    )
-
     def __init__(self, number: int, shape: Shape, starters: Sequence[int], combined: bool) -> None:
         k = len(shape.count)
         self.number = number
@@ -111,17 +95,15 @@ def transfers(program: Program) -> dict[int, Transfer]:
     Raises ValueError where the two ends of a message disagree on its size.
     """
     k = len(program.workers)
-    sends: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
-    receives: defaultdict[int, list[tuple[Message, ...]]] = defaultdict(lambda: [()] * k)
+    sends: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
+    receives: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
     starters: defaultdict[int, list[int]] = defaultdict(lambda: [0] * k)
     combined = {task.transfer for worker in program.workers for task in worker.tasks if isinstance(task, Reduce)}
     for worker in program.workers:
         for task in worker.tasks:
-            if isinstance(task, Send):
-                sends[task.transfer][worker.worker] += task.messages
-                starters[task.transfer][worker.worker] += 1
-            elif isinstance(task, Fetch | Reduce):
-                receives[task.transfer][worker.worker] += task.messages
+            if isinstance(task, Send | Fetch | Reduce):
+                posts = sends if isinstance(task, Send) else receives
+                posts[task.transfer][worker.worker] += task.messages
                 starters[task.transfer][worker.worker] += 1
     shapes = _Shapes(k)
     return {

@@ -1,8 +1,6 @@
 """A machine as a tree of switches and devices, in text.
 
-A machine need not be a tree: what hangs together within a node, without passing through devices, is drawn from its
-middle, and links that the tree leaves out (NVLinks beside PCIe, a mesh, networks between nodes) stand at their first
-end. In a large machine parts that look alike are drawn once.
+Links that the tree leaves out stand at their first end. In a large machine parts that look alike are drawn once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Kernels, and how long matrix products and convolutions compute as a function of their size and shape.
 
-A product is computed in tiles of its result, a wave of one tile per compute unit at a time, so that incomplete tiles
-and waves cost as much as whole ones; each tile pays for its prologue and epilogue like for `depth` more terms of the
-sum, and a small tile reads more per operation than a large one. With few tiles the sum is split, and its parts are
-added in memory. A convolution is the product that implicit matmul computes, or, where its window is square and dense,
-Winograd's: many products of transformed pieces with fewer multiplications (Lavin and Gray, CVPR 2016). The quickest is
-taken.
+A product is computed in tiles of its result, a wave of one tile per compute unit at a time; a convolution as the
+product of implicit matmul or by Winograd's algorithm (Lavin and Gray, CVPR 2016).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The levels of a machine under a plan's steps: how fast traffic crosses between the groups of each step.
 
-Workers are numbered by their digits, the first step's the most significant. Traffic of step i runs between workers
-whose digits first differ at step i (Tofu Sec 5.2: earlier steps belong to the slower, higher levels of the machine).
+Workers are numbered by their digits, the first step's the most significant; traffic of step i runs between workers
+whose digits first differ at step i (Tofu, Sec 5.2).
 """
 
 from __future__ import annotations

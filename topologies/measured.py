@@ -1,8 +1,7 @@
 """Seconds of a rank's tasks: as measured where they were, else estimated from measured ones that are like them.
 
-A call is like another of the same operator on operands whose extents are close, all in powers of two. Of the nearest,
-seconds per unit of work are averaged, weighted by closeness; the work of a product of two operands goes with the root
-of the product of all three sizes (for [m, k] by [k, n] that is m n k), any other call's with the bytes it touches.
+Of the nearest calls of the same operator, by the logarithms of their operands' extents, seconds per unit of work are
+averaged, weighted by closeness.
 """
 
 from __future__ import annotations

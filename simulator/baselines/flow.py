@@ -1,8 +1,4 @@
-"""Blocks that the tasks of one worker's program read and write, and other orders in which these may be done.
-
-Memory is taken by *blocks*: a block is a buffer, with those that overwrite it in place. Every task that writes a block
-makes a new version of it.
-"""
+"""Blocks (a buffer, with those that overwrite it in place) that one worker's tasks use, and other orders of these."""
 
 from __future__ import annotations
 

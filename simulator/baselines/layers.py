@@ -1,9 +1,7 @@
 """To which layer of a network each node belongs, read from the graph.
 
 Weights whose names are alike up to the last dot are one layer's, as in `lstm1.wx` and `lstm1.wh`; layers are numbered
-as the forward pass first reads them. What reads a weight is of its layer, what reads only results is of the last layer
-that they come from; backward nodes are of their forward node's. What is left, such as sums of gradients and updates, is
-of the first layer that it reads anything from. So a layer's timesteps, and its micro-batches, are together.
+as the forward pass first reads them.
 """
 
 from __future__ import annotations

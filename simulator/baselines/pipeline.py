@@ -1,9 +1,6 @@
 """*1f1b*: pipeline stages with micro-batches, a forward and a backward pass of a stage in turn.
 
-Narayanan and others, "Memory-efficient pipeline-parallel DNN training" (ICML 2021): PipeDream-Flush, with one update
-for all micro-batches. A device has a stage: layers that follow each other, chosen so that the longest stage takes as
-little time as possible. Stage s of p begins with p - s - 1 forward passes, or as many as there are micro-batches; from
-then on a forward and a backward pass alternate, and backward passes are last. The graph's micro-batches are those.
+Narayanan and others, "Memory-efficient pipeline-parallel DNN training" (ICML 2021): PipeDream-Flush.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""*Op-placement* (Tofu, Sec 7.1): whole layers on devices, round robin.
-
-A device starts what it has as soon as its operands are there, so that a recurrent network's timesteps are pipelined, as
-in Wu and others, "Google's neural machine translation system" (2016), which Tofu names for it.
-"""
+"""*Op-placement* (Tofu, Sec 7.1): whole layers on devices, round robin."""
 
 from __future__ import annotations
 

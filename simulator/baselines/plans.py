@@ -1,7 +1,4 @@
-"""The systems that are plans: *tofu*, *planned*, *data-parallel* and *zero-1* to *zero-3*.
-
-They are lowered like any plan, can be saved, and executed. Tofu (EuroSys 2019) stores nothing twice; planned may.
-"""
+"""The systems that are plans: *tofu*, *planned*, *data-parallel* and *zero-1* to *zero-3*."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""*Ideal* and *small-batch* (Tofu, Sec 7.1): every device trains a replica by itself, and nothing is communicated.
-
-Ideal's devices have as much memory as is request for; small-batch makes do with what there is.
-"""
+"""*Ideal* and *small-batch* (Tofu, Sec 7.1): every device trains a replica by itself, and nothing is communicated."""
 
 from __future__ import annotations
 

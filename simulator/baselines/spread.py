@@ -1,7 +1,6 @@
 """A program of one worker spread over several devices: every task on one of them, whole tensors sent between.
 
-What a task reads is sent from where it was made as soon as it was, and once to every device that reads it. The order of
-tasks on a device is given; receiving starts as early as the sender may be expected to send.
+What a task reads is sent from where it was made as soon as it was, and once to every device that reads it.
 """
 
 from __future__ import annotations

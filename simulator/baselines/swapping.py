@@ -1,9 +1,7 @@
 """*Swapping* (Tofu, Sec 7.1): a replica on every device, whose memory blocks are swapped to the host's memory.
 
-As Tofu describes its own, after Rhu and others, "vDNN" (2016): the least recently used block is swapped out; blocks are
-fetched ahead, in the order of execution; what did not change since it was swapped out is dropped; and what is used soon
-is not swapped out. All devices share what leads to the host. The iteration that is simulated is the second, which finds
-memory as the first one left it.
+After Rhu and others, "vDNN" (2016). The iteration that is simulated is the second, which finds memory as the first one
+left it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""hwloc's XML (`lstopo --of xml`), with the PCI devices that hwloc lists when it is asked for I/O.
-
-GPUs are display devices of NVIDIA or AMD; others (a server's own graphics) are left out. A bridge with one device
-behind it is a port, not a switch.
-"""
+"""hwloc's XML (`lstopo --of xml --io`): display devices of NVIDIA or AMD, and what joins them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""NCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes, and cloud providers give for NCCL_TOPO_FILE.
-
-GPUs are <gpu> elements or, in providers' files, PCI devices of a display class. What speed a file leaves open NCCL
-takes for PCIe generation 3 with 16 lanes; so does this.
-"""
+"""NCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes, and cloud providers give for NCCL_TOPO_FILE."""
 
 from __future__ import annotations
 

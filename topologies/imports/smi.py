@@ -1,9 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` prints.
-
-It says of every two GPUs what lies between them: PIX one PCIe switch, PXB several, PHB the processor's host bridge,
-NODE several of one processor's, SYS (formerly SOC) the link between processors, NV# so many NVLinks. From that follows
-a tree of switches; it gives no speeds, and PCIe generation 3 with 16 lanes is assumed.
-"""
+"""The matrix that `nvidia-smi topo -m` prints, and the tree of switches that follows from it."""
 
 from __future__ import annotations
 
