@@ -110,38 +110,24 @@ def _spread_all(key: str, entries: Sequence[Entry], format: str, number: int | N
 
 def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
     """One entry per thing that the names of this one stand for."""
-    names = {
-        (field, index): _spread(f"{place}.{field}", name, number)
-        for field in _REFERENCES
-        for index, name in _names_in(getattr(entry, field, None))
-    }
-    length = max(map(len, names.values()))
-    for (field, _), listed in names.items():
-        if length % len(listed):
-            raise TopologyError(
-                f"{place}.{field}: expected a number of names that divides {length}, found {len(listed)}"
-            )
-    return [
-        msgspec.structs.replace(
-            entry,
-            **{
-                field: tuple(picked) if field == "ends" else picked[0]
-                for field, picked in _grouped(
-                    (field, listed[i * len(listed) // length]) for (field, _), listed in names.items()
+    names: dict[str, list[list[str]]] = {}
+    for field in _REFERENCES:
+        if (value := getattr(entry, field, None)) is not None:
+            texts = (value,) if isinstance(value, str) else value
+            names[field] = [_spread(f"{place}.{field}", text, number) for text in texts]
+    length = max(len(listed) for lists in names.values() for listed in lists)
+    for field, lists in names.items():
+        for listed in lists:
+            if length % len(listed):
+                raise TopologyError(
+                    f"{place}.{field}: expected a number of names that divides {length}, found {len(listed)}"
                 )
-            },
-        )
-        for i in range(length)
-    ]
 
+    def picked(field: str, i: int) -> Any:
+        texts = tuple(listed[i * len(listed) // length] for listed in names[field])
+        return texts if field == "ends" else texts[0]
 
-def _names_in(value: str | tuple[str, ...] | None) -> Iterable[tuple[int, str]]:
-    return () if value is None else enumerate((value,) if isinstance(value, str) else value)
-
-
-def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    for field, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
-        yield field, [name for _, name in group]
+    return [msgspec.structs.replace(entry, **{field: picked(field, i) for field in names}) for i in range(length)]
 
 
 def _spread(place: str, name: str, number: int | None) -> list[str]:

@@ -38,7 +38,10 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
         raise TopologyError(
             f"{machine.name}: expected a switch called cpu, behind which is the host's memory, found none"
         )
-    kept = tuple(replace(memory, devices=_below(memory.devices, devices)) for memory in machine.memories)
+    kept = tuple(
+        replace(memory, devices=tuple(number for number in memory.devices if number < devices))
+        for memory in machine.memories
+    )
     resources = [*machine.resources, Resource(HOST, "memory", UNLIMITED)]
     hosts = tuple(Device(name, HOST_SPEC, len(kept)) for name in (TO_HOST, FROM_HOST))
     memories = (*kept, Memory(HOST, UNLIMITED, len(resources) - 1, (devices, devices + 1)))
@@ -55,7 +58,3 @@ def with_host_memory(machine: Machine, devices: int) -> Machine:
         resources=tuple(resources),
         routes=routes,
     )
-
-
-def _below(numbers: tuple[int, ...], limit: int) -> tuple[int, ...]:
-    return tuple(number for number in numbers if number < limit)

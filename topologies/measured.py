@@ -12,6 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import mul
+
+from msgspec.structs import astuple
 
 from topologies.schema import Measured, TransferCost
 
@@ -112,8 +115,8 @@ class Estimates:
         if measured_s is not None:
             return measured_s
         cost: TransferCost = getattr(self.measured, kind)
-        figures = (cost.task_s, cost.message_s, cost.piece_s, cost.run_s, cost.byte_s)
-        return sum(figure * amount for figure, amount in zip(figures, moved.amounts, strict=True))
+        seconds: float = sum(map(mul, astuple(cost), moved.amounts))
+        return seconds
 
     @cached_property
     def _calls(self) -> dict[tuple[str, int], list[tuple[Call, float]]]:

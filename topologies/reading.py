@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from topologies.errors import TopologyError
+from topologies.schema import CHOICES
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ def decode_record(text: str, source: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise TopologyError(f"{source}: {_located(str(error), data, kind)}") from error
+        raise TopologyError(f"{source}: {_located(str(error), data)}") from error
 
 
 def encode_record(record: msgspec.Struct) -> str:
@@ -89,7 +90,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _located(message: str, data: object, kind: type) -> str:
+def _located(message: str, data: object) -> str:
     """Turn msgspec's message into: place: expected, found."""
     if isinstance(data, dict) and "/" in (found := str(data.get("format", ""))) and not found.startswith("topology/"):
         return f"expected a machine, found a file of format {found!r}"
@@ -103,30 +104,11 @@ def _located(message: str, data: object, kind: type) -> str:
         expected = expected.replace("Object missing required field", "expected the key").replace("`", "'")
         return f"{place}: {expected}" + ("" if "found" in expected else ", found none")
     if "enum value" in expected:
-        expected = " or ".join(repr(value) for value in _allowed(msgspec.inspect.type_info(kind), place))
+        expected = " or ".join(map(repr, CHOICES[place.rpartition(".")[2]]))
     expected = expected.partition(", got ")[0]
     expected = expected.replace("Number out of range", "Expected a number that a float can hold")
     expected = expected.removeprefix("Expected ")
     return f"{place}: expected {expected}, found {_value_at(data, place)}".replace("`", "'")
-
-
-def _allowed(kind: msgspec.inspect.Type, place: str) -> Iterator[object]:
-    """Yield the values that one of a few may have at a place (`$.devices[0].kind`) of a type."""
-    if isinstance(kind, msgspec.inspect.UnionType):
-        for member in kind.types:
-            yield from _allowed(member, place)
-    elif isinstance(kind, msgspec.inspect.StructType):
-        name, _, rest = place.removeprefix("$").removeprefix(".").partition(".")
-        name, bracket, index = name.partition("[")
-        for field in kind.fields:
-            if field.encode_name == name:
-                yield from _allowed(field.type, bracket + index + ("." + rest if rest else ""))
-    elif isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
-        yield from _allowed(kind.item_type, place.partition("]")[2])
-    elif isinstance(kind, msgspec.inspect.DictType):
-        yield from _allowed(kind.value_type, place.partition("]")[2])
-    elif isinstance(kind, msgspec.inspect.LiteralType):
-        yield from kind.values
 
 
 def _value_at(data: object, place: str) -> str:

@@ -5,25 +5,14 @@ Fewest links; of those the one with the widest narrowest link; of those the one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from topologies.errors import TopologyError
 from topologies.machine import Device, Link, Memory, Route
 
-Path = tuple[tuple[Link, bool], ...]  # links in order, and whether each is passed forwards
+Path = tuple[tuple[int, bool], ...]  # numbers of links in order, and whether each is passed forwards
 Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and whether that is passed forwards
-
-
-@dataclass(frozen=True, slots=True)
-class _Best:
-    narrowest: float
-    order: tuple[int, ...]
-    path: Path
-
-    @property
-    def key(self) -> tuple[float, tuple[int, ...]]:
-        return (-self.narrowest, self.order)
 
 
 class Routes(Mapping[tuple[int, int], Route]):
@@ -94,36 +83,31 @@ class Routes(Mapping[tuple[int, int], Route]):
 
     def _shortest_paths(self, source: str) -> Mapping[str, Path]:
         """Paths from `source` to every node that it reaches; only some nodes pass traffic on."""
-        paths = {source: _Best(float("inf"), (), ())}
+        paths: dict[str, tuple[float, Path]] = {source: (-math.inf, ())}  # less the narrowest link, and the path
         frontier = dict(paths)
         while frontier:
-            reached: dict[str, _Best] = {}
-            for node, best in frontier.items():
-                if node != source and node not in self._forwarding:
-                    continue
-                for neighbour, number, forwards in self._neighbours[node]:
-                    if neighbour in paths:
-                        continue
-                    link = self._links[number]
-                    longer = _Best(
-                        min(best.narrowest, link.bandwidth_bytes_per_s),
-                        (*best.order, number),
-                        (*best.path, (link, forwards)),
-                    )
-                    if neighbour not in reached or longer.key < reached[neighbour].key:
+            reached: dict[str, tuple[float, Path]] = {}
+            for node, (narrowest, path) in frontier.items():
+                for neighbour, number, forwards in (
+                    self._neighbours[node] if node == source or node in self._forwarding else ()
+                ):
+                    width = self._links[number].bandwidth_bytes_per_s
+                    longer = max(narrowest, -width), (*path, (number, forwards))
+                    if neighbour not in paths and longer < reached.get(neighbour, (math.inf,)):
                         reached[neighbour] = longer
             paths.update(reached)
             frontier = reached
-        return {node: best.path for node, best in paths.items()}
+        return {node: path for node, (_, path) in paths.items()}
 
     def _route(self, ends: tuple[Device, Device], path: Path) -> Route:
+        links = [self._links[number] for number, _ in path]
         uses: dict[int, float] = {}
 
         def use(resource: int, amount: float) -> None:
             uses[resource] = uses.get(resource, 0.0) + amount
 
         nodes = [ends[0].name]
-        for link, forwards in path:
+        for link, (_, forwards) in zip(links, path, strict=True):
             use(link.forward if forwards else link.backward, 1.0)
             nodes.append(link.ends[1] if forwards else link.ends[0])
         for node in nodes[1:-1]:
@@ -133,13 +117,13 @@ class Routes(Mapping[tuple[int, int], Route]):
             use(self._memories[device.memory].resource, 1.0)
             if device.processor is not None and device.spec.message_core_s_per_byte:
                 use(device.processor, device.spec.message_core_s_per_byte)
-        narrowest = min(link.bandwidth_bytes_per_s for link, _ in path)
+        narrowest = min(link.bandwidth_bytes_per_s for link in links)
         if ends[0].copy_engines is not None:  # one message alone, at its full speed, occupies one
             use(ends[0].copy_engines, 1.0 / narrowest)
         return Route(
             uses=tuple(sorted(uses.items())),
-            latency_s=sum(link.latency_s for link, _ in path),
+            latency_s=sum(link.latency_s for link in links),
             nodes=tuple(nodes),
             half_bandwidth_bytes=narrowest
-            * max(link.half_bandwidth_bytes / link.bandwidth_bytes_per_s for link, _ in path),
+            * max(link.half_bandwidth_bytes / link.bandwidth_bytes_per_s for link in links),
         )

@@ -5,7 +5,7 @@ Every number carries its unit in its key. Bytes are bytes (a GB is 1e9), seconds
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -24,6 +24,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
+Format = Literal["topology/1", "topology/2"]
+Direction = Literal["each", "shared"]
+CHOICES = {"format": get_args(Format), "direction": get_args(Direction)}
+"""The values that a key may have, where these are a few."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -93,11 +97,10 @@ class TransferCost(_Record, frozen=True, kw_only=True):
 class Measured(_Record, frozen=True, kw_only=True):
     """Seconds of a host's cores that tasks of a rank take, measured with all ranks at work (`calibrate`).
 
-    `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does; `topologies.measured` estimates
-    others from those. `send` packs and starts messages, `post` starts receiving, `fetch` and `reduce` receive, and
-    unpack or combine. A rank that has waited for a message has used its core for `wake_s` and, of the time waited, a
-    `waiting_share`, which matters where ranks share cores. `spread` is how far apart repeated measurements of all tasks
-    together were, of their median; `memory_alone_bytes_per_s` is what one rank streams while the others rest.
+    `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does. `send` packs and starts messages,
+    `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine. A rank that has waited for a message
+    has used its core for `wake_s` and, of the time waited, a `waiting_share`. `spread` is how far apart repeated
+    measurements were, of their median.
     """
 
     date: str
@@ -129,17 +132,11 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     """A type of device: what one can do on its own.
 
     `products` makes products and convolutions depend on their shape, `knee_bytes` other kernels on their size: they
-    attain half of their bandwidth where they touch so many. A kernel starts `launch_latency_s` after the one before it
-    has ended, and not before the host has launched it, which takes the host `host_launch_s`.
-    `memory_bytes` belongs to devices with a memory of their own; `reserved_bytes` of it are taken before anything runs
-    (context, libraries), and a kernel that needs a workspace takes at most `workspace_bytes`, where parts as small as
-    its data allow. `message_core_s_per_byte` is the processor time that sending or receiving one byte costs where the
-    processor does the copying. Traffic between other devices passes through a device only if it `forwards_traffic`.
-    A device with `measured` tasks is a rank of a host: its tasks take its processor's cores for so long, messages are
-    copied by those who receive them, as part of the tasks, and the other figures serve where no program is there yet.
-    `copy_engines` is how many messages it can send at once at full speed, without it any number. A device that
-    `streams_messages` packs, sends, and at the other end unpacks or combines piece by piece, all at the same time;
-    else these come one after the other. `pci_ids` (vendor:device) and `nvlinks` serve `topologies.imports`.
+    attain half of their bandwidth where they touch so many. `memory_bytes` belongs to devices with a memory of their
+    own, and `reserved_bytes` of it are taken before anything runs. `message_core_s_per_byte` is the processor time that
+    sending or receiving one byte costs. A device with `measured` tasks is a rank of a host: its tasks take its
+    processor's cores for so long. `copy_engines` is how many messages it can send at once at full speed (None: any).
+    A device that `streams_messages` packs, sends, and unpacks or combines piece by piece, all at the same time.
     """
 
     name: Name
@@ -206,7 +203,7 @@ class LinkType(_Record, frozen=True, kw_only=True):
 
     name: Name
     bandwidth_bytes_per_s: Positive
-    direction: Literal["each", "shared"]
+    direction: Direction
     latency_s: Seconds
     half_bandwidth_bytes: NotNegative = 0.0
 
@@ -221,7 +218,7 @@ class LinkEntry(_Record, frozen=True, kw_only=True):
     type: Name | None = None
     count: Count = 1
     bandwidth_bytes_per_s: Positive | None = None
-    direction: Literal["each", "shared"] | None = None
+    direction: Direction | None = None
     latency_s: Seconds | None = None
     name: Name | None = None
 
@@ -236,7 +233,7 @@ class NodeEntry(_Record, frozen=True, kw_only=True):
 class TopologyFile(_Record, frozen=True, kw_only=True):
     """A whole topology file."""
 
-    format: Literal["topology/1", "topology/2"]
+    format: Format
     name: Name
     description: str
     device_types: tuple[DeviceSpec, ...] = ()

@@ -6,7 +6,6 @@ import re
 import pytest
 
 import planner
-from planner.graph.facts import batch_size
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
@@ -84,10 +83,6 @@ def test_report(machine, tmp_path):
     assert 0 < found.communication_share < 1
     assert len(found.links) == 26
     assert sum(link.nbytes for link in found.links if link.name.startswith("gpu")) == found.total_bytes
-
-
-def test_batch_size_comes_from_the_labels():
-    assert batch_size(build("mlp-3-64", batch=24)) == 24
 
 
 def test_command(plan_file, tmp_path, capsys):

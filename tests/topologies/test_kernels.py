@@ -1,7 +1,7 @@
 """Products and convolutions by size and shape: worked by hand, and as properties."""
 
 from dataclasses import replace
-from math import ceil, prod
+from math import prod
 
 import pytest
 from hypothesis import given, settings
@@ -177,8 +177,3 @@ devices: [{{name: d0, type: d}}]
 """
     with pytest.raises(TopologyError, match=rf"device_types\[0\]\.products\.{bad.split(':')[0]}"):
         parse_topology(text)
-
-
-def test_ceil_is_not_needed_for_the_sum_of_parts():
-    """Splitting a sum in more parts than it has terms gains nothing."""
-    assert product_s(HOW, Product(1, 4, 4, 1), RATES) == pytest.approx(32 * (ceil(1 / 4) + 2))

@@ -18,18 +18,16 @@ _MAKERS = ("10de", "1002")
 _MOST = 4096
 
 
-def read_hwloc(root: ET.Element, parts: Parts) -> None:
-    """Read a <topology>; raises `TopologyError` where it lists no GPU or contradicts itself."""
-    _Reader(root, parts).read()
+class HwlocReader:
+    """Reads a <topology>; raises `TopologyError` where it lists no GPU or contradicts itself."""
 
-
-class _Reader:
     def __init__(self, root: ET.Element, parts: Parts) -> None:
         self.root, self.parts = root, parts
         self.named: dict[str, str] = {}  # nodes by hwloc's own numbers
         self.processors: list[str] = []
 
     def read(self) -> None:
+        """Add all parts."""
         if not any(map(_is_gpu, self.root.iter("object"))):
             raise TopologyError(
                 "expected GPUs, found no PCIDev of class 03.. by NVIDIA or AMD (was lstopo run with --io?)"

@@ -6,21 +6,18 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+from topologies import library
 from topologies.errors import TopologyError
 from topologies.imports.parts import Parts
-from topologies.imports.xml import number
 
 SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _DISPLAY, _NETWORK, _NVSWITCH, _NVLINK_TO_CPU = "0x03", "0x02", "0x068000", "0x068001"
 
 
-def read_nccl(root: ET.Element, parts: Parts) -> None:
-    """Read a <system>; raises `TopologyError` where it lists no GPU or contradicts itself."""
-    _Reader(root, parts).read()
+class NCCLReader:
+    """Reads a <system>; raises `TopologyError` where it lists no GPU or contradicts itself."""
 
-
-class _Reader:
     def __init__(self, root: ET.Element, parts: Parts) -> None:
         self.root, self.parts = root, parts
         self.gpus: dict[str, str] = {}  # by bus
@@ -28,6 +25,7 @@ class _Reader:
         self.nvlinks: list[tuple[str, ET.Element]] = []
 
     def read(self) -> None:
+        """Add all parts."""
         found = [element for element in self.root.iter("pci") if _is_gpu(element)]
         if not found:
             raise TopologyError("expected GPUs, found no <gpu> and no <pci> of class 0x03....")
@@ -44,8 +42,11 @@ class _Reader:
         if len(processors) > 1:
             self.parts.join_sockets((name for _, name in processors), self._socket_link(processors[0][0]))
         self._join_nvlinks()
-        if not self.nvlinks:
-            self.parts.note_missing_nvlinks()
+        for name in [] if self.nvlinks else sorted({entry.type for entry in self.parts.devices}):
+            if (nvlinks := library.device_type(name).nvlinks) is not None:
+                self.parts.note(
+                    f"The file lists no NVLinks; {name} may have up to {nvlinks.count}, to be added by hand."
+                )
 
     def _add_gpu(self, index: int, element: ET.Element) -> None:
         bus = element.get("busid", "").lower()
@@ -73,7 +74,7 @@ class _Reader:
     def _pcie(self, element: ET.Element, *, uplink: bool) -> str:
         speed = _SPEED.match(element.get("link_speed", ""))
         generation = SPEEDS.get(speed[1].removesuffix(".0")) if speed else None
-        width = number(element, "link_width", "0", 0, 32)
+        width = _number(element, "link_width", "0", 0, 32)
         if generation is None or width == 0:
             self.parts.note("PCIe links without a speed or width are taken for generation 3, 16 lanes, as NCCL does.")
         return self.parts.pcie(generation or 3, width or 16, uplink=uplink)
@@ -89,7 +90,7 @@ class _Reader:
         for gpu, element in self.nvlinks:
             other = self._other_end(gpu, element)
             if other is not None:
-                ends[gpu, other] = ends.get((gpu, other), 0) + number(element, "count", "1", 1, 1024)
+                ends[gpu, other] = ends.get((gpu, other), 0) + _number(element, "count", "1", 1, 1024)
         if any(other == "nvswitch" for _, other in ends):
             switch = self.parts.add_switch("nvswitch")
         for (gpu, other), count in ends.items():
@@ -148,7 +149,7 @@ def _socket_link(processor: ET.Element) -> str | None:
         case "x86_64", "AuthenticAMD":
             return "amd-infinity-fabric"
         case "x86_64", "GenuineIntel":
-            model = number(processor, "modelid", "0", 0, 1 << 16)
+            model = _number(processor, "modelid", "0", 0, 1 << 16)
             found = ((0xCF, "upi-emerald-rapids"), (0x8F, "upi-sapphire-rapids"), (0x55, "upi-skylake"))
             return next((kind for least, kind in found if model >= least), "qpi-broadwell")
         case "ppc64", _:
@@ -156,3 +157,15 @@ def _socket_link(processor: ET.Element) -> str | None:
         case "arm64", _:
             return "arm-interconnect"
     return None
+
+
+def _number(element: ET.Element, key: str, default: str, least: int, most: int) -> int:
+    """Return a whole number among an element's attributes, written decimally or as 0x...."""
+    text = element.get(key) or default
+    try:
+        value = int(text, 16 if text.lower().startswith("0x") else 10)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise TopologyError(f"<{element.tag}> {key}: expected a number from {least} to {most}, found {text!r}")
+    return value

@@ -78,12 +78,6 @@ class Parts:
             raise TopologyError(f"expected a --device with NVLinks, as the file lists some, found {kind.name}")
         return kind.nvlinks
 
-    def note_missing_nvlinks(self) -> None:
-        """Note where a file lists no NVLinks of devices that have them."""
-        for name in sorted({entry.type for entry in self.devices}):
-            if (nvlinks := library.device_type(name).nvlinks) is not None:
-                self.note(f"The file lists no NVLinks; {name} may have up to {nvlinks.count}, to be added by hand.")
-
     def join_sockets(self, processors: Iterable[str], kind: str) -> None:
         """Link every two processors."""
         for a, b in combinations(processors, 2):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from topologies.errors import TopologyError
-from topologies.imports.hwloc import read_hwloc
-from topologies.imports.nccl import read_nccl
+from topologies.imports.hwloc import HwlocReader
+from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
-from topologies.imports.smi import read_smi
-from topologies.imports.xml import parse_xml
+from topologies.imports.smi import MatrixReader
 from topologies.load import parse_topology
 from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
 from topologies.schema import FORMAT, TopologyFile
 
-_XML = {"system": ("NCCL's topology XML", read_nccl), "topology": ("hwloc's XML", read_hwloc)}
+DEEPEST = 100
+_ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
+_XML: dict[str, tuple[str, type[NCCLReader] | type[HwlocReader]]] = {
+    "system": ("NCCL's topology XML", NCCLReader),
+    "topology": ("hwloc's XML", HwlocReader),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,30 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
 
 def _read(text: str, parts: Parts) -> str:
     if not text.lstrip().startswith("<"):
-        read_smi(text, parts)
+        MatrixReader(text, parts).read()
         return "what nvidia-smi topo -m prints"
-    root = parse_xml(text)
+    root = _parse_xml(text)
     if root.tag not in _XML:
         raise TopologyError(f"expected <system> (NCCL) or <topology> (hwloc), found <{root.tag}>")
-    kind, read = _XML[root.tag]
-    read(root, parts)
+    kind, reader = _XML[root.tag]
+    reader(root, parts).read()
     return kind
+
+
+def _parse_xml(text: str) -> ET.Element:
+    """Parse XML that strangers wrote: no entities, no depth that exhausts the stack."""
+    if _ENTITY.search(text):
+        raise TopologyError("expected XML without entities of its own, found <!ENTITY")
+    try:
+        root = ET.fromstring(text)
+    except (ET.ParseError, ValueError) as error:
+        raise TopologyError(f"expected XML, found {error}") from error
+    level, depth = [root], 0
+    while level:
+        level, depth = [child for element in level for child in element], depth + 1
+        if depth > DEEPEST:
+            raise TopologyError(f"expected XML at most {DEEPEST} elements deep, found more")
+    return root
 
 
 def _file(path: Path, kind: str, parts: Parts) -> TopologyFile:

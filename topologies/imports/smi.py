@@ -21,11 +21,6 @@ _NAME = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w+_\d+")
 _NVLINKS = re.compile(r"NV(\d+)")
 
 
-def read_smi(text: str, parts: Parts) -> None:
-    """Read a matrix; raises `TopologyError` where it is not complete or no tree explains it."""
-    _Reader(_Matrix(text), parts).read()
-
-
 class _Matrix:
     """Names, what lies between any two of them, and each row's affinity to processors."""
 
@@ -58,15 +53,19 @@ class _Matrix:
         self.affinity[name] = next(iter(words[len(self.names) :]), "")
 
 
-class _Reader:
-    def __init__(self, matrix: _Matrix, parts: Parts) -> None:
-        self.matrix, self.parts = matrix, parts
+class MatrixReader:
+    """Reads a matrix; raises `TopologyError` where it is not complete or no tree explains it."""
+
+    def __init__(self, text: str, parts: Parts) -> None:
+        self.matrix, self.parts = _Matrix(text), parts
         self.nodes: dict[str, str] = {}
 
     def read(self) -> None:
+        """Add all parts."""
         names = self.matrix.names
         for name in names:
-            self.nodes[name] = self._add(name)
+            is_gpu = name.startswith("GPU")
+            self.nodes[name] = self.parts.add_gpu(len(self.parts.devices)) if is_gpu else self.parts.add_switch("nic")
         self.parts.note("The matrix gives no speeds: PCIe links are taken for generation 3, 16 lanes.")
         groups = [[name] for name in names]
         tops = dict(self.nodes)  # the highest node above each name
@@ -77,11 +76,6 @@ class _Reader:
             self.parts.note("It names no processors: links between them are taken for upi-skylake.")
         self.parts.join_sockets(sockets, "upi-skylake")
         self._join_nvlinks([name for name in names if name.startswith("GPU")])
-
-    def _add(self, name: str) -> str:
-        if name.startswith("GPU"):
-            return self.parts.add_gpu(len(self.parts.devices))
-        return self.parts.add_switch("nic")
 
     def _join(self, groups: list[list[str]], tops: dict[str, str], closeness: int) -> list[list[str]]:
         """Put those that are as close as this under one node; processors are there even for one."""
