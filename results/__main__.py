@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
             write_anew(name)
         elif measure(name):
             return 1
-    figures.write()
+    write_pages(ROOT, figures.pages())
     return 0
 
 

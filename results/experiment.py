@@ -22,7 +22,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 Pages = dict[str, str]
-"""Contents of an experiment's files, README.md and pictures, by name: made from its data and from nothing else."""
+"""Files of an experiment by name, and generated blocks of its README.md by theirs, made from its data alone."""
+
+FILES = (".md", ".svg")
 
 
 def read_data(folder: Path) -> Any:
@@ -43,8 +45,15 @@ def publish(folder: Path, data: object, pages: Callable[[Any], Pages]) -> None:
 
 def write_pages(folder: Path, pages: Pages) -> None:
     """Write the experiment's pages."""
-    for name, content in pages.items():
+    for name, content in contents(folder, pages).items():
         (folder / name).write_text(content)
+
+
+def contents(folder: Path, pages: Pages) -> dict[str, str]:
+    """Return the text of every file: README.md with its blocks put in, and the others."""
+    blocks = {name: text for name, text in pages.items() if Path(name).suffix not in FILES}
+    files = {name: text for name, text in pages.items() if name not in blocks}
+    return {"README.md": filled(folder / "README.md", blocks)} | files
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -53,7 +62,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def filled(readme: Path, **blocks: str) -> str:
+def filled(readme: Path, blocks: Mapping[str, str]) -> str:
     """Return the file's text with every block put between `<!-- NAME: generated -->` and `<!-- end of NAME -->`."""
     text = readme.read_text()
     for name, content in blocks.items():

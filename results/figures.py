@@ -9,7 +9,7 @@ from typing import Any
 
 from results.certificate.run import agreed
 from results.default_plans.run import compared
-from results.experiment import ROOT, Pages, filled, gap, read_data, read_published, table, write_pages
+from results.experiment import Pages, gap, read_data, read_published, table
 from results.learning import run as learning
 from results.operator_coverage.run import read_verification
 from results.other_planners import run as other_planners
@@ -153,22 +153,9 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 """What is measured, by which experiment, and how it is said."""
 
 
-def rendered() -> str:
-    """Return the README's table of figures."""
-    return table(
-        ["what", "figure", "experiment"],
-        [
-            [what, figure(read_data(HERE / name)), f"[{name}](results/{name}/README.md)"]
-            for what, name, figure in FIGURES
-        ],
-    )
-
-
 def pages() -> Pages:
-    """Return the README with its table."""
-    return {"README.md": filled(ROOT / "README.md", figures=rendered())}
-
-
-def write() -> None:
-    """Write the README's table."""
-    write_pages(ROOT, pages())
+    """Return the README's table of figures."""
+    rows = [
+        [what, figure(read_data(HERE / name)), f"[{name}](results/{name}/README.md)"] for what, name, figure in FIGURES
+    ]
+    return {"figures": table(["what", "figure", "experiment"], rows)}

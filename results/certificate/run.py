@@ -1,9 +1,4 @@
-"""The least bytes of coarse graphs of real models as a solver that is not ours finds them, beside `joint`'s.
-
-    python -m results certificate
-
-writes data.json and the tables in README.md. Every search runs in a process of its own (measure.py).
-"""
+"""The least bytes of coarse graphs of real models as a solver that is not ours finds them, beside `joint`'s."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from typing import Any
 
 import pytoulbar2
 
-from results.experiment import Pages, Within, filled, in_process_within, machine, publish, table
+from results.experiment import Pages, Within, in_process_within, machine, publish, table
 
 HERE = Path(__file__).parent
 MEASURE = "results.certificate.measure"
@@ -96,10 +91,10 @@ def says(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its table."""
+    """Return the README's table."""
     at = f"Measured on: {data['machine']}; toulbar2 {data['toulbar2']}. A process may take {Within(**data['within'])}."
     certificates = table(COLUMNS, map(cells, data["rows"]))
-    return {"README.md": filled(HERE / "README.md", machine=at, says=says(data["rows"]), certificates=certificates)}
+    return {"machine": at, "says": says(data["rows"]), "certificates": certificates}
 
 
 def main() -> None:

@@ -1,10 +1,4 @@
-"""Every checkable sentence of the papers of Tofu, SoyBean and DistPar, and what we get.
-
-    python -m results claims
-
-writes data.json and the tables in README.md. The rows are worked out anew from the other experiments' data and by small
-searches. Which sentences there are is read from the papers' texts where they are at hand, else taken from data.json.
-"""
+"""Every checkable sentence of the papers of Tofu, SoyBean and DistPar, and what we get."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from results.claims import proofs, soybean, tofu, tofu_systems
 from results.claims.claim import CLAIMS, FAILS, MISSING, VERDICTS, answered
 from results.claims.excluded import REASONS, excluded
 from results.claims.sentences import PAPERS, available, sentences
-from results.experiment import Pages, filled, publish, read_data, table
+from results.experiment import Pages, publish, read_data, table
 
 HERE = Path(__file__).parent
 WORDS = 12
@@ -146,7 +140,7 @@ COLUMNS = ["where (sentences)", "begins", "says", "we get", "verdict", "why"]
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the list of what cannot be checked."""
+    """Return the README's tables, and the list of what cannot be checked."""
     rows = data["rows"]
     tables = "\n\n".join(
         f"### {SOURCES[paper]}\n\n{table(COLUMNS, (cells(one) for one in rows if one['paper'] == paper))}"
@@ -154,7 +148,7 @@ def pages(data: Any) -> Pages:
     )
     blocks = {"summary": summary(data), "verdicts": verdicts(rows), "failed": failed(rows), "rows": tables}
     return {
-        "README.md": filled(HERE / "README.md", **blocks),
+        **blocks,
         "not_checkable.md": f"# Sentences that cannot be checked\n\n{reasons(data)}\n\n{left_out(data)}\n",
     }
 

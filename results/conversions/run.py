@@ -1,9 +1,4 @@
-"""DistPar's conversions (A.3) and matmul's signatures (Table 1), counted and derived.
-
-    python -m results conversions
-
-writes data.json, conversions.svg and the tables in README.md, all beside this file.
-"""
+"""DistPar's conversions (A.3) and matmul's signatures (Table 1), counted and derived."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from planner.layout import PARTIAL, REPLICATE, Placement, Shard
 from results import svg
 from results.conversions.chains import PART_MOVED, SEND, Conversion, Hop, convert, direct, every_layout
 from results.conversions.inference import inferences
-from results.experiment import Pages, filled, publish, table
+from results.experiment import Pages, publish, table
 
 HERE = Path(__file__).parent
 SHAPE, ITEM_BYTES, WORKERS, FEWER = (64, 48), 4, 4, 2
@@ -219,9 +214,9 @@ def picture(found: dict[str, Any]) -> str:
 
 
 def pages(found: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     tables = {"conversions": conversion_table(found), "signatures": signature_table(found), "steps": steps(found)}
-    return {"README.md": filled(HERE / "README.md", **tables), "conversions.svg": picture(found)}
+    return {**tables, "conversions.svg": picture(found)}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, Within, filled, in_process_within, machine, publish, read_data, table
+from results.experiment import Pages, Within, in_process_within, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
 MODELS = (
@@ -121,11 +121,10 @@ def says(rows: list[Row], seconds: float) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its table."""
+    """Return the README's table."""
     rows = data["rows"]
     at = f"Measured on: {data['machine']}. An alternative may take {data['limit_s']:g} s of CPU."
-    blocks = {"machine": at, "says": says(rows, data["limit_s"]), "plans": table(COLUMNS, map(cells, rows))}
-    return {"README.md": filled(HERE / "README.md", **blocks)}
+    return {"machine": at, "says": says(rows, data["limit_s"]), "plans": table(COLUMNS, map(cells, rows))}
 
 
 def main(arguments: list[str]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from results.experiment import (
     Pages,
     Within,
-    filled,
     gap,
     in_process_within,
     machine,
@@ -124,18 +123,17 @@ def _figures(row: Row) -> list[str]:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables."""
+    """Return the README's tables."""
     columns = ["without", "searches", "did not end", "gap, points more", "times as long", "times the memory"]
     each = ["model", "ways", "placements", "without", "GB", "gap", "CPU s", "memory, GB"]
     before = read_published(HERE)
-    blocks = {
+    return {
         "machine": f"Measured on: {data['machine']}; a search may bound for {data['seconds']:g} CPU seconds.",
         "stages": table(columns, stages(data["rows"])),
         "searches": table(each, searches(data["rows"])),
         "stages-before": table(columns, stages(before["rows"])),
         "searches-before": table(each, searches(before["rows"])),
     }
-    return {"README.md": filled(HERE / "README.md", **blocks)}
 
 
 def main(models: list[str]) -> None:

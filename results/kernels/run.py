@@ -1,9 +1,4 @@
-"""Kernels and training steps of one rank beside PyTorch's, with one thread: CPU time, in turns.
-
-    python -m results kernels
-
-writes data.json and the tables in README.md; needs PyTorch (pip install torch==2.13.0).
-"""
+"""Kernels and training steps of one rank beside PyTorch's, with one thread: CPU time, in turns."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.experiment import Pages, in_process, machine, publish, table
 from results.kernels.timing import Pairs, in_turns, summary
 
 HERE = Path(__file__).parent
@@ -54,22 +49,20 @@ def model(name: str, instructions: str) -> dict[str, Any]:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables."""
+    """Return the README's tables."""
     chosen = data["versions"]
-    readme = filled(
-        HERE / "README.md",
-        machine=f"Measured on: {data['machine']}; PyTorch {chosen['pytorch']}, NumPy {chosen['numpy']} with "
+    return {
+        "machine": f"Measured on: {data['machine']}; PyTorch {chosen['pytorch']}, NumPy {chosen['numpy']} with "
         f"{chosen['blas']}; load average {data['load']:.1f} when it began.",
-        models=table(
+        "models": table(
             ["model", *(f"{what}: ours, PyTorch (ms)" for what in INSTRUCTIONS.values()), "ratios", "turns", "wanted"],
             (_model_row(name, data["models"]) for name in GOALS),
         ),
-        kernels=table(
+        "kernels": table(
             ["kernel", "ours (ms)", "PyTorch (ms)", "ratio", "turns", "wanted"],
             map(_kernel_row, data["kernels"]),
         ),
-    )
-    return {"README.md": readme}
+    }
 
 
 def _model_row(name: str, rows: list[dict[str, Any]]) -> list[str]:

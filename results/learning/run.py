@@ -1,9 +1,4 @@
-"""Training on data of which a part is held out: digits with 1, 2 and 8 workers, and characters of text.
-
-    python -m results learning
-
-writes data.json, curves.svg and the tables in README.md.
-"""
+"""Training on data of which a part is held out: digits with 1, 2 and 8 workers, and characters of text."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from typing import Any
 
 import planner
 from planner.report.schema import read_reports
-from results.experiment import Pages, filled, machine, mpirun, publish, table
+from results.experiment import Pages, machine, mpirun, publish, table
 from results.learning import picture
 
 HERE = Path(__file__).parent
@@ -142,9 +137,12 @@ def learned_table(data: Any) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its table, and the picture."""
-    readme = filled(HERE / "README.md", learned=learned_table(data), machine=f"On {data['machine']}.")
-    return {"README.md": readme, "curves.svg": picture.draw(data["rows"])}
+    """Return the README's table, and the picture."""
+    return {
+        "learned": learned_table(data),
+        "machine": f"On {data['machine']}.",
+        "curves.svg": picture.draw(data["rows"]),
+    }
 
 
 if __name__ == "__main__":

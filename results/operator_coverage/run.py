@@ -1,10 +1,4 @@
-"""Which operators of MXNet 0.11 and core ATen are described, and what is known of each.
-
-    python -m results operator-coverage
-
-writes data.json, README.md and one table per catalog, all beside this file. What verification finds is in
-verification.json, which its tests write (`python -m tests.results.operator_coverage.verification`).
-"""
+"""Which operators of MXNet 0.11 and core ATen are described, and what is known of each."""
 
 from __future__ import annotations
 
@@ -28,7 +22,7 @@ def pages(data: Any) -> Pages:
     """Return the summary, and the tables of the catalogs."""
     data = data | {"verification": read_verification()}
     tables = {name: tables_of.page(data, catalog) for catalog, name in tables_of.PAGES.items()}
-    return {"README.md": tables_of.summary(data), **tables}
+    return {**tables_of.summary(data), **tables}
 
 
 if __name__ == "__main__":

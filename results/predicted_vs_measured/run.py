@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.transport.choice import TRANSPORTS
-from results.experiment import Pages, filled, machine, publish, read_data, table
+from results.experiment import Pages, machine, publish, read_data, table
 from results.predicted_vs_measured import picture
 from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job
 
@@ -39,17 +39,17 @@ def error(cell: Cell, calibration: str) -> float:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     cells = data["cells"]
-    readme = filled(
-        HERE / "README.md",
-        machine=f"Measured on: {data['machine']}; processes of others busy when it began: {data['busy_before']:.1f}.",
-        errors=_errors(cells),
-        steps=_steps(cells),
-        kinds=_parts(cells, KINDS),
-        categories=_parts(cells, CATEGORIES),
-    )
-    return {"README.md": readme, "predicted_vs_measured.svg": picture.draw(cells)}
+    return {
+        "machine": f"Measured on: {data['machine']}; "
+        f"processes of others busy when it began: {data['busy_before']:.1f}.",
+        "errors": _errors(cells),
+        "steps": _steps(cells),
+        "kinds": _parts(cells, KINDS),
+        "categories": _parts(cells, CATEGORIES),
+        "predicted_vs_measured.svg": picture.draw(cells),
+    }
 
 
 def _errors(cells: Iterable[Cell]) -> str:

@@ -1,9 +1,4 @@
-"""Modules of PyTorch imported, planned for 8 workers and simulated on two machines.
-
-    python -m results pytorch-models
-
-writes data.json and the tables in README.md; `measure.py` and `large.py` do one module, in a process of its own.
-"""
+"""Modules of PyTorch imported, planned for 8 workers and simulated on two machines."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from results.experiment import ROOT, Pages, Within, filled, in_process, in_process_within, machine, publish, table
+from results.experiment import ROOT, Pages, Within, in_process, in_process_within, machine, publish, table
 from tensor_partitioner.display import quantity, seconds
 
 HERE = Path(__file__).parent
@@ -103,7 +98,7 @@ def says(rows: list[dict[str, Any]], of: int, what: str) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables."""
+    """Return the README's tables."""
     blocks = {}
     counts = {"examples": len([*examples()]), "transformers": len([*architectures()])}
     for kind, what in (("examples", "examples"), ("transformers", "architectures")):
@@ -111,7 +106,7 @@ def pages(data: Any) -> Pages:
         blocks[kind] = table(COLUMNS, (cells(row) for row in rows if "bytes" in row))
         blocks[f"{kind}-said"] = says(rows, counts[kind], what)
     blocks["large"] = table(LARGE_COLUMNS, map(large_cells, data["large"]))
-    return {"README.md": filled(HERE / "README.md", machine=f"Seconds of {data['machine']}.", **blocks)}
+    return {"machine": f"Seconds of {data['machine']}.", **blocks}
 
 
 def measured(source: str) -> dict[str, Any]:

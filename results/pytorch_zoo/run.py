@@ -1,9 +1,4 @@
-"""Bytes of the plans of the zoo's models and of the same models written in PyTorch and traced.
-
-    python -m results pytorch-zoo
-
-writes data.json and the table in README.md; `measure.py` traces and plans.
-"""
+"""Bytes of the plans of the zoo's models and of the same models written in PyTorch and traced."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, in_process, publish, table
+from results.experiment import Pages, in_process, publish, table
 
 HERE = Path(__file__).parent
 
@@ -43,10 +38,9 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its table."""
+    """Return the README's table."""
     columns = ("model", "batch", "written with", "placements", "zoo, bytes", "traced, bytes", "difference")
-    blocks = {"plans": table(columns, map(cells, data["rows"])), "says": says(data["rows"])}
-    return {"README.md": filled(HERE / "README.md", **blocks)}
+    return {"plans": table(columns, map(cells, data["rows"])), "says": says(data["rows"])}
 
 
 if __name__ == "__main__":

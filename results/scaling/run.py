@@ -1,9 +1,4 @@
-"""How the recursive search grows with the model's depth, and with the number of workers.
-
-    python -m results scaling
-
-writes data.json, scaling.svg and the tables in README.md; every search runs in a process of its own (measure.py).
-"""
+"""How the recursive search grows with the model's depth, and with the number of workers."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, in_process, machine, publish, table
+from results.experiment import Pages, in_process, machine, publish, table
 from results.scaling import picture
 
 HERE = Path(__file__).parent
@@ -126,17 +121,16 @@ def commands_table(found: list[dict[str, Any]]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
-    readme = filled(
-        HERE / "README.md",
-        machine=f"Measured on: {data['machine']}.",
-        depths=depths_table(data["depths"]),
-        benchmarks=runs_table(data["benchmarks"]),
-        commands=commands_table(data["commands"]),
-        workers=runs_table(data["workers"]),
-    )
+    """Return the README's tables, and the picture."""
     shown = [one for one in data["depths"] if one["placements"] == "S"]
-    return {"README.md": readme, "scaling.svg": picture.lines(shown, TITLE)}
+    return {
+        "machine": f"Measured on: {data['machine']}.",
+        "depths": depths_table(data["depths"]),
+        "benchmarks": runs_table(data["benchmarks"]),
+        "commands": commands_table(data["commands"]),
+        "workers": runs_table(data["workers"]),
+        "scaling.svg": picture.lines(shown, TITLE),
+    }
 
 
 def main() -> None:

@@ -1,9 +1,4 @@
-"""The quality of plans (Tofu's Figure 10): iterations under the plans of several searches, on the paper's machine.
-
-    python -m results search_quality
-
-writes data.json, quality.svg and the tables in README.md, all beside this file.
-"""
+"""The quality of plans (Tofu's Figure 10): iterations under the plans of several searches, on the paper's machine."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Any
 
 import planner
 from results import bars
-from results.experiment import Pages, filled, publish, read_published, table
+from results.experiment import Pages, publish, read_published, table
 from results.throughput import HALVES, MACHINE, Row
 from simulator import simulated
 from simulator.systems import plan_program
@@ -56,10 +51,7 @@ def measured() -> dict[str, Any]:
 
 def pages(data: Any) -> Pages:
     """Return the page and the picture."""
-    return {
-        "README.md": filled(HERE / "README.md", verdict=verdict(data["rows"]), rows=rows_table(data["rows"])),
-        "quality.svg": picture(data["rows"]),
-    }
+    return {"verdict": verdict(data["rows"]), "rows": rows_table(data["rows"]), "quality.svg": picture(data["rows"])}
 
 
 def rows_table(rows: list[Row]) -> str:

@@ -20,7 +20,6 @@ from results.experiment import (
     Pages,
     Within,
     beside_recursive,
-    filled,
     gap,
     in_process_within,
     machine,
@@ -151,20 +150,19 @@ def _space(row: Row) -> tuple[str, str, str]:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     published, rows = read_published(HERE), [row for found in data["rows"].values() for row in found]
-    readme = filled(
-        HERE / "README.md",
-        machine=f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
-        table_1=beside_tofu(rows, published),
-        others=table(
+    return {
+        "machine": f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
+        "table_1": beside_tofu(rows, published),
+        "others": table(
             ["planner", "graph", "seconds"],
             [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]],
         ),
-        searches=times_table(rows),
-        joint=joint_says(rows),
-    )
-    return {"README.md": readme, "seconds.svg": picture.bars(rows)}
+        "searches": times_table(rows),
+        "joint": joint_says(rows),
+        "seconds.svg": picture.bars(rows),
+    }
 
 
 def main(models: list[str]) -> None:

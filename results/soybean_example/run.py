@@ -1,9 +1,4 @@
-"""SoyBean's example of five layers on 16 workers: its own accounting, exact counts, and what the planner finds.
-
-    python -m results soybean-example
-
-writes data.json, bytes.svg and the tables in README.md, all beside this file.
-"""
+"""SoyBean's example of five layers on 16 workers: its own accounting, exact counts, and what the planner finds."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Any
 from planner.models import build
 from planner.search import SearchOptions, search
 from results import svg
-from results.experiment import Pages, filled, publish, read_published, table
+from results.experiment import Pages, publish, read_published, table
 from results.soybean_example import schemes
 
 HERE = Path(__file__).parent
@@ -141,13 +136,16 @@ def picture(rows: list[tuple[str, float, str]], hybrid: float, title: str) -> st
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
     of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
-    readme = filled(HERE / "README.md", accounts=accounts_table(accounts, published), plans=plans_table(plans))
     one, hybrid = of_first[0], published["megabytes"]["hybrid"]
     title = f"{published['layers']} layers of {one['width']}, batch {one['batch']}, {published['workers']} workers"
-    return {"README.md": readme, "bytes.svg": picture(bars(of_first, plans), hybrid, title)}
+    return {
+        "accounts": accounts_table(accounts, published),
+        "plans": plans_table(plans),
+        "bytes.svg": picture(bars(of_first, plans), hybrid, title),
+    }
 
 
 def main() -> None:

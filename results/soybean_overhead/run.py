@@ -1,9 +1,4 @@
-"""What communication adds to training steps of MLPs and CNNs, by number of GPUs and system (SoyBean, Figures 8 and 9).
-
-    python -m results soybean-overhead
-
-writes data.json, seconds.svg and the tables in README.md, all beside this file.
-"""
+"""What communication adds to steps of MLPs and CNNs, by number of GPUs and system (SoyBean, Figures 8 and 9)."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results import bars, svg
-from results.experiment import Pages, filled, publish, table
+from results.experiment import Pages, publish, table
 from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, steps
 
 HERE = Path(__file__).parent
@@ -98,11 +93,10 @@ def picture(rows: list[Row]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     rows = data["rows"]
     tables = {machine: seconds_table(rows, machine) for machine in MACHINES}
-    readme = filled(HERE / "README.md", speeds=speeds_table(rows), **tables)
-    return {"README.md": readme, "seconds.svg": picture(rows)}
+    return {"speeds": speeds_table(rows), **tables, "seconds.svg": picture(rows)}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""Speed-up of AlexNet and VGG-16 on eight GPUs over one, by batch: data parallelism and SoyBean (SoyBean, Figure 10).
-
-    python -m results soybean-scaling
-
-writes data.json, speedup.svg and the tables in README.md, all beside this file.
-"""
+"""Speed-up of AlexNet and VGG-16 on eight GPUs over one, data parallel and by SoyBean (SoyBean, Figure 10)."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Any
 
 from planner.program.lower import lower
 from results import bars, svg
-from results.experiment import Pages, filled, publish, read_published, table
+from results.experiment import Pages, publish, read_published, table
 from results.steps import GIGABYTE, MACHINES, MILLISECONDS, Row, exposed, graph, only, plan, step, steps
 from topologies import load_topology
 
@@ -140,9 +135,9 @@ def picture(data: Any) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the picture."""
+    """Return the README's tables, and the picture."""
     blocks = {"verdict": verdict(data), "speedups": speedups_table(data), "steps": steps_table(data)}
-    return {"README.md": filled(HERE / "README.md", **blocks), "speedup.svg": picture(data)}
+    return {**blocks, "speedup.svg": picture(data)}
 
 
 def main() -> None:

@@ -1,16 +1,11 @@
-"""SoyBean's Theorems 1 to 3, Tofu's Lemma 2 and Theorems 3 to 5, tried on random cases; counter-examples.
-
-    python -m results theorems
-
-writes data.json, statements.svg, levels.svg and the tables in README.md, all beside this file.
-"""
+"""SoyBean's Theorems 1 to 3, Tofu's Lemma 2 and Theorems 3 to 5, tried on random cases; counter-examples."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, publish, table
+from results.experiment import Pages, publish, table
 from results.theorems import drawings, models, statements
 
 HERE = Path(__file__).parent
@@ -73,12 +68,12 @@ def of_models(rows: list[dict[str, Any]]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables, and the pictures."""
+    """Return the README's tables, and the pictures."""
     verdicts, rows = data["statements"], data["models"]
     tables = {"statements": verdicts_table(verdicts), "models": of_models(rows)}
     tables["counter-examples"] = counter_examples(verdicts)
     pictures = {"statements.svg": drawings.statements(verdicts), "levels.svg": drawings.levels(rows)}
-    return {"README.md": filled(HERE / "README.md", **tables), **pictures}
+    return {**tables, **pictures}
 
 
 def main() -> None:

@@ -1,9 +1,4 @@
-"""What control dependencies, fused and delayed fetches, spread reductions and a static arena save (Tofu, Section 6).
-
-    python -m results tofu-memory
-
-writes data.json, memory.svg and the tables in README.md, beside this file.
-"""
+"""What control dependencies, fused and delayed fetches, spread reductions and a static arena save (Tofu, Section 6)."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from planner.program.lower import lower
 from planner.program.tasks import WorkerProgram
 from planner.search import SearchOptions, search
 from results import bars, svg
-from results.experiment import Pages, filled, publish, table
+from results.experiment import Pages, publish, table
 from results.tofu_memory.gathering import GatheringPlan
 from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
 from simulator import simulated
@@ -192,11 +187,11 @@ def savings(rows: list[Row]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its tables."""
+    """Return the README's tables."""
     rows = data["rows"]
     blocks = {key: rules_table(rows, key) for key in ("caching", "alive")}
     blocks |= {"arenas": arenas_table(rows), "savings": savings(rows), "variants": variants_table(rows)}
-    return {"README.md": filled(HERE / "README.md", **blocks), "memory.svg": picture(rows)}
+    return {**blocks, "memory.svg": picture(rows)}
 
 
 def main() -> None:

@@ -1,9 +1,4 @@
-"""A machine of which two GPUs of eight are half of the others: equal shares beside those of the GPUs' speed.
-
-    python -m results uneven-shares
-
-writes data.json, seconds.svg and the table in README.md, all beside this file.
-"""
+"""A machine of which two GPUs of eight are half of the others: equal shares beside those of the GPUs' speed."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Any
 
 import planner
 from results import bars, svg
-from results.experiment import Pages, filled, publish, table
+from results.experiment import Pages, publish, table
 from results.steps import GIGABYTE, MILLISECONDS, Row, exposed, graph, only, step
 from topologies import load_topology
 
@@ -102,11 +97,8 @@ def picture(rows: list[Row]) -> str:
 
 
 def pages(data: Any) -> Pages:
-    """Return the README with its table, and the picture."""
-    return {
-        "README.md": filled(HERE / "README.md", ratios=says(data["rows"]), seconds=seconds_table(data["rows"])),
-        "seconds.svg": picture(data["rows"]),
-    }
+    """Return the README's table, and the picture."""
+    return {"ratios": says(data["rows"]), "seconds": seconds_table(data["rows"]), "seconds.svg": picture(data["rows"])}
 
 
 if __name__ == "__main__":

@@ -1,20 +1,11 @@
-"""Samples per second of wide ResNets under every system (Tofu's Figure 8).
-
-    python -m results wresnet_throughput
-
-writes data.json, throughput.svg, others.svg and the tables in README.md, all beside this file. With
-
-    python -m results.wresnet_throughput.run --missing
-
-only what data.json lacks is measured.
-"""
+"""Samples per second of wide ResNets under every system (Tofu's Figure 8)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, filled, publish, read_published
+from results.experiment import Pages, publish, read_published
 from results.throughput import known_rows, measured
 from results.throughput_pages import (
     COLOURS,
@@ -42,14 +33,11 @@ TITLE = "Wide ResNets on a p2.8xlarge (Tofu, Figure 8)"
 def pages(data: Any) -> Pages:
     """Return the page and the pictures."""
     return {
-        "README.md": filled(
-            HERE / "README.md",
-            verdict=verdict(data, MODELS, PUBLISHED),
-            rates=rates_table(data, MODELS, list(COLOURS)),
-            halves=halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
-            swapping=swapping_table(data, MODELS),
-            batches=batches_table(data, MODELS, list(COLOURS)),
-        ),
+        "verdict": verdict(data, MODELS, PUBLISHED),
+        "rates": rates_table(data, MODELS, list(COLOURS)),
+        "halves": halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
+        "swapping": swapping_table(data, MODELS),
+        "batches": batches_table(data, MODELS, list(COLOURS)),
         "throughput.svg": picture(data, TITLE, PANELS, DRAWN, "widening", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "widening"),
     }

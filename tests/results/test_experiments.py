@@ -14,7 +14,7 @@ from results import __main__ as command
 from results import figures
 from results.default_plans import measure
 from results.default_plans.run import CASES, beaten, case
-from results.experiment import ROOT, OverTimeError, beside_recursive, cpu_limit, read_data
+from results.experiment import ROOT, OverTimeError, beside_recursive, contents, cpu_limit, read_data
 
 QUICK_S = 2.0
 """Seconds of all searches of a case that is searched again."""
@@ -32,8 +32,7 @@ def test_there_are_experiments():
 @pytest.mark.parametrize("name", command.EXPERIMENTS)
 def test_pages_are_made_from_the_data(name):
     folder = ROOT / "results" / name
-    pages = import_module(f"results.{name}.run").pages(read_data(folder))
-    assert "README.md" in pages
+    pages = contents(folder, import_module(f"results.{name}.run").pages(read_data(folder)))
     assert {path.name for path in folder.iterdir() if path.suffix in {".md", ".svg"}} == pages.keys()
     for file, content in pages.items():
         assert (folder / file).read_text() == content, f"{file}: run python -m results --pages {name}"
@@ -53,7 +52,7 @@ def test_a_measured_figure_is_found():
 
 
 def test_the_figures_of_the_readme():
-    for file, content in figures.pages().items():
+    for file, content in contents(ROOT, figures.pages()).items():
         assert (ROOT / file).read_text() == content, f"{file}: run python -m results --pages"
 
 
@@ -132,9 +131,9 @@ def test_toulbar2_agrees_wherever_it_ended():
 def test_names_may_have_hyphens(monkeypatch):
     measured = []
     monkeypatch.setattr(command, "measure", measured.append)
-    monkeypatch.setattr(figures, "write", lambda: measured.append("figures"))
+    monkeypatch.setattr(command, "write_pages", lambda folder, _: measured.append(folder))
     assert command.main(["search-time", "table_2"]) == 0
-    assert measured == ["search_time", "table_2", "figures"]
+    assert measured == ["search_time", "table_2", ROOT]
 
 
 def test_an_unknown_name(capsys):
