@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from results import paper_operators
 from results.claims import proofs, soybean, tofu, tofu_systems
 from results.claims.claim import CLAIMS, FAILS, MISSING, VERDICTS, answered
 from results.claims.excluded import REASONS, excluded
@@ -49,6 +50,7 @@ def listed() -> list[Row]:
 
 def measured() -> dict[str, Any]:
     """Return sentences, rows, and why the other sentences are none."""
+    paper_operators.register()
     found = listed()
     by_key = {(one["paper"], one["number"]): one for one in found}
     rows = []

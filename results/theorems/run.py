@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from results import paper_operators
 from results.experiment import Pages, publish, table
 from results.theorems import drawings, models, statements
 
@@ -78,6 +79,7 @@ def pages(data: Any) -> Pages:
 
 def main() -> None:
     """Try every statement, plan the models, write the files."""
+    paper_operators.register()
     verdicts = [statements.record(statements.try_statement(one)) for one in statements.STATEMENTS]
     publish(HERE, {"statements": verdicts, "models": models.rows()}, pages)
 

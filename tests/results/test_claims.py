@@ -4,14 +4,23 @@ from collections import Counter
 
 import pytest
 
+from results import paper_operators
 from results.claims import run
 from results.claims.claim import CLAIMS, FAILS, HOLDS, MISSING, OTHER, VERDICTS, answered, within
 from results.claims.excluded import EXCLUDED, REASONS, excluded, numbers
 from results.claims.sentences import PAPERS, available, says_something, sentences
 from results.experiment import ROOT, read_data
+from tests.tables import kept_tables
 
 DATA = read_data(ROOT / "results" / "claims")
 ROWS = {(row["paper"], tuple(row["numbers"]), row["says"]): row for row in DATA["rows"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _paper_operators():
+    with kept_tables():
+        paper_operators.register()
+        yield
 
 
 def test_every_sentence_is_a_row_or_left_out_for_a_reason():

@@ -6,11 +6,20 @@ from random import Random
 
 import pytest
 
+from results import paper_operators
 from results.experiment import read_data
 from results.theorems import statements
 from results.theorems.run import HERE
+from tests.tables import kept_tables
 
 FEW = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _paper_operators():
+    with kept_tables():
+        paper_operators.register()
+        yield
 
 
 @pytest.fixture(scope="module")
