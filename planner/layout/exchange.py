@@ -1,7 +1,6 @@
 """Exchanges: who sends which elements to whom, counted and cut into pieces.
 
 An exchange takes every worker from what all workers hold (sources) to what it is to hold (targets). A worker reads
-from planner.layout.ways import Ways
 from the workers that share its digits at the `fixed` steps; those hold, between them, all it wants. With a reducer
 several of them hold partial results of the same elements, and all are read.
 """
@@ -45,7 +44,7 @@ class Exchange:
         return subtract_all(self.targets[worker], [earlier[worker] for earlier in self.already])
 
     def reads(self, worker: int) -> Iterator[tuple[int, tuple[Region, ...]]]:
-        """Yield every worker that this one reads from, itself included, in ascending order, with the regions read."""
+        """Yield every worker that this one reads from, itself included, in ascending order, with the regions."""
         wanted = self.wanted(worker)
         for source in peers(self.ways, self.fixed, worker):
             found = (intersect(box, self.sources[source]) for box in wanted)
@@ -66,11 +65,7 @@ def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
     return np.asarray((digits[:, None, steps] == digits[None, :, steps]).all(axis=2))
 
 
-def _matrix_bytes(matrix: NDArray[np.int64]) -> int:
-    return int(matrix.nbytes)
-
-
-@remembered(_matrix_bytes)
+@remembered
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
     pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]

@@ -12,14 +12,7 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import (
-    REMEMBERED,
-    Runs,
-    eligible,
-    first_eligible,
-    iteration_runs,
-    normalize,
-)
+from planner.layout.split import REMEMBERED, Runs, eligible, first_eligible, iteration_runs, normalize
 from planner.layout.ways import Ways
 
 Strategy = tuple[str, ...]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.layout.placement import Layout, Partial, Placement, Replicate, Shard
+from planner.layout.placement import Layout, Partial, Replicate, Shard
 from planner.layout.ways import Ways
 
 
@@ -91,11 +91,11 @@ def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
 
     Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
     """
-    for dim, steps in _sharded(layout):
+    for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
+        steps = [step for step, placement in enumerate(layout) if placement == Shard(dim)]
         if shares := ways.shares:
             return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
-        cutting = range(steps[-1] + 1) if _is_interleaved(steps) else steps
-        parts = math.prod(ways[step] for step in cutting)
+        parts = math.prod(ways.factors[: steps[-1] + 1])  # of steps from the first on: those before cut chunks
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"
     return None
@@ -108,26 +108,15 @@ def interleaved_twice(axes: Sequence[Axis]) -> str | None:
     three steps with others between.
     """
     found = Counter(axis.placement.dim for axis in axes if isinstance(axis.placement, StridedShard))
-    twice = next((dim for dim, count in found.items() if count > 1), None)
-    return (
-        None if twice is None else f"dimension {twice}: expected to be interleaved along one axis, found {found[twice]}"
-    )
+    for dim, count in found.items():
+        if count > 1:
+            return f"dimension {dim}: expected to be interleaved along one axis, found {count}"
+    return None
 
 
 def _placement(layout: Layout, ways: Ways, step: int) -> AxisPlacement:
-    placement: Placement = layout[step]
+    placement = layout[step]
     if not isinstance(placement, Shard):
         return placement
     free = math.prod(way for way, earlier in zip(ways, layout[:step], strict=False) if earlier != placement)
     return placement if free == 1 else StridedShard(placement.dim, free)
-
-
-def _sharded(layout: Layout) -> Iterator[tuple[int, list[int]]]:
-    """Yield every sharded dimension with the steps at which it is."""
-    for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
-        yield dim, [step for step, placement in enumerate(layout) if placement == Shard(dim)]
-
-
-def _is_interleaved(steps: Sequence[int]) -> bool:
-    """Whether a dimension is sharded at these steps and its digits are free at one before."""
-    return list(steps) != list(range(len(steps)))

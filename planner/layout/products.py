@@ -7,7 +7,7 @@ the other its pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -61,7 +61,9 @@ def contraction(signature: Signature) -> Contraction | None:
         return None
     summed = description.reduction_variables
     roles = {name: _role(name in first, name in second, name in summed) for name in description.variables}
-    found = list(dict.fromkeys(_windows(description)))
+    indices = (index for access in description.accesses for index in access.index)
+    two_variables = (index for index in indices if isinstance(index, tdl.Affine) and len(index.variables) == 2)
+    found = list(dict.fromkeys(two_variables))
     windows = tuple(_taps_and_pixels(index, signature.extents) for index in found)
     density = prod(1 / index.denominator for index in found)
     dense = all(abs(factor) == 1 for index in found for _, factor in index.terms)
@@ -79,13 +81,6 @@ def _role(in_first: bool, in_second: bool, summed: bool) -> Role:
     if summed:
         return "k"
     return "batch" if in_first == in_second else "m" if in_first else "n"
-
-
-def _windows(description: tdl.Description) -> Iterator[tdl.Affine]:
-    for access in description.accesses:
-        for index in access.index:
-            if isinstance(index, tdl.Affine) and len(index.variables) == 2:
-                yield index
 
 
 def _taps_and_pixels(index: tdl.Affine, extents: Mapping[str, int]) -> tuple[str, str]:

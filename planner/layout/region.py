@@ -96,8 +96,6 @@ def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
         if elements(rest):
             found.append(rest)
         inside.append(intersect_runs(runs, other))
-    if not region:
-        return ()
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tdl
-from planner.graph.ir import Graph, Node, Value
+from planner.graph.ir import Graph, Value
 from tdl.operator import freeze
 
 
@@ -44,12 +44,9 @@ def signatures(graph: Graph) -> dict[str, Signature]:
         shapes = tuple(graph.tensors[name].shape for name in node.inputs)
         key = (node.op, shapes, freeze(told_apart(node.op, node.attrs)))
         if key not in interned:
-            interned[key] = _signature(node, shapes)
+            description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
+            extents = description.extents(shapes, node.attrs)
+            outputs = description.output_shapes(extents)
+            interned[key] = Signature(node.op, node.attrs, shapes, description, extents, outputs)
         found[node.name] = interned[key]
     return found
-
-
-def _signature(node: Node, shapes: tuple[tuple[int, ...], ...]) -> Signature:
-    description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
-    extents = description.extents(shapes, node.attrs)
-    return Signature(node.op, node.attrs, shapes, description, extents, description.output_shapes(extents))

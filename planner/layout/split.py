@@ -16,12 +16,8 @@ process that plans many forgets the oldest."""
 Runs = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent half-open runs of indices."""
 
-
 Bounds = Sequence[int]
-"""Where the parts of a cut end, in shares: 0, that of the first part, that of the first two, ..., that of all.
-
-Equal parts have `range(parts + 1)`.
-"""
+"""Where the parts of a cut end, in shares: 0, the first part's, the first two's, ...; `range(parts + 1)` if equal."""
 
 
 @lru_cache(REMEMBERED)

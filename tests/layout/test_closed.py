@@ -168,5 +168,5 @@ def _arrives(case, hops):
 
 
 def test_first_eligible_dimension():
-    assert first_eligible((3, 8), (2, 2), 1) == 1
-    assert first_eligible((3,), (2, 2), 1) is None
+    assert first_eligible((3, 8), Ways((2, 2)), 1) == 1
+    assert first_eligible((3,), Ways((2, 2)), 1) is None
