@@ -31,15 +31,13 @@ def flows_of(traffic: Traffic) -> Iterator[Movement]:
     """Yield every transfer of these nodes."""
     tensors = traffic.plan.graph.tensors
     for work in traffic.work:
-        moves = [(read.tensor, read.exchange) for read in work.reads if read.exchange is not None]
-        moves += [(write.tensor, hop) for write in work.writes for hop in write.hops]
-        for tensor, exchange in moves:
+        for tensor, exchange in work.exchanges():
             yield Movement(work.node, tensor, int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype])
 
 
-def by_kind(found: Iterable[Movement]) -> Counter[str]:
+def by_kind(movements: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every kind of operator."""
-    return _sums((flow.node.op, flow.nbytes) for flow in found)
+    return _sums((movement.node.op, movement.nbytes) for movement in movements)
 
 
 def kinds_by_step(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -52,14 +50,14 @@ def kinds_by_step(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {op: tuple(totals[i][op] - (totals[i - 1][op] if i else 0) for i in steps) for op in kinds}
 
 
-def by_node(found: Iterable[Movement]) -> Counter[str]:
+def by_node(movements: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every node."""
-    return _sums((flow.node.name, flow.nbytes) for flow in found)
+    return _sums((movement.node.name, movement.nbytes) for movement in movements)
 
 
-def by_tensor(found: Iterable[Movement]) -> Counter[str]:
+def by_tensor(movements: Iterable[Movement]) -> Counter[str]:
     """Return the bytes of every tensor's transfers."""
-    return _sums((flow.tensor, flow.nbytes) for flow in found)
+    return _sums((movement.tensor, movement.nbytes) for movement in movements)
 
 
 def _sums(entries: Iterable[tuple[str, int]]) -> Counter[str]:

@@ -5,9 +5,10 @@ Every table that lists bytes adds up to the two plans' bytes: what is decided al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from tensor_partitioner.display import Shown, exact_bytes, grid, table
 ROWS_SHOWN = 16
 
 Plans = tuple[Plan, Plan]
-Decided = Callable[[str], tuple[str, str]]
-"""What writes both plans' decisions of a name."""
+Decisions = Mapping[str, tuple[str, str]]
+"""Both plans' decisions of every name, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     role = {name: tensor.role for name, tensor in one.graph.tensors.items()}
     op = {node.name: node.op for node in one.graph.nodes}
     moved = tuple(map(flows, plans))
-    kinds = _rows({kind: kind for kind in op.values()}, lambda _: ("", ""), *map(by_kind, moved))
-    tensors = _rows(role, _decided(plans, lambda plan: plan.layouts), *map(by_tensor, moved))
-    nodes = _rows(op, _decided(plans, lambda plan: plan.strategies), *map(by_node, moved))
+    kinds = _rows({kind: kind for kind in op.values()}, dict.fromkeys(op.values(), ("", "")), *map(by_kind, moved))
+    tensors = _rows(role, _decisions_of(plans, one.layouts, other.layouts), *map(by_tensor, moved))
+    nodes = _rows(op, _decisions_of(plans, one.strategies, other.strategies), *map(by_node, moved))
     line = {node.name: node.line for node in one.graph.nodes}
     lined = tuple(replace(row, line=line[row.names[0]]) for row in nodes)
     return PlanDifference(names, tuple(_facts(plans)), kinds, tensors, lined)
@@ -102,57 +103,40 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
 
 def _unlike(one: Graph, other: Graph) -> str:
     """Say in a few words where two graphs differ first."""
-    entries: tuple[tuple[str, Iterable[Any], Iterable[Any]], ...] = (
-        ("tensor", one.tensors.values(), other.tensors.values()),
-        ("node", one.nodes, other.nodes),
-    )
-    for what, found, wanted in entries:
+    tensors: list[Iterable[Any]] = [one.tensors.values(), other.tensors.values()]
+    for what, found, wanted in (("tensor", *tensors), ("node", one.nodes, other.nodes)):
         for first, second in zip_longest(found, wanted):
             if first != second:
                 return f"{what} {(first or second).name!r} is not the same"
     return "tensors and nodes are the same, updates or metrics are not"
 
 
-def _decided(plans: Plans, chosen: Callable[[Plan], Mapping[str, Layout | Strategy]]) -> Decided:
-    """Return what writes both plans' decisions so that equal decisions have equal texts, whatever the ways.
+def _decisions_of(plans: Plans, *choices: Mapping[str, Layout | Strategy]) -> Decisions:
+    """Return both plans' decisions so that equal decisions have equal texts, whatever the ways.
 
     Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
     extents do not divide, that can round parts differently.)
     """
-    alike = plans[0].ways == plans[1].ways
-
-    def write(name: str) -> tuple[str, str]:
-        one, other = (
-            write_choices(chosen(plan)[name]) if alike else write_parts(chosen(plan)[name], plan.ways) for plan in plans
-        )
-        return one, other
-
-    return write
+    one, other = choices
+    if plans[0].ways == plans[1].ways:
+        return {name: (write_choices(one[name]), write_choices(other[name])) for name in one}
+    return {name: (write_parts(one[name], plans[0].ways), write_parts(other[name], plans[1].ways)) for name in one}
 
 
 def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
     """Write a layout or a strategy with the parts that each choice makes, as in `S0/4 S1/2`."""
-    merged: list[tuple[str, int]] = []
-    for choice, way in zip(map(str, choices), ways, strict=True):
-        if merged and merged[-1][0] == choice:
-            merged[-1] = (choice, merged[-1][1] * way)
-        else:
-            merged.append((choice, way))
-    return " ".join(f"{choice}/{way}" for choice, way in merged) or "-"
+    steps = groupby(zip(map(str, choices), ways, strict=True), key=lambda step: step[0])
+    return " ".join(f"{choice}/{prod(way for _, way in group)}" for choice, group in steps) or "-"
 
 
-def _rows(kind_of: dict[str, str], decided: Decided, *costs: dict[str, int]) -> tuple[Row, ...]:
+def _rows(kind_of: dict[str, str], decisions: Decisions, *costs: dict[str, int]) -> tuple[Row, ...]:
     groups: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for name, kind in kind_of.items():
-        groups.setdefault((kind, decided(name)), []).append(name)
+        groups.setdefault((kind, decisions[name]), []).append(name)
     rows = []
-    for (kind, decisions), names in groups.items():
-        sums = [sum(cost.get(name, 0) for name in names) for cost in costs]
-        rows.append(Row(kind, decisions, tuple(names), (sums[0], sums[1])))
-    return _ordered(rows)
-
-
-def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
+    for (kind, texts), names in groups.items():
+        one, other = (sum(cost.get(name, 0) for name in names) for cost in costs)
+        rows.append(Row(kind, texts, tuple(names), (one, other)))
     return tuple(sorted(rows, key=lambda row: (-abs(row.more), -max(row.nbytes), row.kind, row.decisions)))
 
 
@@ -185,7 +169,7 @@ def _number(name: str, values: Iterable[int]) -> Fact:
 @display.tables.register
 def tables(found: PlanDifference) -> tuple[Table, ...]:
     """Show a comparison."""
-    facts = [[f.name, *map(_shown, f.values), "" if f.more is None else _signed(f.more)] for f in found.facts]
+    facts = [[fact.name, *map(_shown, fact.values), _signed(fact.more)] for fact in found.facts]
     kinds = [[row.kind, *_sums([row])] for row in found.kinds if any(row.nbytes)]
     kinds.append(["total", *_sums(found.kinds)])
     return (
@@ -210,12 +194,12 @@ def _decisions(title: str, what: str, found: PlanDifference, rows: Sequence[Row]
 
 
 def _titled(row: Row) -> str:
-    return f"{row.kind}: {_named(row.names)}" + (f"\n  {row.line}" if row.line else "")
+    others = f" and {len(row.names) - 1} more" if len(row.names) > 1 else ""
+    return f"{row.kind}: {row.names[0]}{others}" + (f"\n  {row.line}" if row.line else "")
 
 
-def _sums(rows: Iterable[Row]) -> tuple[str, str, str]:
-    pairs = [row.nbytes for row in rows]
-    one, other = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+def _sums(rows: Sequence[Row]) -> tuple[str, str, str]:
+    one, other = (sum(row.nbytes[plan] for row in rows) for plan in (0, 1))
     return exact_bytes(one), exact_bytes(other), _signed(other - one)
 
 
@@ -223,25 +207,15 @@ def _shown(value: int | str) -> str:
     return value if isinstance(value, str) else exact_bytes(value)
 
 
-def _named(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _signed(value: int) -> str:
-    return f"{value:+,}" if value else "0"
+def _signed(value: int | None) -> str:
+    return "" if value is None else f"{value:+,}" if value else "0"
 
 
 def to_data(found: PlanDifference) -> dict[str, Any]:
     """Return a comparison as plain data, with every name that is decided differently."""
 
-    def row(one: Row) -> dict[str, Any]:
-        return {
-            "kind": one.kind,
-            "decisions": list(one.decisions),
-            "names": list(one.names),
-            "bytes": list(one.nbytes),
-            "line": one.line,
-        }
+    def row(row: Row) -> dict[str, Any]:
+        return {"kind": row.kind, "decisions": row.decisions, "names": row.names, "bytes": row.nbytes, "line": row.line}
 
     return {
         "plans": list(found.names),

@@ -31,9 +31,6 @@ MOST_BYTES = 1 << 60
 ROUNDING = 1e-6
 """What reported figures may be off by, as a share: gaps are written to six digits."""
 
-PLACEMENTS = ("", *PlacementSet)
-"""What may have been searched; nothing in a plan made by hand."""
-
 HOPS = 2
 """On how many hops at most a result goes from where it is computed to where it is stored."""
 
@@ -82,9 +79,8 @@ def check_search(plan: Plan) -> None:
     if found.lower_bound is None:
         return
     if found.bound_by not in (found.searcher, found.winner, "joint"):
-        raise PlanError(
-            f"$.search.bound_by: expected {found.searcher or found.winner} or joint, found {found.bound_by!r}"
-        )
+        known = f"{found.searcher or found.winner} or joint"
+        raise PlanError(f"$.search.bound_by: expected {known}, found {found.bound_by!r}")
     if not found.winner:
         raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
     if found.lower_bound > found.cost * (1 + ROUNDING):
@@ -94,16 +90,15 @@ def check_search(plan: Plan) -> None:
 def _check_placements(plan: Plan) -> None:
     """Raise a PlanError where a tensor lies as the placements that were searched do not allow."""
     allowed = plan.search.placements
-    if allowed not in PLACEMENTS:
-        raise PlanError(
-            f"$.search.placements: expected one of {'; '.join(filter(None, PLACEMENTS))}, found {allowed!r}"
-        )
-    for name, layout in plan.layouts.items() if allowed else ():
+    if not allowed:  # as in a plan made by hand
+        return
+    if allowed not in list(PlacementSet):
+        raise PlanError(f"$.search.placements: expected one of {'; '.join(PlacementSet)}, found {allowed!r}")
+    letters = PlacementSet(allowed).letters
+    for name, layout in plan.layouts.items():
         for step, placement in enumerate(layout):
             forced = first_eligible(plan.graph.tensors[name].shape, plan.ways, step) is None
-            if str(placement).rstrip("0123456789+") not in (
-                [*allowed.split(","), "R"] if forced else allowed.split(",")
-            ):
+            if str(placement)[0] not in (letters | {"R"} if forced else letters):
                 raise PlanError(
                     f"$.steps[{step}].tensors.{name}: expected {allowed}, as in $.search, found {placement}"
                 )
@@ -196,16 +191,13 @@ def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
     description = signature.description
     for step, choice in enumerate(plan.strategies[node.name]):
         where = f"$.steps[{step}].nodes.{node.name}"
-        if choice == EVERYWHERE:
-            continue
         if choice == TERMS:
             _check_terms(plan, node, step, signature)
-            continue
-        if choice not in description.strategies:
+        elif choice != EVERYWHERE and choice not in description.strategies:
             why = description.refusals.get(choice, "no such index variable")
             known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
             raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
-        if not can_split(signature, choice, plan.ways, step):
+        elif choice != EVERYWHERE and not can_split(signature, choice, plan.ways, step):
             _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
 
 
@@ -222,15 +214,17 @@ def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> Non
 
 def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
     """Only a result that is summed at a step can be stored partial there, and nothing that others look at."""
-    partial = {name: layout for name, layout in plan.layouts.items() if PARTIAL in layout}
-    if not partial:
-        return
-    makers = Traffic(plan).makers()
-    shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
-    for name, layout in partial.items():
-        steps = [step for step, placement in enumerate(layout) if placement == PARTIAL]
-        maker = None if name in shown else makers.get(name)
-        for step in steps:
+    partial = [
+        (name, step)
+        for name, layout in plan.layouts.items()
+        for step, placement in enumerate(layout)
+        if placement == PARTIAL
+    ]
+    if partial:
+        makers = Traffic(plan).makers()
+        shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
+        for name, step in partial:
+            maker = None if name in shown else makers.get(name)
             if maker is None or not _sums(found[maker], plan.strategies[maker][step]):
                 raise PlanError(
                     f"$.steps[{step}].tensors.{name}: expected S<dimension> or R, found {PARTIAL}, which is only for "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from planner.files import write_file
 from planner.graph.facts import batch_size, micro_batches, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
-from planner.layout import Layout, Strategy, Ways
+from planner.layout import Ways
 from planner.plans.records import (
     DECISIVE,
     FORMAT,
@@ -28,14 +27,14 @@ from planner.plans.records import (
     text_of,
 )
 from planner.plans.search_record import SearchRecord
-from planner.plans.traffic import Traffic
+from planner.plans.traffic import Decisions, Traffic
 from tensor_partitioner.display import Shown, grid
 
 NOT_SEARCHED = SearchRecord()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan(Shown):
+class Plan(Decisions, Shown):
     """How a training graph is split over `workers` workers in len(ways) steps.
 
     `layouts` gives, per tensor, one placement per step; `strategies`, per node, one choice per step: an index
@@ -43,22 +42,12 @@ class Plan(Shown):
     the plan was found, for people; nothing depends on it.
     """
 
-    graph: Graph
-    seed: int
-    ways: Ways
-    layouts: Mapping[str, Layout]
-    strategies: Mapping[str, Strategy]
     search: SearchRecord = NOT_SEARCHED
 
     def __post_init__(self) -> None:
         """Take factors alone for the ways of workers with equal shares."""
         if isinstance(self.ways, tuple):
             object.__setattr__(self, "ways", Ways(self.ways))
-
-    @property
-    def workers(self) -> int:
-        """The number of workers, k."""
-        return self.ways.workers
 
     @property
     def bytes(self) -> NDArray[np.int64]:
@@ -109,7 +98,6 @@ class Plan(Shown):
         ]
         found = msgspec.to_builtins(self.search)
         decisive = {key: found.pop(key) for key in DECISIVE if key in found}
-        reported = ReportedRecord(self.bytes_record(), found, self.training_record())
         record = PlanRecord(
             format=FORMAT,
             graph=to_data(self.graph),
@@ -118,7 +106,7 @@ class Plan(Shown):
             shares=list(self.ways.shares),
             search=decisive,
             steps=steps,
-            reported=reported,
+            reported=ReportedRecord(self.bytes_record(), found, self.training_record()),
         )
         return text_of(record)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,28 +34,20 @@ Sharing = tuple[str, bool, str, frozenset[int]]
 """Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
 
 
-class Decided(Protocol):
-    """What traffic follows from: a plan's decisions, without anything that follows from them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """What traffic follows from: the decisions of a plan, alone."""
 
-    @property
-    def graph(self) -> Graph:
-        """The training graph."""
-
-    @property
-    def ways(self) -> Ways:
-        """The parts of each step."""
-
-    @property
-    def layouts(self) -> Mapping[str, Layout]:
-        """Every tensor's placement at each step."""
-
-    @property
-    def strategies(self) -> Mapping[str, Strategy]:
-        """Every node's choice at each step."""
+    graph: Graph
+    seed: int
+    ways: Ways
+    layouts: Mapping[str, Layout]
+    strategies: Mapping[str, Strategy]
 
     @property
     def workers(self) -> int:
-        """The number of workers."""
+        """The number of workers, k."""
+        return self.ways.workers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +92,15 @@ class NodeTraffic:
     writes: tuple[Write, ...]
     accumulates: str | None = None
 
+    def exchanges(self) -> Iterator[tuple[str, Exchange]]:
+        """Yield every exchange with the tensor that it moves."""
+        for read in self.reads:
+            if read.exchange is not None:
+                yield read.tensor, read.exchange
+        for write in self.writes:
+            for hop in write.hops:
+                yield write.tensor, hop
+
 
 class Traffic:
     """Everything that a plan's nodes read and write in one iteration, in the graph's order.
@@ -111,7 +110,7 @@ class Traffic:
     another plan of the same graph, whose analysis of the graph is taken over.
     """
 
-    def __init__(self, plan: Decided, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
+    def __init__(self, plan: Decisions, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
         self.plan = plan
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
         self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)
@@ -128,12 +127,7 @@ class Traffic:
     def exchanges(self) -> Iterator[tuple[str, Exchange]]:
         """Yield every exchange with the tensor that it moves."""
         for work in self.work:
-            for read in work.reads:
-                if read.exchange is not None:
-                    yield read.tensor, read.exchange
-            for write in work.writes:
-                for hop in write.hops:
-                    yield write.tensor, hop
+            yield from work.exchanges()
 
     def makers(self) -> dict[str, str]:
         """Return which node computes each result; of a sum that accumulates locally, one that adds to it."""
@@ -156,23 +150,21 @@ class Traffic:
         return {
             total: tuple(sorted(names, key=order.__getitem__))
             for total, names in self.groups.items()
-            if total in order and all(strategies[one] == strategies[other] for one, other in pairwise(names))
+            if total in order and len({strategies[name] for name in names}) == 1
         }
 
     def _work(self, node: Node) -> NodeTraffic:
         signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
         total = self._summand.get(node.name)
-        if total is None:
-            writes = tuple(self._write(node, number, name) for number, name in enumerate(node.outputs))
-        elif node.name == self._sums[total][-1]:
-            writes = (self._write(node, 0, self._by_name[total].outputs[0]),)
-        else:
-            writes = ()
+        outputs = node.outputs
+        if total is not None:
+            outputs = self._sum_outputs[total] if node.name == self._sums[total][-1] else ()
+        writes = tuple(self._write(node, number, name) for number, name in enumerate(outputs))
         return NodeTraffic(node, signature, strategy, self._reads(node, signature), writes, total)
 
     @cached_property
-    def _by_name(self) -> dict[str, Node]:
-        return {node.name: node for node in self.plan.graph.nodes}
+    def _sum_outputs(self) -> dict[str, tuple[str, ...]]:
+        return {node.name: node.outputs for node in self.plan.graph.nodes if node.name in self._sums}
 
     def _write(self, node: Node, number: int, tensor: str) -> Write:
         plan = self.plan
@@ -202,9 +194,7 @@ class Traffic:
         for read in earlier:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
-        already = tuple(read.need for read in earlier)
-        if already:
-            exchange = replace(exchange, already=already)
+        exchange = replace(exchange, already=tuple(read.need for read in earlier))
         read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
         earlier.append(read)
         return read

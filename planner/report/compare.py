@@ -113,16 +113,16 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
 
     With few workers, or on request, a row per pair; else a row per sender and a row for each unequal pair.
     """
-    columns = comparison.columns
-    rows = []
-    if every_pair or len(comparison.pairs) <= PAIRS_SHOWN:
-        rows = [_pair_row(comparison, pair) for pair in comparison.pairs]
-    else:
-        unequal = comparison.unequal_pairs
+    columns, shown, rows = comparison.columns, comparison.pairs, []
+    if not every_pair and len(comparison.pairs) > PAIRS_SHOWN:
+        shown = comparison.unequal_pairs
         for sender in range(comparison.reports[0].workers):
             sums = [exact_bytes(sum(matrix[sender])) for _, matrix in columns]
-            rows.append([f"from {sender}", *sums, _verdict([p for p in comparison.pairs if p[0] == sender], unequal)])
-        rows += [_pair_row(comparison, pair) for pair in unequal]
+            rows.append([f"from {sender}", *sums, _verdict([p for p in comparison.pairs if p[0] == sender], shown)])
+    for pair in shown:
+        values = comparison.values(pair)
+        verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
+        rows.append([f"{pair[0]} to {pair[1]}", *map(exact_bytes, values), verdict])
     totals = [exact_bytes(total(matrix)) for _, matrix in columns]
     rows.append(["total", *totals, _verdict(comparison.pairs, comparison.unequal_pairs)])
     return table("bytes per step", ["worker to worker", *(title for title, _ in columns), "verdict"], rows)
@@ -152,16 +152,12 @@ def notes(comparison: PlanComparison) -> list[str]:
     """Say in sentences what the tables do not: devices that are out of memory, failed checks, a lone report."""
     lines = []
     for report in comparison.reports:
-        lines += [
-            f"{comparison.plan}: {device.device} is out of memory, {column_title(report)}"
-            for device in report.devices
-            if device.verdict == "out of memory"
-        ]
+        found = [f"{device} is out of memory" for device in report.overfull]
         if report in comparison.misallocated:
-            lines.append(f"{comparison.plan}: arenas are not as large as predicted, {column_title(report)}")
+            found.append("arenas are not as large as predicted")
         if report.check is not None and not report.check.passed:
-            worst = report.check.worst_tensor
-            lines.append(f"{comparison.plan}: differs from one worker at {worst}, {column_title(report)}")
+            found.append(f"differs from one worker at {report.check.worst_tensor}")
+        lines += [f"{comparison.plan}: {what}, {column_title(report)}" for what in found]
     if len(comparison.reports) == 1:
         lines.append(f"{comparison.plan}: one report only, compared with its plan")
     return lines
@@ -182,12 +178,6 @@ def conclusion(comparison: PlanComparison) -> str:
             f"of {pairs} pairs of workers exactly the planned bytes moved"
         )
     return ""
-
-
-def _pair_row(comparison: PlanComparison, pair: tuple[int, int]) -> list[str]:
-    values = comparison.values(pair)
-    verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
-    return [f"{pair[0]} to {pair[1]}", *map(exact_bytes, values), verdict]
 
 
 def _verdict(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:

@@ -1,7 +1,6 @@
-"""The record that the simulator and the executor both report, and its JSON form.
+"""The record that simulator and executor both report, so that `compare` can lay one beside the other, and its JSON.
 
-One schema for both is what lets `compare` lay a prediction beside a measurement. A field that only one of them can
-know is optional and stays empty in the other's report.
+A field that only one of them can know is optional and stays empty in the other's report.
 """
 
 from __future__ import annotations
@@ -263,22 +262,10 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def to_json(reports: Sequence[Report]) -> bytes:
-    """Readable JSON: one object for one report, else an array."""
-    data = reports[0] if len(reports) == 1 else list(reports)
-    return msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n"
-
-
-def from_json(text: bytes) -> tuple[Report, ...]:
-    """Decode one report or an array of them; `msgspec.DecodeError` names what is wrong and where."""
-    kind = tuple[Report, ...] if text.lstrip().startswith(b"[") else Report
-    decoded = msgspec.json.decode(text, type=kind)
-    return decoded if isinstance(decoded, tuple) else (decoded,)
-
-
 def write_reports(path: Path | str, *reports: Report) -> None:
     """Write one report, or an array of several, as JSON."""
-    write_file(path, to_json(reports))
+    data = reports[0] if len(reports) == 1 else reports
+    write_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
 
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:
@@ -287,7 +274,9 @@ def read_reports(path: Path | str) -> tuple[Report, ...]:
     if not (found := format_of(text) or FORMAT).startswith("report/"):
         raise ReportError(f"{path}: expected a report, found a file of format {found!r}")
     try:
-        return from_json(text)
+        if text.lstrip().startswith(b"["):
+            return msgspec.json.decode(text, type=tuple[Report, ...])
+        return (msgspec.json.decode(text, type=Report),)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path}: {error}") from error
     except RecursionError as error:

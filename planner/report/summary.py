@@ -111,11 +111,8 @@ def opaque_nodes(plan: Plan) -> dict[str, Any]:
     opaque = [work for work in plan.traffic().work if signatures[work.node.name].description.is_opaque]
     if not opaque:
         return {}
-    moved = 0
-    for work in opaque:
-        hops = [(read.tensor, read.exchange) for read in work.reads if read.exchange is not None]
-        hops += [(write.tensor, hop) for write in work.writes for hop in write.hops]
-        moved += sum(int(hop.moved().sum()) * ITEM_BYTES[plan.graph.tensors[name].dtype] for name, hop in hops)
+    exchanges = (entry for work in opaque for entry in work.exchanges())
+    moved = sum(int(hop.moved().sum()) * ITEM_BYTES[plan.graph.tensors[name].dtype] for name, hop in exchanges)
     named = Counter(str(work.node.attrs.get("target", work.node.op)) for work in opaque)
     on_one = sum(tdl.ON_ONE in work.strategy for work in opaque)
     return {"operators": dict(named.most_common()), "nodes": len(opaque), "on_one_worker": on_one, "bytes": moved}

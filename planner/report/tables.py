@@ -6,7 +6,7 @@ import math
 
 from rich.table import Table
 
-from planner.report.schema import Bottleneck, DataParallelism, DeviceMemory, Matrix, Report, Spending, total
+from planner.report.schema import Bottleneck, DeviceMemory, Matrix, Report, Spending, total
 from tensor_partitioner import display
 from tensor_partitioner.display import exact_bytes, facts, grid, percent, quantity, seconds, table
 
@@ -112,7 +112,7 @@ def spending(report: Report) -> Table:
 def _bottleneck(report: Report) -> list[tuple[str, str]]:
     """Say what holds up each phase; where phases are not known, what is busy for most of the step."""
     if report.bottlenecks:
-        return [(f"bottleneck of {one.phase}", _held_up(one)) for one in report.bottlenecks]
+        return [(f"bottleneck of {bottleneck.phase}", _held_up(bottleneck)) for bottleneck in report.bottlenecks]
     if report.source != "simulator" or (found := busiest(report)) is None:
         return []
     name, share = found
@@ -121,9 +121,9 @@ def _bottleneck(report: Report) -> list[tuple[str, str]]:
     return [("bottleneck", f"{name}, busy for {percent(share)} of the step")]
 
 
-def _held_up(one: Bottleneck) -> str:
-    where = f" on {one.name}" if one.name else ""
-    return f"{one.kind}{where}: {seconds(one.seconds)} of {seconds(one.end_s - one.begin_s)}, worker {one.worker}"
+def _held_up(by: Bottleneck) -> str:
+    where = f" on {by.name}" if by.name else ""
+    return f"{by.kind}{where}: {seconds(by.seconds)} of {seconds(by.end_s - by.begin_s)}, worker {by.worker}"
 
 
 def fullest(report: Report) -> DeviceMemory | None:
@@ -155,7 +155,10 @@ def _beside(report: Report) -> list[tuple[str, str]]:
         return []
     if beside.refused:
         return [("data parallelism", f"not possible: {beside.refused}")]
-    rows = [("data parallelism", f"{seconds(beside.seconds_per_step)} per step{_times(beside, report)}")]
+    times = ""
+    if beside.seconds_per_step and report.seconds_per_step:
+        times = f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
+    rows = [("data parallelism", f"{seconds(beside.seconds_per_step)} per step{times}")]
     if beside.samples_per_s is not None:
         rows.append(("  samples per second", f"{beside.samples_per_s:.4g}"))
     rows.append(("  bytes per step", exact_bytes(beside.total_bytes or 0)))
@@ -163,12 +166,6 @@ def _beside(report: Report) -> list[tuple[str, str]]:
     if beside.out_of_memory:
         rows.append(("  OUT OF MEMORY on", ", ".join(beside.out_of_memory)))
     return rows
-
-
-def _times(beside: DataParallelism, report: Report) -> str:
-    if not (beside.seconds_per_step and report.seconds_per_step):
-        return ""
-    return f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
 
 
 def _training(report: Report) -> list[tuple[str, str]]:

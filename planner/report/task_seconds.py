@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, WorkerProgram
+from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, Wait, WorkerProgram
 from planner.report.schema import TaskKind, TaskSeconds
 from planner.report.trace import compute_name
+
+KINDS: Mapping[type[Task], TaskKind] = {
+    Compute: "compute",
+    Send: "pack",
+    Fetch: "post",
+    Reduce: "post",
+    Wait: "unpack",
+}
 
 Duration = tuple[float, float]
 """Seconds of a task, and those of them in which it waited for others."""
@@ -30,16 +38,4 @@ def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, str, floa
     """Yield what a task did, the category of its kernels, and how long; any may wait for who reads what it writes."""
     seconds, waited = duration
     yield "wait", "", waited
-    yield _kind(task), task.category if isinstance(task, Compute) else "", seconds - waited
-
-
-def _kind(task: Task) -> TaskKind:
-    match task:
-        case Compute():
-            return "compute"
-        case Send():
-            return "pack"
-        case Fetch() | Reduce():
-            return "post"
-        case _:
-            return "unpack"
+    yield KINDS[type(task)], task.category if isinstance(task, Compute) else "", seconds - waited

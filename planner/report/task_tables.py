@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any
 
 from rich.table import Table
 
@@ -23,14 +25,14 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
     predicted, measured = (_only(comparison, source) for source in ("simulator", "executor"))
     titles = column_title(predicted), column_title(measured)
     workers = predicted.workers
-    for what, group in (("kind", _kind), ("category of kernels", _category)):
-        found = _paired(predicted, measured, group)
+    for what, field in (("kind", "kind"), ("category of kernels", "category")):
+        found = _paired(predicted, measured, attrgetter(field))
         rows = [[str(key), *_row(pair, workers)] for key, pair in found.items() if key]
         yield table(f"{comparison.plan}: seconds of a worker by {what}", [what, *titles, "difference", "ratio"], rows)
-    tasks = _paired(predicted, measured, _task)
-    names = {_task(one): one for one in (*predicted.tasks, *measured.tasks)}
+    tasks = _paired(predicted, measured, attrgetter("task", "kind"))
+    names = {(task.task, task.kind): task.what for task in (*predicted.tasks, *measured.tasks)}
     far = sorted(tasks, key=lambda key: -abs(tasks[key][1] - tasks[key][0]))[:LISTED]
-    rows = [[str(names[key].task), names[key].kind, names[key].what, *_row(tasks[key], workers)] for key in far]
+    rows = [[*map(str, key), names[key], *_row(tasks[key], workers)] for key in far]
     yield table(
         f"{comparison.plan}: the tasks that differ most",
         ["task", "kind", "what", *titles, "difference", "ratio"],
@@ -50,24 +52,12 @@ def _only(comparison: PlanComparison, source: str) -> Report:
     return next((report for report in found if report.machine in measured_on), found[-1])
 
 
-def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], Hashable]) -> Mapping[Hashable, Pair]:
-    found: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
+def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], Any]) -> Mapping[Any, Pair]:
+    found: defaultdict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for column, report in enumerate((predicted, measured)):
-        for one in report.tasks:
-            found[group(one)][column] += one.seconds
+        for task in report.tasks:
+            found[group(task)][column] += task.seconds
     return {key: (pair[0], pair[1]) for key, pair in found.items()}
-
-
-def _kind(one: TaskSeconds) -> Hashable:
-    return one.kind
-
-
-def _category(one: TaskSeconds) -> Hashable:
-    return one.category
-
-
-def _task(one: TaskSeconds) -> Hashable:
-    return one.task, one.kind
 
 
 def _row(pair: Pair, workers: int) -> tuple[str, str, str, str]:
