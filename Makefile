@@ -65,7 +65,6 @@ results: install
 	$(BIN)/python -m results
 
 docs: install
-	$(BIN)/python -m pip install --quiet '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 gpu-check: install
