@@ -13,11 +13,10 @@ from planner.program.tasks import Buffer, Slices, WorkerProgram
 
 
 class Arena:
-    """The allocation that holds every buffer; `nbytes` is how much of it buffers may use, as allocated.
+    """The allocation of `nbytes` that holds every buffer; `peers` are the arenas of other ranks that it can read.
 
-    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped; `memory` that is given
-    is aligned. On a GPU the arena is an allocation of its own beside CuPy's pool, because other processes can only open
-    a whole one. `peers` are the arenas of other ranks that this one can read, by rank.
+    NumPy promises less than 64-byte alignment, so `slack_bytes` more are allocated and skipped, unless `memory` is
+    given. On a GPU it is beside CuPy's pool, because other processes can only open a whole allocation.
     """
 
     def __init__(

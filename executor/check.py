@@ -66,12 +66,10 @@ class Difference:
 def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
     """Compare what `steps` steps trained with one worker's training on rank 0 (collective); None elsewhere.
 
-    Compared are the first step's gradients, of equal weights, and what the last step left of every updated tensor: both
-    relative to the tensor's own largest value. One worker trains twice, the second time with every weight moved by a
-    rounding error before every step. What that changes in a tensor says how far rounding alone may take it: all the way
-    where a gradient is zero but for rounding and the optimizer divides it by its own size. A tensor that it takes
-    further than `MOST` is undecided; its gradient and the optimizer's state, which are not divided, then tell.
-    Leaves `trainer` as after its first step.
+    Compared are the first step's gradients and every updated tensor after the last, relative to its largest value. One
+    worker trains twice, the second time with every weight moved by a rounding error before every step: so far may
+    rounding take a tensor, all the way where an optimizer divides a gradient that is zero but for rounding by its own
+    size. A tensor that it takes further than `MOST` is undecided. Leaves `trainer` as after its first step.
     """
     expected: dict[str, tuple[HostArray, float]] = {}
     if trainer.cluster.rank == 0:
@@ -104,14 +102,11 @@ def _trained_by_all(trainer: Trainer, data: DataSet) -> Iterator[tuple[str, Host
 
 def _gradients(trainer: Trainer) -> list[str]:
     """Return the stored gradients that updates read; of one stored as partial sums no worker holds a value."""
-    layouts, stored = trainer.programs.plan.layouts, trainer.programs.training.tensors
-    return [name for name in _read_by_updates(trainer.graph) if name in stored and PARTIAL not in layouts[name]]
-
-
-def _read_by_updates(graph: Graph) -> Iterator[str]:
+    graph, layouts, stored = trainer.graph, trainer.programs.plan.layouts, trainer.programs.training.tensors
     updated = set(graph.updates.values())
-    read = (name for node in graph.nodes if not updated.isdisjoint(node.outputs) for name in node.inputs)
-    return (name for name in dict.fromkeys(read) if graph.tensors[name].role == "gradient")
+    read = dict.fromkeys(name for node in graph.nodes if not updated.isdisjoint(node.outputs) for name in node.inputs)
+    gradients = (name for name in read if graph.tensors[name].role == "gradient")
+    return [name for name in gradients if name in stored and PARTIAL not in layouts[name]]
 
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:

@@ -79,12 +79,11 @@ def job_cluster() -> MpiCluster:
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:
     """Say how a job of so many ranks is started, and what else makes jobs of size 1."""
     advice, place = f"mpirun -n {workers}", launcher_place(environ)
-    if size == 1 and place is not None and place[0] > 1:
-        return (
-            f"{advice}; the launcher started {place[0]} processes, but "
-            f"{MPI.Get_library_version().split(chr(10))[0].strip()} "
-            "sees jobs of size 1: this mpirun belongs to another MPI than the library that mpi4py loads"
-        )
-    if size == 1:
+    if size > 1:
+        return advice
+    if place is None or place[0] == 1:
         return f"{advice} (an mpirun of one MPI with the libraries of another also makes jobs of size 1)"
-    return advice
+    return (
+        f"{advice}; the launcher started {place[0]} processes, but {MPI.Get_library_version().splitlines()[0].strip()} "
+        "sees jobs of size 1: this mpirun belongs to another MPI than the library that mpi4py loads"
+    )

@@ -182,16 +182,14 @@ class Trainer:
     def evaluate(self, held_out: HeldOut) -> Score | None:
         """Return, on rank 0, how well the held-out samples do by their metric (collective); None elsewhere.
 
-        Weights stay as they are; inputs and everything that is computed are overwritten. Where the graph keeps running
-        averages of the statistics of batch normalization, these are used, else those of the batch that is evaluated.
+        Weights stay as they are; inputs and everything that is computed are overwritten.
         """
         scores = [self._scored(held_out, step) for step in range(held_out.steps_per_epoch)]
         if self.cluster.rank != 0:
             return None
-        total = sum(scores)
-        return (
-            Score(accuracy=total / held_out.count) if held_out.metric == "logits" else Score(loss=total / len(scores))
-        )
+        if held_out.metric == "logits":
+            return Score(accuracy=sum(scores) / held_out.count)
+        return Score(loss=sum(scores) / len(scores))
 
     def _scored(self, held_out: HeldOut, step: int) -> float:
         """Return, on rank 0, a batch's right answers, in samples, or its loss."""

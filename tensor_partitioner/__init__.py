@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0"
 
-_HOMES = {
-    "planner": ("diff", "explain", "from_torch", "load", "load_operators", "lower", "model", "plan", "training_graph"),
-    "simulator": ("simulate",),
-    "topologies": ("load_topology",),
-}
 __all__ = [
     "diff",
     "explain",
@@ -44,11 +39,11 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Return the name of the package that has it; PackageError where another one lies in its way."""
-    for package, names in _HOMES.items():
-        if name in names:
-            require_packages()
-            return getattr(import_module(package), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_packages()
+    packages = map(import_module, ("planner", "topologies", "simulator"))
+    return next(getattr(package, name) for package in packages if hasattr(package, name))
 
 
 def __dir__() -> list[str]:

@@ -22,9 +22,7 @@ def require_packages() -> None:
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is None:
-            raise PackageError(
-                f"{name}: expected it in {HOME}, found none: pip install --force-reinstall {DISTRIBUTION}"
-            )
+            raise PackageError(f"{name}: expected it in {HOME}, found none: {REINSTALL}")
         place = Path(spec.origin or next(iter(spec.submodule_search_locations or ()))).resolve()
         if place.parent != HOME / name:
             raise PackageError(
@@ -36,17 +34,13 @@ def require_packages() -> None:
 def overwritten(error: ImportError) -> str:
     """Return what to say where another distribution put files into a package of the project; else nothing."""
     name = (error.name or "").partition(".")[0]
-    others = _distributions(name) - {DISTRIBUTION}
+    if name not in PACKAGES:
+        return ""
+    installed = import_module("importlib.metadata").packages_distributions().get(name, ())  # looks through all
+    others = sorted(set(installed) - {DISTRIBUTION})
     if not others:
         return ""
     return (
-        f"{name}: {', '.join(sorted(others))} has put a package of this name into {HOME}: pip uninstall "
-        f"{' '.join(sorted(others))}, then {REINSTALL}"
+        f"{name}: {', '.join(others)} has put a package of this name into {HOME}: pip uninstall "
+        f"{' '.join(others)}, then {REINSTALL}"
     )
-
-
-def _distributions(package: str) -> set[str]:
-    """Return what was installed that has a package of this name; looks through all that is installed."""
-    if package not in PACKAGES:
-        return set()
-    return {*import_module("importlib.metadata").packages_distributions().get(package, ())}

@@ -34,12 +34,10 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a checkpoint holds.
+    """What a checkpoint holds after `step` steps.
 
-    `step` counts the steps done, from which the data's position and the learning rate follow, with `seed`, `data` (the
-    data set's identity) and `schedule`; an optimizer's own count of steps is one of the tensors. `graph` and `plan` are
-    digests; `ways`, `shares` where they differ, and `layouts`, the placements of every tensor saved, say what
-    each rank held.
+    `data` is the data set's identity; `graph` and `plan` are digests; `ways`, `shares` where they differ, and
+    `layouts`, the placements of every tensor saved, say what each rank held.
     """
 
     format: str = FORMAT

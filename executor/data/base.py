@@ -25,10 +25,7 @@ class DataError(InputError):
 
 
 class DataSet(Protocol):
-    """Values for the graph's inputs, batch after batch; all that they depend on is in `identity`, seed and step.
-
-    `held_out` is None for a data set without samples held out.
-    """
+    """Values for the graph's inputs, batch after batch; all that they depend on is in `identity`, seed and step."""
 
     @property
     def identity(self) -> str:
@@ -40,7 +37,7 @@ class DataSet(Protocol):
 
     @property
     def held_out(self) -> HeldOut | None:
-        """Samples that training never sees, in batches."""
+        """Samples that training never sees, in batches; None where there are none."""
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`, as it is at a step counted from 0."""
@@ -90,10 +87,9 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Samples in batches, in an order that is new in every epoch and follows from name, seed and epoch alone.
+    """Samples in batches; if `mixed`, in an order that is new in every epoch and follows from name, seed and epoch.
 
-    Where they are not `mixed`, it is their own in every epoch. `digest` is of the samples, where not every copy of the
-    project has the same.
+    `digest` is of the samples, where not every copy of the project has the same.
     """
 
     name: str

@@ -14,16 +14,13 @@ BAD_INPUT = 2
 
 
 def start_rank() -> None:
-    """Make this process a rank of the job that its launcher starts; exit with status 2 where it cannot be one.
-
-    A guard stays beside a rank of mpirun's; torchrun has its own. Then BLAS and malloc are set up, for which NumPy must
-    not have been loaded, and MPI is started.
-    """
-    if is_torchrun(os.environ):
-        settle_process()
-        return
-    guard()  # before what takes time
+    """Make this process a rank of the job that its launcher starts; exit with status 2 where it cannot be one."""
+    torchrun = is_torchrun(os.environ)  # which has a guard of its own, and no MPI
+    if not torchrun:
+        guard()  # before what takes time
     settle_process()
+    if torchrun:
+        return
     try:
         mpi4py = import_module("mpi4py")
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a library dies of what another MPI's launcher says

@@ -1,7 +1,6 @@
 """What must be settled before NumPy is loaded: which BLAS kernels, how many threads, and what is kept of memory.
 
-NumPy's wheels carry OpenBLAS, which picks kernels for its own list of CPUs and falls back to AVX2 ones on an AVX-512
-CPU that it does not know; naming the AVX-512 kernels roughly doubles the speed of matrix products there.
+OpenBLAS takes AVX2 kernels on an AVX-512 CPU that it does not know; the AVX-512 ones are about twice as fast.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ LAUNCHERS = (
     ("SLURM_NTASKS", "SLURM_PROCID"),
 )
 """Where launchers tell a process how many they started, and which one it is."""
-
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 MOST = 2**31 - 1

@@ -97,11 +97,7 @@ def tell_started() -> None:
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
-    """Ask the launcher to end all ranks with this status, in the words of PMI-1, where it understands them.
-
-    Launchers end without a look at what else was sent to them, so the errors that this rank wrote are left to them
-    first, also to one that `MPI_Abort` is to tell.
-    """
+    """Ask the launcher to end all ranks with this status, in the words of PMI-1, once it read what this rank wrote."""
     await_reader(2)
     if "HYDI_CONTROL_FD" in environ and environ.get("PMI_FD", "").isdigit():
         _write(int(environ["PMI_FD"]), f"cmd=abort exitcode={status}\n")

@@ -27,12 +27,11 @@ from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from tensor_partitioner.commands.console import operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
 
-WRITTEN = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_SECONDS = 60.0
 
 

@@ -35,6 +35,9 @@ def collect_seldom() -> None:
     atexit.register(gc.freeze)
 
 
+WRITTEN = click.Path(dir_okay=False, path_type=Path)
+"""The type of options that name a file to be written."""
+
 operators_option = click.option(
     "--operators",
     "operator_files",

@@ -21,10 +21,8 @@ RANKS = "executor.process.bootstrap"
 def run(name: str, *, on_ranks: bool = False) -> None:
     """Import the module of a command and call its `main`; exit with status 2 where a package is missing.
 
-    Ctrl-C during the import, and a reader that closes the pipe, end the process as they end other programs: at once
-    and without a word (a shell sees 130 and 141). A rank of a job writes to sockets, too: there a closed one must not
-    end the process unheard, and the job sees to pipes itself. What is written to a standard stream that was closed
-    from the start is lost.
+    Ctrl-C during the import, and a reader that closes the pipe, end the process at once and without a word; not that
+    of a rank, which writes to sockets, too. What is written to a stream that was closed from the start is lost.
     """
     for number, stream in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, stream) is None:

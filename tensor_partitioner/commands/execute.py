@@ -35,7 +35,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import collect_seldom, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, load_pytorch
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
@@ -44,8 +44,6 @@ OF_STEPS: Mapping[str, str] = MappingProxyType(
     {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
 )
 """Options, by parameter, that tell of steps which this command runs."""
-
-WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("execute", context_settings={"show_default": True})

@@ -24,10 +24,9 @@ from planner.report import summary
 from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
-    WRITTEN,
     given_options,
     is_saved_plan,
     plan_model,

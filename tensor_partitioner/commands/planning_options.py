@@ -16,6 +16,7 @@ from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
+from tensor_partitioner.commands.console import WRITTEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +24,6 @@ MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(family.example for famil
 or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with inputs (docs/tutorial.md)."""
 
 OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
-WRITTEN = click.Path(path_type=Path, dir_okay=False)
-
 
 SEARCHING = (*SEARCH_OPTIONS, "memory")
 """The arguments that say how a plan is sought."""

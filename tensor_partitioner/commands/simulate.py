@@ -21,11 +21,10 @@ from simulator.memory import ALLOCATORS
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHING,
-    WRITTEN,
     is_saved_plan,
     planning_options,
     refuse_others,

@@ -10,12 +10,10 @@ import click
 from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, stdout
 from topologies import Machine, TopologyError, drawing, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables
-
-WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group("topo")

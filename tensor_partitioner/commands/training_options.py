@@ -17,12 +17,12 @@ from executor.weights import Weights
 from planner.errors import InputError
 from planner.graph.facts import classification
 from planner.plans.plan import Plan
+from tensor_partitioner.commands.console import WRITTEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
 FILES = " or ".join(f"FILE{suffix}" for suffix in ARRAYS)
 WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
@@ -36,12 +36,10 @@ def _interval(_context: click.Context, _option: click.Parameter, text: str | Non
 
 
 _OPTIONS = (
-    click.option("--weights", type=FILE, metavar="FILE", help=WEIGHTS),
-    click.option("--save-weights", type=FILE, metavar="FILE", help="Write it, trained, as safetensors."),
+    click.option("--weights", type=WRITTEN, metavar="FILE", help=WEIGHTS),
+    click.option("--save-weights", type=WRITTEN, metavar="FILE", help="Write it, trained, as safetensors."),
     click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or {FILES}.  [default: random, or as resumed]"),
-    click.option(
-        "--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed anew in every epoch."
-    ),
+    click.option("--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed in every epoch."),
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
     click.option("--eval-every", metavar=INTERVAL, callback=_interval, help="Score them so often, too."),

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from executor.data import DataError, data_set, data_tensors
-from executor.values import Tile
 from planner.errors import InputError
-from planner.layout import local_shape
-from planner.layout.region import whole
 from planner.models import build
+from tests.executor.training import get, index_of
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(50, 1, 8, 8))
@@ -24,13 +22,6 @@ def written(folder, **arrays):
     path = folder / "mine.npz"
     np.savez(path, **arrays)
     return str(path)
-
-
-def get(data, tensor, step=0, region=None):
-    region = whole(tensor.shape) if region is None else region
-    out = np.empty(local_shape(region), tensor.dtype)
-    data.fill(np, out, Tile(tensor, region), step)
-    return out
 
 
 def test_an_epoch_shows_every_sample_with_its_label(tmp_path):
@@ -64,9 +55,8 @@ def test_parts_are_of_the_whole(tmp_path):
     graph = build("cnn-1-4", **CNN)
     data = data_set(written(tmp_path, images=IMAGES, labels=LABELS), graph, 0)
     region = (((0, 2), (5, 6)), ((0, 1),), ((1, 3),), ((0, 2), (7, 8)))
-    index = np.ix_(*[[n for run in runs for n in range(*run)] for runs in region])
     tensor = graph.tensors["images"]
-    np.testing.assert_array_equal(get(data, tensor, 9, region), get(data, tensor, 9)[index])
+    np.testing.assert_array_equal(get(data, tensor, 9, region), get(data, tensor, 9)[index_of(region)])
 
 
 def test_other_data_has_another_identity(tmp_path):

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from executor.check import check, relative_difference, tolerance
-from executor.cluster import single_rank
 from executor.data import Random
 from executor.kernels import KERNELS
-from executor.training import Trainer, needed_nodes, rank_programs, right_answers
+from executor.training import needed_nodes, right_answers
 from planner.graph.facts import classification
 from planner.graph.ir import Graph, Node
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.search import SearchOptions, search
 from tests.cross.cases import Case
+from tests.executor.training import trained
 
 PLAN = single_worker(Case("mlp", (2,), "recursive", "S", "float64", "adam").plan())
 WEIGHTS = [name for name in PLAN.graph.updates if PLAN.graph.tensors[name].role == "weight"]
@@ -21,13 +21,8 @@ COMPARED = len(PLAN.graph.updates) + len(WEIGHTS)
 """Every updated tensor, and the gradient of every weight."""
 
 
-def trained(steps, evaluate=None, plan=PLAN):
-    trainer = Trainer(rank_programs(plan, 0, evaluate=evaluate), single_rank(1), np, "p2p")
-    data = Random(plan.graph, plan.seed)
-    for step in range(steps):
-        trainer.load(data, step)
-        trainer.run()
-    return trainer, data
+def checked(trainer, steps=1):
+    return check(trainer, Random(trainer.graph, trainer.programs.plan.seed), steps)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +45,7 @@ def test_what_is_not_finite_is_never_equal(bad):
 
 
 def test_equal_runs_pass():
-    found = check(*trained(3), 3)
+    found = checked(trained(PLAN, 3), 3)
     assert found.passed
     assert (found.tensors, found.undecided) == (COMPARED, 0)
     assert found.worst_difference == 0
@@ -58,10 +53,9 @@ def test_equal_runs_pass():
 
 @pytest.mark.parametrize(("value", "reported"), [(1.0, True), (np.nan, False)])
 def test_a_wrong_tensor_is_named(value, reported):
-    trainer, data = trained(2)
-    name = WEIGHTS[0]
+    trainer, name = trained(PLAN, 2), WEIGHTS[0]
     trainer.view(name)[0, 0] += value
-    found = check(trainer, data, 2)
+    found = checked(trainer, 2)
     assert not found.passed
     assert (found.failed, found.tensors) == (1, COMPARED)
     assert found.worst_tensor == name
@@ -82,11 +76,8 @@ def in_one_element(out):
     out.reshape(-1)[0] += 0.05
 
 
-@pytest.mark.parametrize("wrong", [by_a_factor, in_one_element])
-@pytest.mark.parametrize("op", ["mm", "softmax_backward", "UPDATE"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
-def test_a_wrong_kernel_fails(monkeypatch, optimizer, op, wrong):
-    op = optimizer if op == "UPDATE" else op
+def trained_with(monkeypatch, op, wrong, optimizer):
+    """A transformer after one step, every result of an operator of which was wrong."""
     right = KERNELS[op]
 
     def kernel(call):
@@ -95,49 +86,46 @@ def test_a_wrong_kernel_fails(monkeypatch, optimizer, op, wrong):
 
     with monkeypatch.context() as patch:
         patch.setitem(KERNELS, op, kernel)
-        trainer, data = trained(1, plan=transformer(optimizer))
-    assert not check(trainer, data, 1).passed
+        return trained(transformer(optimizer), 1)
 
 
-def test_one_wrong_call_of_a_kernel_fails(monkeypatch):
+@pytest.mark.parametrize("wrong", [by_a_factor, in_one_element])
+@pytest.mark.parametrize("op", ["mm", "softmax_backward", "UPDATE"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
+def test_a_wrong_kernel_fails(monkeypatch, optimizer, op, wrong):
+    op = optimizer if op == "UPDATE" else op
+    assert not checked(trained_with(monkeypatch, op, wrong, optimizer)).passed
+
+
+def test_one_wrong_call_of_a_kernel_fails():
     """Wrong in a single element of the one gradient that is zero but for rounding."""
-    plan = transformer("adam")
-    trainer, data = trained(1, plan=plan)
+    trainer = trained(transformer("adam"), 1)
     state = trainer.view("l0.attention.qkv.b.m")
     assert np.abs(state).min() < 1e-6 * np.abs(state).max()
     state.reshape(-1)[np.abs(state).argmin()] += 1e-4 * np.abs(state).max()
-    found = check(trainer, data, 1)
+    found = checked(trainer)
     assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b.m")
 
 
 def test_a_wrong_gradient_fails_where_the_update_hides_it(monkeypatch):
     """Adam divides a gradient by its own size, so that its first step is the same whatever the gradient's factor."""
-    right = KERNELS["softmax_backward"]
-
-    def kernel(call):
-        right(call)
-        by_a_factor(call.outputs[0])
-
-    with monkeypatch.context() as patch:
-        patch.setitem(KERNELS, "softmax_backward", kernel)
-        trainer, data = trained(1, plan=transformer("adam"))
+    trainer, right = trained_with(monkeypatch, "softmax_backward", by_a_factor, "adam"), trained(transformer("adam"), 1)
     for name in trainer.graph.updates:
-        trainer.view(name)[...] = trained(1, plan=transformer("adam"))[0].view(name)
-    found = check(trainer, data, 1)
+        trainer.view(name)[...] = right.view(name)
+    found = checked(trainer)
     assert not found.passed
     assert found.worst_tensor.endswith(".grad")
 
 
 def test_rounding_excuses_no_more_than_it_does():
     """The keys' bias is all rounding under Adam, one learning rate in size: undecided, but ten times that is wrong."""
-    trainer, data = trained(1, plan=transformer("adam"))
-    bias = trainer.view("l0.attention.qkv.b")
-    bias[1] *= -1
-    found = check(trainer, data, 1)
+    trainer = trained(transformer("adam"), 1)
+    trainer.view("l0.attention.qkv.b")[1] *= -1
+    found = checked(trainer)
     assert (found.passed, found.undecided) == (True, 1)
-    trainer, data = trained(1, plan=transformer("adam"))
+    trainer = trained(transformer("adam"), 1)
     trainer.view("l0.attention.qkv.b")[1] *= 10
-    found = check(trainer, data, 1)
+    found = checked(trainer)
     assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b")
 
 
@@ -149,13 +137,12 @@ def test_the_tolerance_is_capped(by_rounding, expected):
 
 
 def test_steps_matter():
-    trainer, data = trained(2)
-    assert not check(trainer, data, 3).passed
+    assert not checked(trained(PLAN, 2), 3).passed
 
 
 def test_evaluation_uses_the_trained_weights_and_only_forward_nodes():
-    trainer, _ = trained(2, evaluate="logits")
-    training, evaluation = trainer.programs.training, trainer.programs.evaluation
+    programs = trained(PLAN, 2, evaluate="logits").programs
+    training, evaluation = programs.training, programs.evaluation
     assert len(evaluation.worker.tasks) < len(training.worker.tasks)
     for name, tensor in PLAN.graph.tensors.items():
         if tensor.init is not None:

@@ -9,29 +9,19 @@ import pytest
 
 from executor.checkpoint import Checkpoint, CheckpointError, Saver, checkpoints
 from executor.checkpoint.manifest import graph_digest, places, plan_digest, saved_tensors
-from executor.cluster import single_rank
-from executor.data import Random
 from executor.process.launch import SharedError
-from executor.training import Trainer, rank_programs
 from planner.layout import elements, owned_by_all
 from planner.plans.plan import single_worker
 from tests.cross.cases import Case, graph
 from tests.cross.random_plans import random_plan
+from tests.executor.training import trained
 
 PLAN = single_worker(Case("cnn", (2,), "recursive", "S,R", "float64", "adam").plan())
 
 
-def trained(steps, plan=PLAN):
-    trainer = Trainer(rank_programs(plan, 0), single_rank(1), np, "p2p")
-    for step in range(steps):
-        trainer.load(Random(plan.graph, plan.seed), step)
-        trainer.run()
-    return trainer
-
-
-def saved(folder, steps=2):
-    trainer = trained(steps)
-    Saver(folder, trainer, "random", "constant").save(steps)
+def saved(folder):
+    trainer = trained(PLAN, 2)
+    Saver(folder, trainer, "random", "constant").save(2)
     return trainer
 
 
@@ -68,8 +58,7 @@ def test_every_element_is_written_once(seed):
 
 
 def test_the_last_two_are_kept(tmp_path):
-    trainer = trained(1)
-    saver = Saver(tmp_path, trainer, "random", "constant")
+    saver = Saver(tmp_path, trained(PLAN, 1), "random", "constant")
     for step in (1, 2, 30):
         saver.save(step)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000030"]
@@ -94,7 +83,7 @@ def test_a_manifest_says_what_training_goes_on_from(tmp_path):
     assert manifest.graph == graph_digest(PLAN.graph)
     assert manifest.plan == plan_digest(PLAN)
     assert trainer.view("step") == 2
-    again = trained(0)
+    again = trained(PLAN, 0)
     Checkpoint.of(tmp_path, PLAN).restore(again)
     assert again.view("step") == 2
 
@@ -105,24 +94,19 @@ def test_digests_tell_plans_apart():
     assert len({plan_digest(plan) for plan in (*plans, replace(plans[0], ways=(4,)), PLAN)}) == 4
 
 
-def damaged(path, at=40):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+DAMAGE = {
+    "changed": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "missing": lambda path: path.unlink(),
+}
 
 
-@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_file(tmp_path, how):
     saved(tmp_path)
-    path = tmp_path / "step-00000002" / "rank-0000.bin"
-    if how == "changed":
-        damaged(path)
-    elif how == "cut":
-        path.write_bytes(path.read_bytes()[:-1])
-    else:
-        path.unlink()
+    DAMAGE[how](tmp_path / "step-00000002" / "rank-0000.bin")
     with pytest.raises(SharedError, match=r"rank-0000.bin: (damaged: expected \d+ bytes|No such file)") as found:
-        Checkpoint.of(tmp_path, PLAN).restore(trained(0))
+        Checkpoint.of(tmp_path, PLAN).restore(trained(PLAN, 0))
     assert found.value.status == 2
     assert "\n" not in str(found.value)
 
@@ -156,13 +140,12 @@ def test_checkpoints_of_another_run(tmp_path):
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    trainer = saved(tmp_path)
+    saver = Saver(tmp_path, saved(tmp_path), "random", "constant")
 
-    def full(_self, _step):
+    def full(_descriptor):
         raise OSError(28, "No space left on device")
 
-    saver = Saver(tmp_path, trainer, "random", "constant")
-    monkeypatch.setattr("executor.checkpoint.writing.os.fsync", lambda _: full(0, 0))
+    monkeypatch.setattr("executor.checkpoint.writing.os.fsync", full)
     with pytest.raises(SharedError, match=r"step-00000003.*: No space left on device") as found:
         saver.save(3)
     assert found.value.status == 2

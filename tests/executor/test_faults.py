@@ -92,16 +92,12 @@ def in_folders(first, other, *words):
     return ("-n", "1", "-wdir", first, *EXECUTE, *words, ":", "-n", "1", "-wdir", other, *EXECUTE, *words)
 
 
-def test_another_plan_of_the_same_name_on_a_rank(mpi, plan, tmp_path):
-    done = run(mpi, *in_folders(*folders(tmp_path, plan.read_text(), plan.read_text() + "\n"), "x.py"))
+@pytest.mark.parametrize("kind", ["plan", "operators"])
+def test_another_file_of_the_same_name_on_a_rank(mpi, plan, tmp_path, kind):
+    content, words = (plan.read_text(), ("x.py",)) if kind == "plan" else ("", (plan, "--operators", "x.py"))
+    done = run(mpi, *in_folders(*folders(tmp_path, content, content + "\n"), *words))
     assert ": x.py: expected content " in one_line(mpi, done)
     assert "rank 1 on " in done.stderr
-    assert done.returncode == 2
-
-
-def test_another_file_of_operators_on_a_rank(mpi, plan, tmp_path):
-    done = run(mpi, *in_folders(*folders(tmp_path, "", "number = 1"), plan, "--operators", "x.py"))
-    assert ": x.py: expected content " in one_line(mpi, done)
     assert done.returncode == 2
 
 
@@ -133,16 +129,8 @@ def test_a_killed_rank_is_named(mpi, plan, tmp_path, process):
 
 
 def test_a_rank_that_alone_is_interrupted(mpi, plan, tmp_path):
-    done = run(
-        mpi,
-        "-n",
-        "2",
-        *EXECUTE,
-        plan,
-        *ENDLESS,
-        "--operators",
-        signalled(tmp_path, process="os.getppid()", signal="SIGINT"),
-    )
+    interrupter = signalled(tmp_path, process="os.getppid()", signal="SIGINT")
+    done = run(mpi, "-n", "2", *EXECUTE, plan, *ENDLESS, "--operators", interrupter)
     assert one_line(mpi, done) == f"error: rank 1 on {os.uname().nodename}: interrupted"
     assert done.returncode == 130
 

@@ -88,20 +88,6 @@ def test_evaluation_reads_them(options, tolerance):
     assert 0 < right < held_out.count
 
 
-def test_the_batch_does_not_matter():
-    """As it does with the statistics of the batch, which leave another score for every size of it."""
-    scores = {}
-    for batch in (6, 7):
-        first, _, _ = trained()
-        graph = build("cnn-1-5", batch_norm=True, running_statistics=True, **{**OPTIONS, "batch": batch})
-        plan = single_worker(search(graph, SearchOptions(ways=(2,))))
-        other = Trainer(rank_programs(plan, 0, evaluate="logits"), single_rank(1), np, "p2p")
-        for name in graph.updates:
-            other.view(name)[...] = first.view(name)
-        scores[batch] = other.evaluate(DATA_SETS["digits"](graph, 0).held_out)
-    assert scores[6] == scores[7]
-
-
 def test_every_plan_has_them_without_moving_more():
     graphs = [build("cnn-2-4", batch_norm=True, running_statistics=kept, **OPTIONS) for kept in (False, True)]
     without, kept = (planner.plan(graph, ways=(2, 2)) for graph in graphs)

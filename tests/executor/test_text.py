@@ -8,21 +8,12 @@ import pytest
 
 from executor.data import DataError, data_set, data_tensors
 from executor.data.text import CHARACTERS, HELD_OUT_CHARACTERS, source_files, source_text
-from executor.values import Tile
-from planner.layout import local_shape
-from planner.layout.region import whole
 from planner.models import build
+from tests.executor.training import get, index_of
 
 SEQUENCE, BATCH = 16, 6
 TOKENS = {"batch": BATCH, "sequence": SEQUENCE, "vocabulary": CHARACTERS, "heads": 1}
 VECTORS = {"batch": BATCH, "unroll": SEQUENCE, "input_width": CHARACTERS, "classes": CHARACTERS}
-
-
-def get(data, tensor, step, region=None):
-    region = whole(tensor.shape) if region is None else region
-    out = np.full(local_shape(region), -1, tensor.dtype)
-    data.fill(np, out, Tile(tensor, region), step)
-    return out
 
 
 def shown(graph, data, step):
@@ -82,8 +73,7 @@ def test_parts_are_of_the_whole(options):
         wanted = expected[0] if tensor.name.startswith("tokens") else expected[1].reshape(-1)
         np.testing.assert_array_equal(get(data, tensor, 70), wanted[row : row + tensor.shape[0]])
         region = (((1, 2),), *(((2, 5), (9, 11)) for _ in tensor.shape[1:]))
-        index = np.ix_(*[[n for run in runs for n in range(*run)] for runs in region])
-        np.testing.assert_array_equal(get(data, tensor, 70, region), get(data, tensor, 70)[index])
+        np.testing.assert_array_equal(get(data, tensor, 70, region), get(data, tensor, 70)[index_of(region)])
 
 
 def test_identity_and_seed(graphs):

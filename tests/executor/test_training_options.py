@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from executor.checkpoint import checkpoints
-from executor.cluster import single_rank
 from executor.data import data_tensors
 from executor.process.launch import SharedError
 from planner.errors import InputError
@@ -17,7 +16,7 @@ from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
-from tensor_partitioner.commands.execute import execute
+from tests.executor.training import run
 
 LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms")
 
@@ -26,15 +25,6 @@ def made(folder, model="mlp-2-64", name="plan.json", **options):
     plan: Plan = single_worker(search(build(model, batch=400, **options), SearchOptions(ways=(2,))))
     plan.save(folder / name)
     return folder / name
-
-
-def run(*arguments):
-    return execute.main(
-        args=[*map(str, arguments), "--backend", "numpy"],
-        prog_name="execute",
-        standalone_mode=False,
-        obj=single_rank(1),
-    )
 
 
 def logged(capsys):

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from executor.cluster import single_rank
 from executor.process.launch import SharedError
-from executor.training import Trainer, rank_programs
 from executor.weights import Weights, WeightsError
 from executor.weights.saving import save_weights, state_dict
 from planner.errors import InputError
@@ -22,7 +20,7 @@ from planner.layout.region import whole
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.search import SearchOptions, search
-from tensor_partitioner.commands.execute import execute
+from tests.executor.training import index_of, run, trained
 
 RNG = np.random.default_rng(0)
 NUMBERS = np.arange(5)
@@ -57,16 +55,7 @@ def plan_of(graph, ways=(2,)):
 
 
 def trainer_of(graph):
-    return Trainer(rank_programs(single_worker(plan_of(graph)), 0), single_rank(1), np, "p2p")
-
-
-def run(*arguments):
-    return execute.main(
-        args=[*map(str, arguments), "--backend", "numpy"],
-        prog_name="execute",
-        standalone_mode=False,
-        obj=single_rank(1),
-    )
+    return trained(single_worker(plan_of(graph)), 0)
 
 
 def begun(arrays):
@@ -204,15 +193,10 @@ def test_a_region_under_coarser_dimensions_has_the_same_elements(seed):
     region = tuple(_some_runs(extent, rng) for extent in fine)
     places = np.arange(int(np.prod(fine)))
     found = coarser(region, fine, coarse)
-    local = places.reshape(fine)[np.ix_(*map(_indices, region))]
-    joined = places.reshape(coarse)[np.ix_(*map(_indices, found))]
+    local, joined = places.reshape(fine)[index_of(region)], places.reshape(coarse)[index_of(found)]
     np.testing.assert_array_equal(local.reshape(-1), joined.reshape(-1))
     assert elements(found) == local.size
     assert local_shape(coarser(whole(fine), fine, coarse)) == coarse
-
-
-def _indices(runs):
-    return np.concatenate([np.arange(0), *(np.arange(*run) for run in runs)])
 
 
 def _some_runs(extent, rng):

@@ -65,14 +65,8 @@ def test_a_kernel_works_on_slices_and_leaves_the_rest(xp):
 )
 def test_calls_of_one_node_combine(xp, reducer, result):
     calls = [([(0, (slice(0, 2),))], [(1, ALL)], None), ([(0, (slice(2, 4),))], [(1, ALL)], reducer)]
-    made = worker(
-        program(
-            [compute_all(("scale", calls, {"factor": -1}))],
-            ("x", (4,), *VECTOR),
-            ("y", (2,), *VECTOR),
-        ),
-        xp,
-    )
+    task = compute_all(("scale", calls, {"factor": -1}))
+    made = worker(program([task], ("x", (4,), *VECTOR), ("y", (2,), *VECTOR)), xp)
     set_to(made, 0, [5, -2, 2, -10])
     made.run()
     assert get(made, 1).tolist() == result
