@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from planner.errors import InputError
 from planner.graph.ir import Value
@@ -49,13 +48,11 @@ def _cosine(step: int, steps: int, least: float) -> float:
     return least + (1 - least) * (1 + math.cos(math.pi * min(step, steps) / steps)) / 2
 
 
-KINDS: Mapping[str, Callable[[int, int, float], float]] = MappingProxyType(
-    {
-        "constant": lambda _step, _steps, _factor: 1.0,
-        "cosine": _cosine,
-        "step": lambda step, steps, factor: factor ** (step // steps),
-    }
-)
+KINDS: Mapping[str, Callable[[int, int, float], float]] = {
+    "constant": lambda _step, _steps, _factor: 1.0,
+    "cosine": _cosine,
+    "step": lambda step, steps, factor: factor ** (step // steps),
+}
 """What follows the warm-up."""
 
 _SPELLED = re.compile(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -120,10 +119,8 @@ def _integers(bits: Array, dtype: str, init: Init) -> Array:
     return (((bits >> np.uint64(32)) * np.uint64(init.below)) >> np.uint64(32)).astype(dtype)
 
 
-RANDOM: Mapping[str, Callable[[Array, str, Init], Array]] = MappingProxyType(
-    {"uniform": _uniform, "integers": _integers}
-)
-CONSTANT: Mapping[str, int] = MappingProxyType({"zeros": 0, "ones": 1})
+RANDOM: Mapping[str, Callable[[Array, str, Init], Array]] = {"uniform": _uniform, "integers": _integers}
+CONSTANT: Mapping[str, int] = {"zeros": 0, "ones": 1}
 
 
 def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Worker:
         sizes = dict(self.transport.outside_arena)
         if self._scratch.nbytes:
             sizes["partial results of one kernel call before they are combined"] = self._scratch.nbytes
-        return MappingProxyType(sizes)
+        return sizes
 
     def run(self, settle: bool = False) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.

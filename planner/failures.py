@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Mapping
 from functools import singledispatch
-from types import MappingProxyType
 
 from planner.errors import InputError
 from tdl.errors import TDLError
@@ -19,19 +18,17 @@ BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
-EXTRAS: Mapping[str, str] = MappingProxyType(
-    {
-        "simpy": "simulate",
-        "mpi4py": "execute",
-        "safetensors": "execute",
-        "scipy": "execute",
-        "threadpoolctl": "execute",
-        "sklearn": "data",
-        "matplotlib": "plot",
-        "torch": "torch",
-        "cupy": "cuda12",
-    }
-)
+EXTRAS: Mapping[str, str] = {
+    "simpy": "simulate",
+    "mpi4py": "execute",
+    "safetensors": "execute",
+    "scipy": "execute",
+    "threadpoolctl": "execute",
+    "sklearn": "data",
+    "matplotlib": "plot",
+    "torch": "torch",
+    "cupy": "cuda12",
+}
 """Packages that not every command needs, by the name they are imported by: the extra that installs each."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import signature
 from pathlib import Path
 from typing import cast
 
@@ -79,7 +79,7 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> Callable[
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
-    if unknown := sorted(options.keys() - _parameters(function)):
+    if unknown := sorted(options.keys() - signature(function).parameters.keys()):
         raise GraphError(
             f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
             f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
@@ -120,13 +120,3 @@ def from_torch(module: object, inputs: Sequence[object], **options: object) -> G
     except ModuleNotFoundError as error:
         raise GraphError("PyTorch is not installed: pip install 'tensor-partitioner[torch]'") from error
     return cast(Graph, importer.from_torch(module, inputs, **options))
-
-
-def _parameters(function: Callable[..., object]) -> set[str]:
-    """Return the names that a function takes by keyword."""
-    parameters = signature(function).parameters.values()
-    return {
-        parameter.name
-        for parameter in parameters
-        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    }

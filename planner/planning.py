@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from planner.errors import PlanError
@@ -43,16 +42,14 @@ def read_memory(memory: int | str | None) -> int | str | None:
     return memory
 
 
-SEARCH_OPTIONS: Mapping[str, Option] = MappingProxyType(options_of(SearchOptions))
+SEARCH_OPTIONS: Mapping[str, Option] = options_of(SearchOptions)
 """The options of a search, by name."""
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(
-    {
-        "workers": Option("--workers", WORKERS, least=1),
-        **SEARCH_OPTIONS,
-        "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
-    }
-)
+OPTIONS: Mapping[str, Option] = {
+    "workers": Option("--workers", WORKERS, least=1),
+    **SEARCH_OPTIONS,
+    "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
+}
 """What `plan` takes of a graph, by name: commands have these by their flags."""
 
 

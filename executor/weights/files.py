@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,20 +17,18 @@ from planner.errors import InputError
 from planner.layout import Region, local_shape
 from planner.layout.region import boxes, whole
 
-CODES: Mapping[str, str] = MappingProxyType(
-    {
-        "float64": "F64",
-        "float32": "F32",
-        "float16": "F16",
-        "bfloat16": "BF16",
-        "int64": "I64",
-        "int32": "I32",
-        "int16": "I16",
-        "int8": "I8",
-        "uint8": "U8",
-        "bool": "BOOL",
-    }
-)
+CODES: Mapping[str, str] = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 """What safetensors calls NumPy's dtypes."""
 
 Kind = tuple[tuple[int, ...], str]
@@ -40,17 +37,6 @@ Kind = tuple[tuple[int, ...], str]
 
 class WeightsError(InputError):
     """A file of weights does not fit a graph: says what was expected and found, and what to do."""
-
-
-class Arrays(Protocol):
-    """Named arrays, in a file or in memory."""
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Shape and dtype of every array, by its name."""
-
-    def read(self, name: str, region: Region) -> HostArray:
-        """Return a region of an array as a local array."""
 
 
 class InMemory:
@@ -74,7 +60,10 @@ class Safetensors:
     """A file of safetensors, of which nothing is read but what is asked for."""
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="np")
+        try:
+            self._file: Any = safe_open(path, framework="np")
+        except SafetensorError as error:
+            raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
@@ -97,17 +86,12 @@ class Safetensors:
         return out
 
 
-def _safetensors(path: Path) -> Arrays:
-    try:
-        return Safetensors(path)
-    except SafetensorError as error:
-        raise WeightsError(f"{path}: expected a file of safetensors, found another: {error}") from error
-
+Arrays = InMemory | Safetensors
 
 ANY_OTHER = "other"
 """Stands for every suffix that has no reader of its own."""
 
-READERS: dict[str, Callable[[Path], Arrays]] = {".npz": lambda path: InMemory(Npz(path)), ".safetensors": _safetensors}
+READERS: dict[str, Callable[[Path], Arrays]] = {".npz": lambda path: InMemory(Npz(path)), ".safetensors": Safetensors}
 """What opens a file of arrays, by its suffix; `executor.torch` adds what reads any other, as torch.save writes them."""
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from types import MappingProxyType
 from typing import NoReturn
 
 from tensor_partitioner.packages import PackageError, overwritten, require_packages
@@ -74,15 +73,13 @@ compare = partial(run, "compare")
 operators = partial(run, "operators")
 topo = partial(run, "topo")
 
-COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = MappingProxyType(
-    {
-        "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
-        "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
-        "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),
-        "calibrate": (calibrate, "measure this machine with its ranks, as a machine for simulate"),
-        "compare": (compare, "reports of simulate and execute side by side"),
-        "operators": (operators, "the catalog of operators, and its verification"),
-        "topo": (topo, "show, check and import machines"),
-    }
-)
+COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
+    "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
+    "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
+    "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),
+    "calibrate": (calibrate, "measure this machine with its ranks, as a machine for simulate"),
+    "compare": (compare, "reports of simulate and execute side by side"),
+    "operators": (operators, "the catalog of operators, and its verification"),
+    "topo": (topo, "show, check and import machines"),
+}
 """Every command by its name, with a line on what it does."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, NoReturn
 
 import click
@@ -40,9 +40,7 @@ from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cl
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
 
-OF_STEPS: Mapping[str, str] = MappingProxyType(
-    {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
-)
+OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
 """Options, by parameter, that tell of steps which this command runs."""
 
 

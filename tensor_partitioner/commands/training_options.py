@@ -26,6 +26,11 @@ EITHER = click.Path(path_type=Path)
 FILES = " or ".join(f"FILE{suffix}" for suffix in ARRAYS)
 WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
+OF_A_JOB = (
+    *("steps", "evaluate_every", "log_every", "checkpoint", "checkpoint_every", "save_weights"),
+    *("stop_on_nan", "check", "tasks"),
+)
+"""Options that a job takes as they are."""
 
 
 def _interval(_context: click.Context, _option: click.Parameter, text: str | None) -> Interval | None:
@@ -42,7 +47,7 @@ _OPTIONS = (
     click.option("--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed in every epoch."),
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
-    click.option("--eval-every", metavar=INTERVAL, callback=_interval, help="Score them so often, too."),
+    click.option("--eval-every", "evaluate_every", metavar=INTERVAL, callback=_interval, help="Score so often, too."),
     click.option("--log", "log_every", metavar=INTERVAL, callback=_interval, help="Print a line so often."),
     click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
     click.option(
@@ -73,7 +78,7 @@ def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mappin
     if options["checkpoint"] is not None:
         _check_folder(options["checkpoint"], resume)
     data = _data(path, plan, xp, options, resume)
-    evaluate = options["evaluate"] or options["eval_every"] is not None
+    evaluate = options["evaluate"] or options["evaluate_every"] is not None
     if evaluate:
         _check_held_out(path, plan, data)
     if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
@@ -82,24 +87,16 @@ def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mappin
     if schedule is None:
         schedule = CONSTANT.text if resume is None else resume.manifest.schedule
     return JobRequest(
-        steps=options["steps"],
         xp=xp,
         transport=transport,
         data=data,
         schedule=read_schedule(schedule),
         evaluate=evaluate,
-        evaluate_every=options["eval_every"],
-        log_every=options["log_every"],
-        checkpoint=options["checkpoint"],
-        checkpoint_every=options["checkpoint_every"],
         resume=resume,
         weights=None if options["weights"] is None else Weights.of(options["weights"], plan.graph),
-        save_weights=options["save_weights"],
-        stop_on_nan=options["stop_on_nan"],
-        check=options["check"],
         trace=options["trace_path"] is not None,
-        tasks=options["tasks"],
         measure_memory=options["memory"],
+        **{name: options[name] for name in OF_A_JOB},
     )
 
 

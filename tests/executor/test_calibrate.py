@@ -71,17 +71,13 @@ def test_without_a_plan_probes_stand_for_others(ranks, tmp_path):
 
 
 @pytest.mark.mpi
-def test_a_plan_of_other_ranks_is_refused(ranks, tmp_path):
+def test_a_plan_of_other_ranks_is_refused_and_so_is_none(ranks, tmp_path):
     _, path = small(tmp_path, 2)
     done = ranks(1, *RUN, path, "-o", tmp_path / "here.yaml")
     assert done.returncode == 2
     assert "expected 2 ranks, one per worker, found 1" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "here.yaml").exists()
-
-
-@pytest.mark.mpi
-def test_only_plans_needs_one(ranks, tmp_path):
     done = ranks(1, *RUN, "--only-plans", "-o", tmp_path / "here.yaml")
     assert (done.returncode, done.stderr) == (2, "error: --only-plans: expected a plan, found none\n")
 

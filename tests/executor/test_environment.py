@@ -9,7 +9,6 @@ from executor.cluster import single_rank
 from executor.mpi import start_advice
 from executor.process.environment import AVX512_FLAGS, blas, choose_blas, cpu_flags, launcher_place
 from executor.process.launch import require_size, speaks_for_launcher
-from executor.waiting import doze, spin, wait_for
 from planner.errors import InputError
 
 
@@ -24,19 +23,22 @@ def test_flags_of_the_first_processor(tmp_path):
     assert cpu_flags("") == set()
 
 
-def test_avx512_kernels_only_where_the_processor_has_them(tmp_path):
-    environ = {}
-    choose_blas(environ, cpuinfo(tmp_path, "avx2", "avx512f"))
-    assert environ == {}
-    choose_blas(environ, cpuinfo(tmp_path, *AVX512_FLAGS))
-    assert environ == {"OPENBLAS_CORETYPE": "SkylakeX"}
+CHOSEN = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "3", "MPI_LOCALNRANKS": "1"}
 
 
-def test_what_the_user_chose_stays(tmp_path):
-    environ = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "3", "MPI_LOCALNRANKS": "1"}
-    before = dict(environ)
-    choose_blas(environ, cpuinfo(tmp_path, *AVX512_FLAGS))
-    assert environ == before
+@pytest.mark.parametrize(
+    ("environ", "flags", "added"),
+    [
+        ({}, ("avx2", "avx512f"), {}),
+        ({}, AVX512_FLAGS, {"OPENBLAS_CORETYPE": "SkylakeX"}),
+        (CHOSEN, AVX512_FLAGS, {}),
+        ({"MPI_LOCALNRANKS": "1000"}, (), {"OPENBLAS_NUM_THREADS": "1"}),
+    ],
+)
+def test_what_is_set_of_blas_where_the_user_has_not(tmp_path, environ, flags, added):
+    after = dict(environ)
+    choose_blas(after, cpuinfo(tmp_path, *flags))
+    assert after == environ | added
 
 
 def test_slow_kernels_of_openblas_are_named(tmp_path):
@@ -52,12 +54,6 @@ def test_slow_kernels_of_openblas_are_named(tmp_path):
     assert blas([]) == "unknown"
 
 
-def test_threads_are_shared_among_the_ranks_of_a_host(tmp_path):
-    environ = {"MPI_LOCALNRANKS": "1000"}
-    choose_blas(environ, tmp_path / "none")
-    assert environ["OPENBLAS_NUM_THREADS"] == "1"
-
-
 @pytest.mark.parametrize("module", ["executor", "executor.worker", "tensor_partitioner.commands.execute"])
 def test_importing_the_library_leaves_the_environment_alone(module):
     code = (
@@ -67,11 +63,6 @@ def test_importing_the_library_leaves_the_environment_alone(module):
     )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environ)
-
-
-def test_waiting_sleeps_only_where_ranks_outnumber_cores():
-    assert wait_for(crowded=False) is spin
-    assert wait_for(crowded=True) is doze
 
 
 def test_who_started_us():

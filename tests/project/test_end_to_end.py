@@ -57,10 +57,8 @@ def one_error(done):
 @pytest.mark.parametrize(
     ("ranks", "line", "says"),
     [
-        (2, PRODUCT, r"product\.plan\.json: .*4 ranks.*2"),
         (5, PRODUCT, r"product\.plan\.json: .*4 ranks.*5"),
         (4, "README.md", r"README\.md"),
-        (4, f"{PRODUCT} --data digits", "digits"),
         (4, f"{PRODUCT} --colour red", "--colour"),
         (None, PRODUCT, "mpirun -n 4"),
     ],

@@ -54,42 +54,32 @@ def ends_well(main, arguments, capsys):
     assert len(errors) == (1 if ended.value.code else 0), shown.err
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_plans(tmp_path, capsys, seed):
-    chance = random.Random(seed)
-    for number in range(ROUNDS):
-        file = tmp_path / f"{number}.json"
-        file.write_text(json.dumps(mutated(PLAN, chance)))
-        ends_well(simulate, (file, "--topo", "uniform-8"), capsys)
-        ends_well(plan, (file, "--explain"), capsys)
+def cut_or_damaged(text, chance):
+    damaged = bytearray(text[: chance.randrange(len(text))] if chance.random() < 0.5 else text)
+    for _ in range(chance.randrange(3)):
+        if damaged:
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+    return damaged
 
 
-def test_graphs(tmp_path, capsys):
-    chance = random.Random(0)
-    for number in range(ROUNDS):
-        file = tmp_path / f"{number}.json"
-        file.write_text(json.dumps(mutated(PLAN["graph"], chance)))
-        ends_well(plan, (file, "--ways", "2,2"), capsys)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_topologies(tmp_path, capsys, seed):
-    chance = random.Random(seed)
-    for number in range(ROUNDS):
-        file = tmp_path / f"{number}.yaml"
-        file.write_text(yaml.safe_dump(mutated(TOPOLOGY, chance)))
-        ends_well(simulate, (ROOT / "examples" / "product.plan.json", "--topo", file), capsys)
+SIMULATE = (simulate, ("FILE", "--topo", "uniform-8"))
+KINDS = {
+    "plan": (lambda chance: json.dumps(mutated(PLAN, chance)).encode(), SIMULATE, (plan, ("FILE", "--explain"))),
+    "graph": (lambda chance: json.dumps(mutated(PLAN["graph"], chance)).encode(), (plan, ("FILE", "--ways", "2,2"))),
+    "topology": (
+        lambda chance: yaml.safe_dump(mutated(TOPOLOGY, chance)).encode(),
+        (simulate, (ROOT / "examples" / "product.plan.json", "--topo", "FILE")),
+    ),
+    "text": (lambda chance: cut_or_damaged(json.dumps(PLAN).encode(), chance), SIMULATE),
+}
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_cut_and_damaged_text(tmp_path, capsys, seed):
-    chance = random.Random(seed)
-    text = json.dumps(PLAN).encode()
-    for number in range(ROUNDS):
-        damaged = bytearray(text[: chance.randrange(len(text))] if chance.random() < 0.5 else text)
-        for _ in range(chance.randrange(3)):
-            if damaged:
-                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        file = tmp_path / f"{number}.json"
-        file.write_bytes(damaged)
-        ends_well(simulate, (file, "--topo", "uniform-8"), capsys)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_damaged(tmp_path, capsys, kind, seed):
+    chance, file = random.Random(seed), tmp_path / kind
+    content, *lines = KINDS[kind]
+    for _ in range(ROUNDS):
+        file.write_bytes(content(chance))
+        for main, words in lines:
+            ends_well(main, (file if word == "FILE" else word for word in words), capsys)

@@ -1,6 +1,5 @@
 """A wheel holds the product and nothing else, and works where the sources are not."""
 
-import ast
 import os
 import shutil
 import subprocess
@@ -22,22 +21,6 @@ def run(*line, cwd, **environment):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def imported(path):
-    """Names of packages that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield str(node.module).partition(".")[0]
-
-
-def test_the_product_imports_neither_experiments_nor_tests():
-    files = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
-    assert len(files) > 100
-    for path in files:
-        assert not {*imported(path)} & {*OTHERS}, path
 
 
 @pytest.fixture(scope="module")
