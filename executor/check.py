@@ -71,9 +71,7 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
     rounding take a tensor, all the way where an optimizer divides a gradient that is zero but for rounding by its own
     size. A tensor that it takes further than `MOST` is undecided. Leaves `trainer` as after its first step.
     """
-    expected: dict[str, tuple[HostArray, float]] = {}
-    if trainer.cluster.rank == 0:
-        expected = _expected(trainer, data, steps)
+    expected = _expected(trainer, data, steps) if trainer.cluster.rank == 0 else {}
     trainer.cluster.meet()
     differences: dict[str, Difference] = {}
     least = TOLERANCES[least_precise(trainer.graph)]

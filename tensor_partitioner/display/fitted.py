@@ -11,14 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-FRAME = 3
-"""What a column takes besides its cells; the last border takes one more."""
-
-TEXT = 24
-"""Cells that are wider hold text, which may be folded to so many characters; figures and what they are of may not."""
-
-LEAST = 12
-"""The fewest characters that a column of names or text gets."""
+FRAME = 3  # what a column takes besides its cells; the last border takes one more
+TEXT = 24  # wider cells hold text, which may be folded to so many characters; figures and what they are of may not
+LEAST = 12  # the fewest characters that a column of names gets
 
 
 class FittedTable(Table):
@@ -46,9 +41,7 @@ class FittedTable(Table):
         taken: list[int] = []
         for column in self.columns[self.keys :]:
             rest = free - sum(taken) - FRAME * (len(part) + 1)
-            width = _width(column)
-            if width > TEXT:
-                width = min(width, max(TEXT, rest))
+            width = min(_width(column), max(TEXT, rest))
             if part and width > rest:
                 yield self._part([*names, *part], [*widths, *taken])
                 part, taken = [], []

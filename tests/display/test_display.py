@@ -106,8 +106,6 @@ def test_a_notebook_shows_an_object_once(monkeypatch):
 
 
 def test_planning_from_python():
-    with pytest.raises(planner.PlanError, match="makes 4 workers, not 6"):
-        planner.plan(GRAPH, workers=6, ways=(2, 2))
     with pytest.raises(planner.PlanError, match="seed from 0, found -1"):
         planner.plan(GRAPH, workers=2, seed=-1)
     with pytest.raises(planner.PlanError, match="fits in 1024 bytes"):
