@@ -43,28 +43,19 @@ def rate(found: Found, model: str, system: str) -> float | None:
     return found.get((model, system), {}).get("samples_per_s")
 
 
-def _said(found: Found, model: str, system: str, form: str = "{:.3g}", key: str = "samples_per_s") -> str:
+def _said(found: Found, model: str, system: str, key: str = "samples_per_s") -> str:
     row = found.get((model, system))
-    return NOT_MEASURED if row is None else FULL if row.get(key) is None else form.format(row[key])
+    return NOT_MEASURED if row is None else FULL if row.get(key) is None else f"{row[key]:.3g}"
 
 
-def rates_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
-    """Show samples per second."""
+def rates_table(data: Any, models: Sequence[str], systems: Sequence[str], key: str = "samples_per_s") -> str:
+    """Show samples per second; of `halves_samples_per_s`, those if the boards are in two halves."""
     found = by_cell(data)
-    return table(["model", *systems], [[model, *(_said(found, model, one) for one in systems)] for model in models])
+    rows = [[model, *(_said(found, model, system, key=key) for system in systems)] for model in models]
+    return table(["model", *systems], rows)
 
 
-def halves_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
-    """Show samples per second if the boards are in two halves, of the systems that communicate."""
-    found = by_cell(data)
-
-    def cell(model: str, system: str) -> str:
-        return _said(found, model, system, key="halves_samples_per_s")
-
-    return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
-
-
-def batches_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> str:
+def batches_table(data: Any, models: Sequence[str]) -> str:
     """Show the samples of a step over all devices, and the largest arena."""
     found = by_cell(data)
 
@@ -73,7 +64,7 @@ def batches_table(data: Any, models: Sequence[str], systems: Sequence[str]) -> s
         fits = "arena_bytes" in row
         return f"{row['samples']}, {row['arena_bytes'] / 1e9:.1f} GB" if fits else _said(found, model, system)
 
-    return table(["model", *systems], [[model, *(cell(model, one) for one in systems)] for model in models])
+    return table(["model", *COLOURS], [[model, *(cell(model, system) for system in COLOURS)] for model in models])
 
 
 def swapping_table(data: Any, models: Sequence[str]) -> str:
@@ -149,6 +140,18 @@ def _ratios(found: Found, models: Sequence[str], one: str, other: str) -> dict[s
 
 def _range(ratios: Mapping[str, float]) -> str:
     return f"{min(ratios.values()):.0%} to {max(ratios.values()):.0%}"
+
+
+def blocks(data: Any, models: Sequence[str], published: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables that either family's page has, of all systems."""
+    sending = [system for system in COLOURS if system not in ("ideal", "small-batch")]
+    return {
+        "verdict": verdict(data, models, published),
+        "rates": rates_table(data, models, list(COLOURS)),
+        "halves": rates_table(data, models, sending, "halves_samples_per_s"),
+        "swapping": swapping_table(data, models),
+        "batches": batches_table(data, models),
+    }
 
 
 Panels = Mapping[str, Mapping[str, str]]

@@ -84,11 +84,10 @@ def name_of(row: dict[str, Any]) -> str:
     return f"`{name}`" if file == TRANSFORMERS.name else f"`{file}:{name}`"
 
 
-def says(rows: list[dict[str, Any]], of: int, what: str) -> str:
-    """Say how many were tried and planned, and what was not and why."""
+def says(rows: list[dict[str, Any]], what: str) -> str:
+    """Say how many were planned, and what was not and why."""
     planned = [row for row in rows if "bytes" in row]
-    tried = "" if len(rows) == of else f" that were tried, of {of},"
-    lines = [f"{len(planned)} of {len(rows)} {what}{tried} are imported and planned."]
+    lines = [f"{len(planned)} of {len(rows)} {what} are imported and planned."]
     lines += [f"Refused: {name_of(row)}: {row['refused']}." for row in rows if "refused" in row]
     lines += [f"Not done within {row['over']}: {name_of(row)}." for row in rows if "over" in row]
     less = [1 - row["bytes"] / row["data_parallel_bytes"] for row in planned if row["data_parallel_bytes"]]
@@ -100,11 +99,10 @@ def says(rows: list[dict[str, Any]], of: int, what: str) -> str:
 def pages(data: Any) -> Pages:
     """Return the README's tables."""
     blocks = {}
-    counts = {"examples": len([*examples()]), "transformers": len([*architectures()])}
     for kind, what in (("examples", "examples"), ("transformers", "architectures")):
         rows = data[kind]
         blocks[kind] = table(COLUMNS, (cells(row) for row in rows if "bytes" in row))
-        blocks[f"{kind}-said"] = says(rows, counts[kind], what)
+        blocks[f"{kind}-said"] = says(rows, what)
     blocks["large"] = table(LARGE_COLUMNS, map(large_cells, data["large"]))
     return {"machine": f"Seconds of {data['machine']}.", **blocks}
 

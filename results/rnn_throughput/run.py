@@ -7,17 +7,7 @@ from typing import Any
 
 from results.experiment import Pages, publish, read_published
 from results.throughput import known_rows, measured
-from results.throughput_pages import (
-    COLOURS,
-    OTHERS,
-    PAPER,
-    batches_table,
-    halves_table,
-    picture,
-    rates_table,
-    swapping_table,
-    verdict,
-)
+from results.throughput_pages import OTHERS, PAPER, blocks, picture, rates_table
 from simulator import SYSTEMS
 
 HERE = Path(__file__).parent
@@ -32,12 +22,8 @@ TITLE = "Recurrent networks on a p2.8xlarge (Tofu, Figure 9)"
 def pages(data: Any) -> Pages:
     """Return the page and the pictures."""
     return {
-        "verdict": verdict(data, MODELS, PUBLISHED),
+        **blocks(data, MODELS, PUBLISHED),
         "table_3": rates_table(data, [model for model in MODELS if model.endswith("-4k")], ["tofu", "op-placement"]),
-        "rates": rates_table(data, MODELS, list(COLOURS)),
-        "halves": halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
-        "swapping": swapping_table(data, MODELS),
-        "batches": batches_table(data, MODELS, list(COLOURS)),
         "throughput.svg": picture(data, TITLE, PANELS, PAPER, "hidden units", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "hidden units"),
     }

@@ -7,17 +7,7 @@ from typing import Any
 
 from results.experiment import Pages, publish, read_published
 from results.throughput import known_rows, measured
-from results.throughput_pages import (
-    COLOURS,
-    OTHERS,
-    PAPER,
-    batches_table,
-    halves_table,
-    picture,
-    rates_table,
-    swapping_table,
-    verdict,
-)
+from results.throughput_pages import OTHERS, PAPER, blocks, picture
 from simulator import SYSTEMS
 
 HERE = Path(__file__).parent
@@ -33,11 +23,7 @@ TITLE = "Wide ResNets on a p2.8xlarge (Tofu, Figure 8)"
 def pages(data: Any) -> Pages:
     """Return the page and the pictures."""
     return {
-        "verdict": verdict(data, MODELS, PUBLISHED),
-        "rates": rates_table(data, MODELS, list(COLOURS)),
-        "halves": halves_table(data, MODELS, [one for one in COLOURS if one not in ("ideal", "small-batch")]),
-        "swapping": swapping_table(data, MODELS),
-        "batches": batches_table(data, MODELS, list(COLOURS)),
+        **blocks(data, MODELS, PUBLISHED),
         "throughput.svg": picture(data, TITLE, PANELS, DRAWN, "widening", band=PUBLISHED["share_of_ideal"]),
         "others.svg": picture(data, f"{TITLE}: other systems", PANELS, OTHERS, "widening"),
     }

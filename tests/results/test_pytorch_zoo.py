@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 import planner
 from results.experiment import ROOT, read_data
+from results.pytorch_models.run import examples
 from results.pytorch_zoo.measure import CASES, FUSED, PLACEMENTS, traced
 from results.pytorch_zoo.modules import Fused, Unrolled, mlp, rnn, transformer, wresnet
 from results.pytorch_zoo.run import difference
@@ -50,3 +51,8 @@ def test_what_only_takes_data_is_taken_by_all_who_hold_it():
     assert len(taken) == 20
     assert str(plan.layouts["x"][0]) == "R"
     assert {plan.strategies[node.name] for node in taken} == {("*",)}
+
+
+def test_every_example_is_measured():
+    measured = read_data(ROOT / "results" / "pytorch_models")["examples"]
+    assert [row["model"] for row in measured] == list(examples())
