@@ -24,6 +24,14 @@ from topologies import Machine, parse_topology
 INSTANT = 1e24  # bytes per second: memory so fast that copies take no time
 
 
+def device_type(name: str = "d", **figures: object) -> str:
+    """The only type of devices of a file: 100 flop/s, 1000 bytes a second, and no launches unless figures say so."""
+    shares = "{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}"
+    entries = {"peak_flop_per_s": "{float32: 100}", "memory_bandwidth_bytes_per_s": 1000, "efficiency": shares}
+    entries |= {"launch_latency_s": 0, **figures}
+    return f"device_types: [{{name: {name}, {', '.join(f'{key}: {value}' for key, value in entries.items())}}}]\n"
+
+
 def star(
     devices: int = 2,
     *,
@@ -34,25 +42,22 @@ def star(
     host_s: float = 0,
 ) -> Machine:
     """Devices of 100 flop/s and 1000 bytes around a switch, `link` bytes/s each way."""
-    text = f"""
-format: topology/1
+    kind = device_type(
+        memory_bytes=1000,
+        memory_bandwidth_bytes_per_s=memory,
+        efficiency="{matmul: 0.5, convolution: 1, reduction: 1, elementwise: 1, other: 1}",
+        launch_latency_s=launch_s,
+        host_launch_s=host_s,
+    )
+    return parse_topology(f"""
+format: topology/2
 name: star
 description: devices around a switch
-device_types:
-  - name: d
-    peak_flop_per_s: {{float32: 100}}
-    memory_bytes: 1000
-    memory_bandwidth_bytes_per_s: {memory}
-    efficiency: {{matmul: 0.5, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
-    launch_latency_s: {launch_s}
-    host_launch_s: {host_s}
-devices: [{", ".join(f"{{name: d{i}, type: d}}" for i in range(devices))}]
+{kind}
+devices: [{{name: d*{devices}, type: d}}]
 switches: [{{name: s}}]
-links:
-"""
-    for i in range(devices):
-        text += f"  - {{ends: [d{i}, s], bandwidth_bytes_per_s: {link}, direction: each, latency_s: {latency_s}}}\n"
-    return parse_topology(text)
+links: [{{ends: [d*{devices}, s], bandwidth_bytes_per_s: {link}, direction: each, latency_s: {latency_s}}}]
+""")
 
 
 def changed(machine: Machine, *, streams: bool = False, half_bandwidth_bytes: float = 0) -> Machine:
@@ -68,26 +73,17 @@ def changed(machine: Machine, *, streams: bool = False, half_bandwidth_bytes: fl
 
 def shared_processor(ranks: int, cores: float, *, memory: float = INSTANT) -> Machine:
     """Ranks of one core each (100 flop/s, 10 bytes/s of memory alone) on one processor and one memory."""
-    names = [f"r{i}" for i in range(ranks)]
-    text = f"""
-format: topology/1
+    return parse_topology(f"""
+format: topology/2
 name: host
 description: ranks on one host
-device_types:
-  - name: core
-    peak_flop_per_s: {{float32: 100}}
-    memory_bandwidth_bytes_per_s: 10
-    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
-    launch_latency_s: 0
+{device_type("core", memory_bandwidth_bytes_per_s=10)}
 processors: [{{name: cpu, cores: {cores}}}]
 memories: [{{name: dram, memory_bytes: 1000, memory_bandwidth_bytes_per_s: {memory}}}]
-devices: [{", ".join(f"{{name: {name}, type: core, processor: cpu, memory: dram}}" for name in names)}]
+devices: [{{name: r*{ranks}, type: core, processor: cpu, memory: dram}}]
 switches: [{{name: host}}]
-links:
-"""
-    for name in names:
-        text += f"  - {{ends: [{name}, host], bandwidth_bytes_per_s: 100, direction: each, latency_s: 0}}\n"
-    return parse_topology(text)
+links: [{{ends: [r*{ranks}, host], bandwidth_bytes_per_s: 100, direction: each, latency_s: 0}}]
+""")
 
 
 def compute(operations: float, touched_bytes: int = 0, *, category: str = "other", calls: int = 1) -> Compute:
@@ -105,13 +101,15 @@ def send(transfer: int, sizes: dict[int, int] | None = None) -> Send:
 
 def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Fetch:
     """A fetch into buffer 0; `local` elements are copied from the worker's own."""
-    copies = (LocalCopy(0, (Piece((), (), local),)),) if local else ()
-    return Fetch(transfer, 0, None, messages(sizes or {}), copies)
+    return Fetch(transfer, 0, None, messages(sizes or {}), local_copies(local))
 
 
 def reduce(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Reduce:
-    copies = (LocalCopy(0, (Piece((), (), local),)),) if local else ()
-    return Reduce(transfer, 0, None, messages(sizes or {}), copies, "Sum")
+    return Reduce(transfer, 0, None, messages(sizes or {}), local_copies(local), "Sum")
+
+
+def local_copies(elements: int) -> tuple[LocalCopy, ...]:
+    return (LocalCopy(0, (Piece((), (), elements),)),) if elements else ()
 
 
 def wait(transfer: int) -> Wait:

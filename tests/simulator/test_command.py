@@ -99,6 +99,7 @@ def test_from_python_the_same_is_found(saved, tmp_path):
     [
         ("--batch", "8"), ("--workers", "4"), ("--ways", "4"), ("--placements", "S"), ("--seed", "1"), ("-o", "p.json"),
         ("--objective", "bytes"), ("--memory", "1GiB"), ("--optimizer", "sgd"), ("--search", "joint"),
+        ("--largest-batch",),
     ],
 )  # fmt: skip
 def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
@@ -235,33 +236,22 @@ def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
     assert (report.workers, report.batch, len(report.devices)) == (8, 64, 8)
 
 
-def test_a_system_runs_without_data_parallelism_beside_it(tmp_path):
-    path = tmp_path / "r.json"
-    assert run(*MODEL, "--system", "tofu", "--no-data-parallel", "--json", path) == 0
-    assert read_reports(path)[0].data_parallel is None
-
-
 def test_a_system_that_is_a_plan_is_saved(tmp_path):
-    assert run(*MODEL, "--system", "zero-2", "-o", tmp_path / "zero.json") == 0
+    path = tmp_path / "r.json"
+    assert run(*MODEL, "--system", "zero-2", "--no-data-parallel", "-o", tmp_path / "zero.json", "--json", path) == 0
+    assert read_reports(path)[0].data_parallel is None
     assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
 
 
 def test_the_largest_batch_is_found(tmp_path):
-    """Of a model that is planned, and of one that a system runs."""
-    for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")):
+    """Of a model that is planned, of one that a system runs, and among those that micro-batches divide."""
+    pipelined = ("--system", "1f1b", "--micro-batches", 16)
+    for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel"), pipelined):
         path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", *options)
         assert run(*asked, "--largest-batch", "--json", path) == 0
         (report,) = read_reports(path)
         assert not report.overfull
         assert run(*asked, "--batch", 2 * report.batch) == 1
-
-
-def test_the_largest_batch_is_sought_among_those_that_micro_batches_divide(tmp_path):
-    path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", "--system", "1f1b", "--micro-batches", 16)
-    assert run(*asked, "--largest-batch", "--json", path) == 0
-    (report,) = read_reports(path)
-    assert not report.overfull
-    assert run(*asked, "--batch", 2 * report.batch) == 1
 
 
 def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
@@ -295,11 +285,6 @@ def test_what_makes_no_sense_of_systems(case, capsys):
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
-
-
-def test_a_saved_plan_has_one_batch(saved, capsys):
-    assert run(saved, "--topo", "uniform-8", "--largest-batch") == 2
-    assert "expected no --largest-batch" in capsys.readouterr().err
 
 
 OWN_SYSTEM = """

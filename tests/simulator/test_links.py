@@ -3,21 +3,11 @@
 import pytest
 
 from simulator import interpret
-from tests.simulator.programs import changed, fetch, program, reduce, send, star, wait
+from tests.simulator.programs import INSTANT, changed, device_type, fetch, program, reduce, send, star, wait
 from topologies import parse_topology
 
-PAIR = """
-format: topology/2
-name: pair
-description: two devices, whose links follow
-device_types:
-  - name: d
-    peak_flop_per_s: {float32: 1.0}
-    memory_bytes: 1.0e3
-    memory_bandwidth_bytes_per_s: 1.0e9
-    efficiency: {matmul: 1.0, convolution: 1.0, reduction: 1.0, elementwise: 1.0, other: 1.0}
-    launch_latency_s: 0.0
-devices: [{name: d*2, type: d}]"""
+HEAD = "format: topology/2\nname: few\ndescription: devices, whose links follow\n"
+PAIR = HEAD + device_type(memory_bytes=1000, memory_bandwidth_bytes_per_s=1e9) + "devices: [{name: d*2, type: d}]"
 
 
 def seconds(machine, *tasks):
@@ -88,21 +78,8 @@ def test_streaming_still_launches():
 @pytest.mark.parametrize(("engines", "expected"), [(1, 4), (2, 2), (3, 2)])
 def test_copy_engines(engines, expected):
     # a message of 20 bytes to each of two others, over links of 10 bytes/s of their own
-    text = f"""
-format: topology/2
-name: triangle
-description: three devices linked with each other
-device_types:
-  - name: d
-    peak_flop_per_s: {{float32: 100}}
-    memory_bytes: 1000
-    memory_bandwidth_bytes_per_s: 1.0e24
-    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
-    launch_latency_s: 0
-    copy_engines: {engines}
-devices: [{{name: d*3, type: d}}]
-links:
-"""
+    text = HEAD + device_type(memory_bytes=1000, memory_bandwidth_bytes_per_s=INSTANT, copy_engines=engines)
+    text += "devices: [{name: d*3, type: d}]\nlinks:\n"
     for a, b in ((0, 1), (0, 2), (1, 2)):
         text += f"  - {{ends: [d{a}, d{b}], bandwidth_bytes_per_s: 10, direction: each, latency_s: 0}}\n"
     tasks = [send(0, {1: 20, 2: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)], [fetch(0, {0: 20}), wait(0)]

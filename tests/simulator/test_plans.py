@@ -122,39 +122,20 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     [
         (["PLAN", "--topo", "p2.8xlarge", "--allocator", "pool"], "error: Invalid value for '--allocator': 'pool' is"),
         (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of dgx-1-p100, "),
-        (["PLAN", "--topo", "SMALL"], r"error: star: expected at least 4 devices, one per worker, found 2"),
+        (["PLAN", "--topo", "uniform-2"], r"error: uniform-2: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),
         (["PLAN"], "error: Missing option '--topo'"),
         (["PLAN", "--topo", "p2.8xlarge", "--prefetch", "-1"], "error: Invalid value for '--prefetch'"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(arguments, message, plan_file, tmp_path, capsys):
-    small = tmp_path / "small.yaml"
-    small.write_text(SMALL)
-    names = {"PLAN": str(plan_file), "SMALL": str(small)}
+def test_bad_input_is_one_line_and_status_2(arguments, message, plan_file, capsys):
     with pytest.raises(SystemExit) as done:
-        main([names.get(argument, argument) for argument in arguments])
+        main([str(plan_file) if argument == "PLAN" else argument for argument in arguments])
     captured = capsys.readouterr()
     assert done.value.code == 2
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert captured.out == ""
-
-
-SMALL = """
-format: topology/1
-name: star
-description: two devices
-device_types:
-  - name: d
-    peak_flop_per_s: {float32: 1e9}
-    memory_bytes: 1e9
-    memory_bandwidth_bytes_per_s: 1e9
-    efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}
-    launch_latency_s: 0
-devices: [{name: a, type: d}, {name: b, type: d}]
-links: [{ends: [a, b], bandwidth_bytes_per_s: 1e9, direction: each, latency_s: 0}]
-"""
 
 
 class Counted:

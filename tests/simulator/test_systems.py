@@ -25,7 +25,7 @@ from simulator.lifetimes import requests
 from simulator.systems import NoRoomError, SystemRequest
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, peak_live_bytes, star
-from topologies import TopologyError, load_topology
+from topologies import load_topology
 from topologies.host import with_host_memory
 
 ITEM = 4
@@ -343,11 +343,6 @@ def test_what_a_task_uses_must_fit(machine):
     graph = build("mlp-3-64", batch=16)
     with pytest.raises(NoRoomError, match="expected room for"):
         built("swapping", graph, tight(graph, machine, 0.01))
-
-
-def test_a_machine_needs_a_host_to_swap_to():
-    with pytest.raises(TopologyError, match="uniform-8: expected a switch called cpu"):
-        with_host_memory(load_topology("uniform-8"), 8)
 
 
 def test_the_host_is_reached_through_the_nearest_processor():

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.simulator.programs import device_type
 from topologies import TopologyError, TopologyWarning, load_topology, parse_topology
 
 HEAD = "format: topology/2\nname: small\ndescription: for tests\n"
@@ -32,9 +33,7 @@ def test_stars_are_matched_in_blocks():
 
 def test_stars_side_by_side_and_in_references():
     found = machine(
-        "device_types: [{name: core, peak_flop_per_s: {float32: 1.0e9}, memory_bandwidth_bytes_per_s: 1.0e9,"
-        " efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}, launch_latency_s: 0}]\n"
-        "processors: [{name: cpu*2, cores: 2}]\n"
+        device_type("core") + "processors: [{name: cpu*2, cores: 2}]\n"
         "memories: [{name: dram*2, memory_bytes: 1.0e9, memory_bandwidth_bytes_per_s: 1.0e9}]\n"
         "devices: [{name: n*2/core*2, type: core, processor: cpu*2, memory: dram*2}]\nswitches: [{name: s}]\n"
         f"links: [{{ends: [n*2/core*2, s], {LINK}}}]"
@@ -67,27 +66,24 @@ def test_types_of_links():
 
 
 def test_what_devices_reserve_and_drive():
-    kind = (
-        "device_types: [{name: d, peak_flop_per_s: {float32: 1.0e9}, memory_bandwidth_bytes_per_s: 1.0e9,"
-        " efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}, launch_latency_s: 0,"
-        " memory_bytes: 1.0e9%s}]\ndevices: [{name: a, type: d}]"
-    )
-    (plain,) = machine(kind % "").devices
+    def one(**figures):
+        return machine(device_type(memory_bytes=1e9, **figures) + "devices: [{name: a, type: d}]")
+
+    (plain,) = one().devices
     assert (plain.spec.reserved_bytes, plain.copy_engines) == (0, None)
-    found = machine(kind % ", reserved_bytes: 3.0e8, copy_engines: 2, streams_messages: true")
+    found = one(reserved_bytes=3e8, copy_engines=2, streams_messages="true")
     (device,) = found.devices
     assert (plain.spec.streams_messages, device.spec.streams_messages, device.spec.reserved_bytes) == (False, True, 3e8)
     engines = found.resources[device.copy_engines]
     assert (engines.kind, engines.capacity) == ("engines", 2)
     with pytest.raises(TopologyError, match=r"device_types\[0\]\.reserved_bytes: expected less than memory_bytes"):
-        machine(kind % ", reserved_bytes: 1.0e9")
+        one(reserved_bytes=1e9)
 
 
 def test_copy_engines_are_shared_by_what_a_device_sends():
     text = (
-        "device_types: [{name: d, peak_flop_per_s: {float32: 1.0e9}, memory_bandwidth_bytes_per_s: 1.0e15,"
-        " efficiency: {matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}, launch_latency_s: 0,"
-        " memory_bytes: 1.0e9, copy_engines: 2}]\ndevices: [{name: d*3, type: d}]\n"
+        device_type(memory_bandwidth_bytes_per_s=1e15, memory_bytes=1e9, copy_engines=2)
+        + "devices: [{name: d*3, type: d}]\n"
         "links: [{ends: [d0, d1], bandwidth_bytes_per_s: 5.0e9, direction: each, latency_s: 0},"
         " {ends: [d0, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0},"
         " {ends: [d1, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0}]"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.simulator.programs import device_type
 from topologies import Kernel, Product, TopologyError, Window, load_topology, parse_topology
 from topologies.kernels import Rates, product_s, transformed
 from topologies.schema import Products, Winograd
@@ -161,19 +162,7 @@ def test_without_parameters_of_products_shape_does_not_matter():
 def test_bad_parameters_are_refused(bad):
     lines = {"units": "units: 4", "tiles": "tiles: [[8, 8]]", "tile_edge": "tile_edge: 1", "depth": "depth: 1"}
     lines[bad.split(":")[0]] = bad
-    text = f"""
-format: topology/1
-name: one
-description: one device
-device_types:
-  - name: d
-    peak_flop_per_s: {{float32: 100}}
-    memory_bytes: 1000
-    memory_bandwidth_bytes_per_s: 10
-    efficiency: {{matmul: 1, convolution: 1, reduction: 1, elementwise: 1, other: 1}}
-    launch_latency_s: 0
-    products: {{{", ".join(lines.values())}}}
-devices: [{{name: d0, type: d}}]
-"""
+    text = "format: topology/2\nname: one\ndescription: one device\ndevices: [{name: d0, type: d}]\n"
+    text += device_type(memory_bytes=1000, products=f"{{{', '.join(lines.values())}}}")
     with pytest.raises(TopologyError, match=rf"device_types\[0\]\.products\.{bad.split(':')[0]}"):
         parse_topology(text)
