@@ -10,16 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def network(width, layers, inputs, classes):
-    """Return `layers` hidden layers of one width."""
-    widths = [inputs] + [width] * layers
-    hidden = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
-    return nn.Sequential(*hidden, nn.Linear(width, classes))
-
-
 def made(batch, width, layers, inputs, classes):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
-    module = network(width, layers, inputs, classes)
+    widths = [inputs] + [width] * layers
+    hidden = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+    module = nn.Sequential(*hidden, nn.Linear(width, classes))
     images, labels = torch.randn(batch, inputs), torch.randint(0, classes, (batch,))
     return module, images, F.cross_entropy, labels, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 

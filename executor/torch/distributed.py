@@ -27,7 +27,7 @@ from executor.values import Array, ArrayModule, Tile, indices
 from executor.weights import Weights
 from executor.weights.saving import state_dict
 from planner.errors import PlanError
-from planner.graph.entries import entries_of
+from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -91,7 +91,7 @@ class Distributed:
         Inputs and targets are as the module was planned with, inputs in order or by name. Raises ValueError for tensors
         of other shapes, DataError for labels that are no classes.
         """
-        self.trainer.load(Batch.of(self.trainer.graph, self._module, inputs, targets), self.steps)
+        self.trainer.load(Batch(self.trainer.graph, self._module, inputs, targets), self.steps)
         _, self.sent_bytes = self.trainer.run()
         self.steps += 1
         graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
@@ -114,22 +114,19 @@ class Batch:
     identity, steps_per_epoch = "tensors", 1
     held_out: HeldOut | None = None
 
-    @classmethod
-    def of(
-        cls, graph: Graph, module: nn.Module, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors
-    ) -> Batch:
+    def __init__(
+        self, graph: Graph, module: nn.Module, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors
+    ) -> None:
         """Take what a module is called with, and the targets of its loss."""
         inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
         names = names_of(module, inputs, len(targets))
-        return cls(graph, dict(zip(names, (*in_order(inputs), *targets), strict=True)))
-
-    def __init__(self, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
+        tensors = dict(zip(names, (*in_order(inputs), *targets), strict=True))
         self._whole: dict[str, HostArray] = {}
         for tensor in data_tensors(graph):
             if tensor.name not in tensors:
                 raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(tensors) or 'none'}")
             array = array_of(tensors[tensor.name].cpu())
-            if not _regroups(array.shape, tensor.shape):
+            if groups(array.shape, tensor.shape) is None:
                 raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(array.shape)}")
             if tensor.dtype == "int32":
                 check_numbers(tensor.name, tensor, array)
@@ -139,18 +136,6 @@ class Batch:
         """Write an input's tile into `out`; see DataSet."""
         part = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
         out[...] = xp.asarray(part.astype(tile.tensor.dtype))
-
-
-def _regroups(shape: Sequence[int], fine: Sequence[int]) -> bool:
-    """Return True if each dimension is one of the graph's, or several in a row that multiply to it."""
-    left = [extent for extent in fine if extent > 1]
-    for extent in shape:
-        rest = extent
-        while rest > 1 and left and rest % left[0] == 0:
-            rest //= left.pop(0)
-        if rest != 1:
-            return False
-    return not left
 
 
 def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:

@@ -132,7 +132,7 @@ def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]
     trainer = Trainer(rank_programs(plan, 0, 0), single_rank(cpu_count() or 1), np, "p2p")
     state = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    batch = Batch.of(graph, user.module, user.inputs, user.targets)
+    batch = Batch(graph, user.module, user.inputs, user.targets)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
     results = with_rounding(trainer, batch, STEPS)
     return results | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from planner.explanations.accounts import by_kind, flows
-from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, without
+from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, split_once
 from planner.export.moves import Engine
 from planner.export.targets import Target, target_named
 from planner.graph.entries import entries_of, groups
@@ -185,7 +185,7 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple
     for name in names:
         planned = held = mesh.placements(plan.layouts[name])
         if target.torch_modules and name in tables:
-            held = without(held, {0: 1})
+            held = split_once(held, 0)
         if name in allowed:
             held = only(held, allowed[name])
         if held != planned:

@@ -8,7 +8,7 @@ adjacent steps that no tensor tells apart are one axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,15 +73,12 @@ def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[
     return tuple(Shard(target[one.dim]) if isinstance(one, Shard) else one for one in placements), same
 
 
-def without(placements: Layout, dims: Mapping[int, int]) -> Layout:
-    """Return placements with no more splits of a dimension than `dims` allows; what is beyond is replicated."""
-    left, found = dict(dims), []
-    for one in placements:
-        fits = not isinstance(one, Shard) or left.get(one.dim, 1) > 0
-        if isinstance(one, Shard) and one.dim in left:
-            left[one.dim] -= 1
-        found.append(one if fits else REPLICATE)
-    return tuple(found)
+def split_once(placements: Layout, dim: int) -> Layout:
+    """Return placements that split a dimension at its first split only; at others it is replicated."""
+    split = Shard(dim)
+    return tuple(
+        REPLICATE if one == split and split in placements[:axis] else one for axis, one in enumerate(placements)
+    )
 
 
 def only(placements: Layout, dims: frozenset[int]) -> Layout:

@@ -7,9 +7,11 @@ one for which the fewest bytes of its operands move. Nothing looks ahead, and no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
+import tdl
 from planner.export.meshes import Mesh
 from planner.export.targets import Target, leading
 from planner.graph.ir import Graph, Node, Tensor
@@ -110,20 +112,16 @@ class Engine:
     def _needed(self, signature: Signature, operand: int, name: str, choice: str, axis: int) -> Placement:
         if choice == TERMS:
             return self.lies[name][axis] if self.lies[name][axis] == PARTIAL else REPLICATE
-        for access in signature.description.accesses:
-            if access.operand == operand:
-                for dim, index in enumerate(access.index):
-                    if leading(index) == choice:
-                        return Shard(dim)
-        return REPLICATE
+        accesses = (access.index for access in signature.description.accesses if access.operand == operand)
+        return _split(chain.from_iterable(map(enumerate, accesses)), choice)
+
+
+def _split(indices: Iterable[tuple[int, tdl.Index]], choice: str) -> Placement:
+    """Return how a tensor that is read or written by indices, with their dimensions, lies where a variable is split."""
+    return next((Shard(dim) for dim, index in indices if leading(index) == choice), REPLICATE)
 
 
 def _produced(signature: Signature, output: int, choice: str) -> Placement:
-    if choice == TERMS:
+    if choice == TERMS or choice in signature.description.reduction_variables:
         return PARTIAL
-    if choice in signature.description.reduction_variables:
-        return PARTIAL
-    for dim, index in enumerate(signature.description.outputs[output].index):
-        if leading(index) == choice:
-            return Shard(dim)
-    return REPLICATE
+    return _split(enumerate(signature.description.outputs[output].index), choice)

@@ -52,30 +52,21 @@ class Value:
         return Value(self.tensor, self.dims, (*self.shape[:dim], extent, *self.shape[dim + 1 :]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """An axis of a source: the axes after it within the dimension hold `inner` elements."""
-
-    source: str
-    dim: int
-    inner: int
-
-
 class Axes:
     """Which axes must have the same length because they are the same, and where they have to be cut."""
 
     def __init__(self) -> None:
         self._parents: dict[Axis, Axis] = {}
-        self._origins: list[tuple[Axis, _Origin]] = []
+        self._origins: list[tuple[Axis, int, int]] = []
         self._wanted: list[tuple[Axis, int]] = []
         self._stacked: list[Axis] = []
 
-    def declare(self, source: str, tensor: str, groups: Iterable[tuple[int, ...]], shape: tuple[int, ...]) -> None:
-        """Note that a source's dimensions are these groups of axes of a tensor of that shape."""
+    def declare(self, source: str, groups: Iterable[tuple[int, ...]], shape: Sequence[int]) -> None:
+        """Note that a source's dimensions are these groups of axes of its tensor, which has that shape."""
         for dim, group in enumerate(groups):
             for place, axis in enumerate(group):
                 inner = prod(shape[later] for later in group[place + 1 :])
-                self._origins.append(((tensor, axis), _Origin(source, dim, inner)))
+                self._origins.append(((source, axis), dim, inner))
 
     def unite(self, axis: Axis, other: Axis) -> None:
         """Note that two axes are the same."""
@@ -96,16 +87,15 @@ class Axes:
     def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
         """Return what is known with what is wanted; what contradicts a cut that is there is left out."""
         origins = defaultdict(list)
-        for axis, origin in self._origins:
-            origins[self._root(axis)].append(origin)
-        cuts = {key: set(inner) for key, inner in known.items()}
+        for axis, dim, inner in self._origins:
+            origins[self._root(axis)].append(((axis[0], dim), inner))
+        cuts = {key: set(lengths) for key, lengths in known.items()}
         for axis, inner in self._wanted:
-            for origin in origins[self._root(axis)]:
-                key = (origin.source, origin.dim)
-                wider = cuts.get(key, set()) | {origin.inner * inner}
+            for key, within in origins[self._root(axis)]:
+                wider = cuts.get(key, set()) | {within * inner}
                 if _is_chain(sorted(wider), extents[key]):
                     cuts[key] = wider
-        return {key: frozenset(inner) for key, inner in cuts.items()}
+        return {key: frozenset(lengths) for key, lengths in cuts.items()}
 
     def _root(self, axis: Axis) -> Axis:
         while (parent := self._parents.get(axis, axis)) != axis:

@@ -29,7 +29,7 @@ def out_of_place(graph: Graph, kept: Iterable[str]) -> None:
     placeholders = set(kept)
     for node in list(graph.nodes):
         if changes_first(node):
-            _replace(graph, node, placeholders)
+            _replace(node, placeholders)
 
 
 def changes_first(node: Node) -> bool:
@@ -38,7 +38,7 @@ def changes_first(node: Node) -> bool:
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 
 
-def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
+def _replace(node: Node, kept: set[str]) -> None:
     """Write the tensor that a changed one is a view of anew, and read again every view of it."""
     changed = node.args[0]
     assert isinstance(changed, Node)
@@ -52,13 +52,12 @@ def _replace(graph: Graph, node: Node, kept: set[str]) -> None:
     if not any(readers.values()):
         return
     _refuse_copies(node, aliases)
-    writer = _Writer(graph, node)
-    whole = writer.written(ancestry)
-    for alias, users in readers.items():
-        if users:
-            again = writer.read(whole, _ancestry(alias))
-            for user in users:
-                user.replace_input_with(alias, again)
+    with node.graph.inserting_before(node.next):
+        whole = _written(node, ancestry)
+        again = {alias: _read(node, whole, _ancestry(alias)) for alias, users in readers.items() if users}
+    for alias, view in again.items():
+        for user in readers[alias]:
+            user.replace_input_with(alias, view)
 
 
 def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
@@ -77,31 +76,25 @@ def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
         )
 
 
-class _Writer:
-    """Adds nodes behind one that changes a tensor in place."""
+def _written(node: Node, ancestry: list[Node]) -> Node:
+    """Return the root of a view with its new content, `node`; `ancestry` leads from the root to the view."""
+    content = node
+    for parent, view in reversed(list(pairwise(ancestry))):
+        content = _added(node, parent, *WRITTEN[packet(view)](parent, view, content))
+    return content
 
-    def __init__(self, graph: Graph, node: Node) -> None:
-        self.graph, self.node, self.last = graph, node, node
 
-    def written(self, ancestry: list[Node]) -> Node:
-        """Return the root of a view with the view's new content; `ancestry` leads from the root to the view."""
-        content = self.node
-        for parent, view in reversed(list(pairwise(ancestry))):
-            content = self._added(*WRITTEN[packet(view)](parent, view, content), {}, parent)
-        return content
+def _read(node: Node, root: Node, ancestry: list[Node]) -> Node:
+    """Return a view of another root."""
+    for view in ancestry[1:]:
+        root = _added(node, view, view.target, (root, *view.args[1:]), view.kwargs)
+    return root
 
-    def read(self, root: Node, ancestry: list[Node]) -> Node:
-        """Return a view of another root."""
-        content = root
-        for view in ancestry[1:]:
-            content = self._added(view.target, (content, *view.args[1:]), view.kwargs, view)
-        return content
 
-    def _added(self, target: Any, arguments: tuple[Any, ...], named: dict[str, Any], like: Node) -> Node:
-        with self.graph.inserting_after(self.last):
-            self.last = self.graph.call_function(target, arguments, named)
-        self.last.meta = {**self.node.meta, "val": example(like)}
-        return self.last
+def _added(node: Node, like: Node, target: Any, arguments: tuple[Any, ...], named: Any = None) -> Node:
+    added = node.graph.call_function(target, arguments, named)
+    added.meta = {**node.meta, "val": example(like)}
+    return added
 
 
 Written = Callable[[Node, Node, Node], tuple[Any, tuple[Any, ...]]]

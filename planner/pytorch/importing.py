@@ -22,8 +22,7 @@ from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
-from planner.pytorch.operators import CONVERTERS
-from planner.pytorch.operators.call import TracedCall, UnsupportedError, refuse_unread
+from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
@@ -89,7 +88,8 @@ class _Pass:
             if all(argument in self.values for argument in node.all_input_nodes):
                 self._translate(node)
         if self.refused:
-            raise GraphError("; ".join(map(_refusal, self.refused, self.refused.values())))
+            reasons = (f"{why} ({len(at)} times, first at {at[0]})" for why, at in self.refused.items())
+            raise GraphError("; ".join(reasons))
         if not isinstance(result := self.values[loss], Value) or result.shape != ():
             kind = f"a result of shape {tuple(result.shape)}" if hasattr(result, "shape") else "none"
             raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
@@ -206,8 +206,3 @@ def _check_alike(t: Translation, node: Node, result: object) -> None:
             theirs = tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype))
             if ours != theirs:
                 raise UnsupportedError(f"{node.target}: PyTorch's result is of {theirs}, ours would be of {ours}")
-
-
-def _refusal(reason: str, lines: Sequence[str]) -> str:
-    """Say what cannot be taken, how often it occurs and where first."""
-    return f"{reason} ({len(lines)} times, first at {lines[0]})"

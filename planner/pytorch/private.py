@@ -10,15 +10,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memo
 from torch.utils._python_dispatch import TorchDispatchMode  # sees what makes a tensor from nothing
 
 __all__ = [
-    "HOOKS",
-    "LOGGERS",
-    "FakeTensor",
-    "FakeTensorMode",
-    "OpOverload",
-    "TorchDispatchMode",
-    "forward_class",
-    "schema_of",
-]
+    "HOOKS", "LOGGERS", "FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode", "forward_class", "schema_of",
+]  # fmt: skip
 
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",

@@ -24,8 +24,7 @@ def refuse_hooks(module: nn.Module) -> None:
     """Raise GraphError for hooks of modules and of parameters."""
     for name, part in (*module.named_modules(), *module.named_parameters()):
         if any(getattr(part, kind, None) for kind in HOOKS):
-            where = name.removeprefix("module").removeprefix(".") or "the module"
-            raise GraphError(f"{where}: has hooks, which would not run: remove them")
+            raise GraphError(f"{_shown(name)}: has hooks, which would not run: remove them")
 
 
 def refuse_averages_of_all(module: nn.Module) -> None:
@@ -33,8 +32,12 @@ def refuse_averages_of_all(module: nn.Module) -> None:
     for name, part in module.named_modules():
         follows = part.training and getattr(part, "track_running_stats", False)
         if follows and getattr(part, "momentum", 0) is None:
-            where = name.removeprefix("module").removeprefix(".") or "the module"
-            raise GraphError(f"{where}: {type(part).__name__} with momentum=None has no operator here: give a number")
+            kind = type(part).__name__
+            raise GraphError(f"{_shown(name)}: {kind} with momentum=None has no operator here: give a number")
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix("module").removeprefix(".") or "the module"
 
 
 def own_functions(result: torch.Tensor) -> set[type]:

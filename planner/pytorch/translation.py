@@ -1,8 +1,4 @@
-"""One pass of translation: traced operators become nodes of a graph, traced tensors become values.
-
-What an operator does is in `operators`; here is what they are made of: values brought into the form that an operator
-of the catalog needs, contractions, element-wise operators with broadcasting, reductions.
-"""
+"""One pass of translation: traced operators become nodes of a graph, traced tensors become values."""
 
 from __future__ import annotations
 
@@ -55,29 +51,26 @@ class Translation:
 
     def weight(self, name: str, shape: tuple[int, ...], init: Init, *, frozen: bool) -> Value:
         """Declare a parameter, which is trained unless it is frozen."""
-        fine, groups = self._declared(name, shape)
+        value, fine = self._declared(name, shape)
         self.builder.weight(name, fine, init, frozen=frozen)
-        return self._source(name, groups, fine, shape)
+        return value
 
     def input(self, name: str, shape: tuple[int, ...], init: Init, dtype: str | None = None) -> Value:
         """Declare data."""
-        fine, groups = self._declared(name, shape)
+        value, fine = self._declared(name, shape)
         self.builder.input(name, fine, init, dtype)
-        return self._source(name, groups, fine, shape)
+        return value
 
-    def _declared(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Group, ...]]:
-        fine: list[int] = []
-        groups = []
+    def _declared(self, name: str, shape: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
+        """Return a source as a value, and the shape of its tensor, which may be finer."""
+        fine, groups = list[int](), list[Group]()
         for dim, extent in enumerate(shape):
             self.extents[name, dim] = extent
             lengths = parts(extent, self._cuts.get((name, dim), ()))
             groups.append(tuple(range(len(fine), len(fine) + len(lengths))))
             fine += lengths
-        return tuple(fine), tuple(groups)
-
-    def _source(self, name: str, groups: tuple[Group, ...], fine: tuple[int, ...], shape: tuple[int, ...]) -> Value:
-        self.axes.declare(name, name, groups, fine)
-        return Value(name, groups, shape)
+        self.axes.declare(name, groups, fine)
+        return Value(name, tuple(groups), shape), tuple(fine)
 
     def constant(self, init: Init) -> Value:
         """Return a scalar that is always 0 or 1."""

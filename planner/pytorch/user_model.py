@@ -20,6 +20,15 @@ from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
 from planner.pytorch.tracing import Inputs
 
+OPTIMIZERS = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+    torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+}
+"""What PyTorch's optimizers are called here."""
+
 REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay", "initial_accumulator_value")
 """Settings of PyTorch's optimizers that are refused where they are not zero or false."""
 
@@ -163,9 +172,9 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {optimizer!r}")
     kind = type(optimizer).__name__
-    if getattr(torch.optim, kind, None) is not type(optimizer):
+    if type(optimizer) not in OPTIMIZERS:
         raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
-    settings = {p: _settings(kind, group) for group in optimizer.param_groups for p in group["params"]}
+    settings = {p: _settings(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
     of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
     known = {*model.module.parameters(), *of_loss}
     if strange := [parameter for parameter in settings if parameter not in known]:
@@ -176,23 +185,17 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     return settings
 
 
-def _settings(kind: str, group: Mapping[str, Any]) -> Optimizer:
+def _settings(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:
     """Return what an optimizer of PyTorch does with a group of parameters."""
     if used := [name for name in REFUSED if group.get(name)]:
-        raise GraphError(f"{kind}: {', '.join(used)} has no operator here")
-    shared = {"lr": float(group["lr"]), "eps": float(group.get("eps", 1e-8))}
-    decay = float(group.get("weight_decay", 0.0))
-    betas = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
-    if kind == "AdamW" or group.get("decoupled_weight_decay"):
-        return Optimizer("adamw", decay=decay, **betas, **shared)
-    match kind:
-        case "SGD":
-            momentum = float(group["momentum"])
-            return Optimizer("momentum" if momentum else "sgd", momentum=momentum, weight_decay=decay, **shared)
-        case "Adam":
-            return Optimizer("adam", weight_decay=decay, **betas, **shared)
-        case "RMSprop" if not group["momentum"]:
-            return Optimizer("rmsprop", alpha=float(group["alpha"]), weight_decay=decay, **shared)
-        case "Adagrad":
-            return Optimizer("adagrad", weight_decay=decay, **shared)
-    raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
+        raise GraphError(f"{kind.__name__}: {', '.join(used)} has no operator here")
+    name, decay = OPTIMIZERS[kind], float(group.get("weight_decay", 0.0))
+    settings = {key: float(group[key]) for key in ("lr", "eps", "alpha") if key in group}
+    settings |= dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
+    if name == "adamw" or group.get("decoupled_weight_decay"):
+        return Optimizer("adamw", decay=decay, **settings)
+    if momentum := group.get("momentum"):
+        if name != "sgd":
+            raise GraphError(f"{kind.__name__} has no operator here: {EXPECTED_OPTIMIZERS}")
+        return Optimizer("momentum", momentum=float(momentum), weight_decay=decay, **settings)
+    return Optimizer(name, weight_decay=decay, **settings)

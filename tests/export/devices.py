@@ -57,10 +57,7 @@ def gpt_loss(p, tokens, target, seen):
     return cross_entropy(norm(p, "norm", x).reshape(-1, width) @ p["tokens.weight"].T, target)
 
 
-CASES = {
-    "mlp": (mlp, mlp_loss),
-    "gpt": (decoder, gpt_loss),
-}
+CASES = {"mlp": (mlp, mlp_loss), "gpt": (decoder, gpt_loss)}
 
 
 def trained(loss, parameters, x, target, seen):
@@ -99,10 +96,10 @@ def compared(name, ways):
     file = type(sys)("exported")
     exec(found.source("exported"), file.__dict__)
     parameters = {name: np.asarray(one.detach().numpy()) for name, one in module.named_parameters()}
-    data = {"input": x.numpy(), "target": target.numpy()}
-    data = {next(iter(set(file.DATA) - {"target"})): data["input"], "target": data["target"]}
+    data = {next(iter(set(file.DATA) - {"target"})): x.numpy(), "target": target.numpy()}
     activation = {
-        path: next((one for one in file.OUTPUTS if one.startswith(f"{path}.")), "") for path in _paths(parameters)
+        path: next((one for one in file.OUTPUTS if one.startswith(f"{path}.")), "")
+        for path in {name.rpartition(".")[0] for name in parameters}
     }
     laid = []
 
@@ -116,7 +113,7 @@ def compared(name, ways):
     placed, given = file.placed(parameters), file.placed(data)
     inputs = next(given[one] for one in given if one != "target")
     expected, _ = trained(loss, parameters, *data.values(), lambda _, value: value)
-    losses, after = trained(loss, placed, inputs, given["target"], seen)
+    losses, _ = trained(loss, placed, inputs, given["target"], seen)
     return {
         "torch": float(torch_loss(module(x), target).item()),
         "expected": expected,
@@ -124,15 +121,8 @@ def compared(name, ways):
         "laid": sorted(set(laid)),
         "split": sum(not one.sharding.is_fully_replicated for one in placed.values()),
         "devices": len(next(iter(placed.values())).sharding.device_set),
-        "kept": all(after[one].shape == parameters[one].shape for one in parameters),
         "collectives": collectives(loss, (placed, inputs, given["target"]), seen),
-        "plan_bytes": found.plan.total_bytes,
-        "predicted": found.target_bytes,
     }
-
-
-def _paths(parameters):
-    return {name.rpartition(".")[0] for name in parameters}
 
 
 if __name__ == "__main__":

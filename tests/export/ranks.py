@@ -22,11 +22,7 @@ from tests.export.modules import decoder, mlp
 from tests.pytorch.models import CASES as MODELS
 
 STEPS, RATE = 3, 0.1
-CASES = {
-    "mlp": mlp,
-    "gpt": decoder,
-    "resnet": MODELS["resnet50"],
-}
+CASES = {"mlp": mlp, "gpt": decoder, "resnet": MODELS["resnet50"]}
 WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 
 
@@ -163,13 +159,13 @@ def main(workers, *names):
     os.unlink(store)
     queue = fork.Queue()
     ranks = [fork.Process(target=rank_main, args=(rank, workers, store, work, queue)) for rank in range(workers)]
-    for one in ranks:
-        one.start()
-    for one in ranks:
-        one.join(250)
-    if any(one.exitcode != 0 for one in ranks):
-        for one in ranks:
-            one.kill()
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(250)
+    if any(rank.exitcode != 0 for rank in ranks):
+        for rank in ranks:
+            rank.kill()
         sys.exit("a rank failed")
     print(json.dumps(queue.get(timeout=10)))
 

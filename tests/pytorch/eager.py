@@ -49,7 +49,7 @@ def imported_steps(graph, module, inputs, targets=(), steps=STEPS):
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
     state = {name: array_of(tensor).copy() for name, tensor in module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
-    batch, losses = Batch.of(graph, module, inputs, targets), []
+    batch, losses = Batch(graph, module, inputs, targets), []
     for step in range(steps):
         trainer.load(batch, step)
         trainer.run()

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -89,10 +88,8 @@ class Buffered(nn.Module):
         return (self.fc(x) + self.seen).sum()
 
 
-def test_what_is_alike_says_nothing():
-    found = verify(lambda: (Buffered(), torch.randn(4, 6)), "buffered")
-    assert not found.failure
-    assert np.isfinite([one.difference.value for one in found.compared]).all()
+def buffered():
+    return Buffered(), torch.randn(4, 6)
 
 
 def regularised():
@@ -123,7 +120,7 @@ def sparse():
     return nn.Embedding(9, 4, sparse=True), torch.randint(0, 9, (4, 5)), nn.functional.mse_loss, torch.randn(4, 5, 4)
 
 
-@pytest.mark.parametrize("make", [regularised, mixed, sparse])
+@pytest.mark.parametrize("make", [buffered, regularised, mixed, sparse])
 def test_losses_and_gradients_of_every_kind(make):
     found = verify(make, make.__name__)
     assert (found.failure, found.dtype, found.instead) == ("", "float64", "")

@@ -1,6 +1,6 @@
 """How PyTorch's operators are written in the catalog's: each module enters its own in the table of converters."""
 
-from planner.pytorch.operators import (
+from planner.pytorch.operators import (  # noqa: F401  # for what they enter
     attention,
     comparing,
     convolutions,
@@ -14,9 +14,3 @@ from planner.pytorch.operators import (
     resizing,
     shapes,
 )
-from planner.pytorch.operators.call import CONVERTERS
-
-__all__ = [
-    "CONVERTERS", "attention", "comparing", "convolutions", "elementwise", "indexing", "losses", "matrix", "norms",
-    "recurrent", "reductions", "resizing", "shapes",
-]  # fmt: skip

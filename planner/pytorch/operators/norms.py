@@ -53,11 +53,8 @@ def _by_running_statistics(t: Translation, call: TracedCall) -> Value:
     centre, var = (along(call[name], 1, x.rank) for name in ("running_mean", "running_var"))
     scale = _inverse_root(t, var, call.number("eps"))
     normalized = binary(t, "mul", binary(t, "sub", x, centre), scale)
-    return _weighted(t, normalized, *(_along_or_none(call.optional(name), x.rank) for name in ("weight", "bias")))
-
-
-def _along_or_none(vector: Value | None, rank: int) -> Value | None:
-    return None if vector is None else along(vector, 1, rank)
+    vectors = (call.optional(name) for name in ("weight", "bias"))
+    return _weighted(t, normalized, *(vector and along(vector, 1, x.rank) for vector in vectors))
 
 
 def _inverse_root(t: Translation, var: Value, eps: float) -> Value:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import binary, contract, dropped, unary
@@ -87,20 +88,17 @@ def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     sequence, states, is_batch_first = call["input"], call.tensors("hx"), call.flag("batch_first")
     sequence = sequence.permuted((1, 0, 2)) if is_batch_first else sequence
     layers, place, directions = _layers(call), t.place, 2 if call.flag("bidirectional") else 1
-    steps, last = [], list[State]()
-    for step in range(sequence.shape[0]):
-        with t.timestep(step):
-            steps.append(taken(t, sequence, 0, step))
+    steps, last = _at_each_step(t, partial(taken, t, sequence, 0), range(sequence.shape[0])), list[State]()
     for number in range(0, len(layers), directions):
         t.place = f"{place}.l{number // directions}"
-        steps, outputs = [_dropped(t, step, x, p if number else 0.0) for step, x in enumerate(steps)], []
+        steps, outputs = _at_each_step(t, partial(dropped, t, p=p if number else 0.0), steps), []
         for direction, layer in enumerate(layers[number : number + directions]):
             t.place = f"{place}.l{number // directions}{'_reverse' if direction else ''}"
             first = tuple(taken(t, state, 0, number + direction) for state in states)
             output, ended = _run(t, partial(CELLS[call.op], t, layer), steps, first, reverse=bool(direction))
             outputs.append(output)
             last.append(ended)
-        steps = [_side_by_side(t, step, pair) for step, pair in enumerate(zip(*outputs, strict=True))]
+        steps = _at_each_step(t, partial(joined, t, dim=1), zip(*outputs, strict=True))
     t.place = place
     result = stacked(t, steps, 0)
     result = result.permuted((1, 0, 2)) if is_batch_first else result
@@ -128,11 +126,10 @@ def _run(
     return [outputs[step] for step in range(len(steps))], state
 
 
-def _dropped(t: Translation, step: int, x: Value, p: float) -> Value:
-    with t.timestep(step):
-        return dropped(t, x, p)
-
-
-def _side_by_side(t: Translation, step: int, outputs: Sequence[Value]) -> Value:
-    with t.timestep(step):
-        return joined(t, outputs, 1)
+def _at_each_step(t: Translation, function: Callable[[Any], Value], operands: Iterable[Any]) -> list[Value]:
+    """Return a function's values of the operands, each at a timestep of its own."""
+    values = []
+    for step, operand in enumerate(operands):
+        with t.timestep(step):
+            values.append(function(operand))
+    return values

@@ -27,7 +27,7 @@ def _permute(t: Translation, call: TracedCall) -> Value:
     return value.permuted([dim % value.rank for dim in call.integers("dims")])
 
 
-@converter("numpy_T")
+@converter("numpy_T", "t")
 def _reversed(t: Translation, call: TracedCall) -> Value:
     return call["self"].permuted(range(call["self"].rank)[::-1])
 
@@ -42,11 +42,10 @@ def _moved(t: Translation, call: TracedCall) -> Value:
     return value.permuted([moved[dim] if dim in moved else next(rest) for dim in range(value.rank)])
 
 
-@converter("transpose", "t")
+@converter("transpose")
 def _transpose(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
-    order = list(range(value.rank))
-    first, second = (call.integer("dim0"), call.integer("dim1")) if call.op == "transpose" else (0, value.rank - 1)
+    order, first, second = list(range(value.rank)), call.integer("dim0"), call.integer("dim1")
     if value.rank:
         order[first], order[second] = order[second], order[first]
     return value.permuted(order)
