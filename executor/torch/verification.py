@@ -30,7 +30,6 @@ from tensor_partitioner import display
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
 
-
 STEPS = 2
 """In the second, an optimizer's states and their constants take part."""
 

@@ -116,6 +116,7 @@ def export(plan: Plan, name: str) -> Exported:
     outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
     given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
     weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
+    fed = [tensor.name for tensor in given if tensor.role == "input" and tensor.init and tensor.init.kind == "data"]
     mesh = mesh_of(plan, (*weights, *data, *outputs.values()))
     lies, notes = _held(plan, mesh, (*weights, *data), target)
     parameters = _parameters(graph, mesh, lies, notes)
@@ -126,11 +127,7 @@ def export(plan: Plan, name: str) -> Exported:
         target,
         mesh,
         parameters,
-        {
-            name: PlacedTensor(graph.tensors[name].shape, lies[name])
-            for name in data
-            if name not in known and _is_fed(graph, name)
-        },
+        {name: PlacedTensor(graph.tensors[name].shape, lies[name]) for name in fed if name not in known},
         {path: PlacedTensor(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
@@ -163,11 +160,6 @@ def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: 
         found[output] = only(planned, allowed[output]) if output in allowed else planned
         check_even(path, plan.graph.tensors[output].shape, found[output], mesh)
     return found
-
-
-def _is_fed(graph: Graph, name: str) -> bool:
-    init = graph.tensors[name].init
-    return init is not None and init.kind == "data"
 
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:

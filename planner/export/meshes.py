@@ -1,8 +1,7 @@
 """A plan's layouts as placements of one mesh, in which the parts of a dimension are contiguous.
 
-Engines of meshes compute with contiguous parts: a worker holds as much as in the plan, of a dimension that is split
-behind a step at which its digits are free other indices. All tensors share the mesh, whose axes are the plan's steps;
-adjacent steps that no tensor tells apart are one axis.
+A worker holds as much as in the plan, if need be other indices. All tensors share the mesh, whose axes are the plan's
+steps; adjacent steps that no tensor tells apart are one axis.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Values of a traced model as views of the graph's tensors, and which axes of tensors are one axis.
 
-PyTorch reshapes to give one axis several meanings: [3 d] is queries, keys and values of h heads. A tensor that lies
-like that hides the dimensions along which it could be split. So a traced dimension is a tuple of axes of a tensor of
-the graph, in the order in which they vary, and reshaping, transposing and broadcasting cost no node as long as they
-only regroup axes. Where an axis has to be cut, that is noted for the parameters and inputs that the axis comes from,
-and the model is translated once more with these declared finer.
+A traced dimension is a tuple of axes, in the order in which they vary: what only regroups axes costs no node. An axis
+that has to be cut is noted for the sources that it comes from, and the model translated once more with these finer.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,6 @@ def example(node: torch.fx.Node) -> Any:
 def leaves(result: object) -> list[object]:
     """Return an operator's result, or several, as a list."""
     return list(result) if isinstance(result, list | tuple) else [result]
-
-
-def all_nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """Yield the nodes of a graph and of the regions that it keeps apart."""
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            yield from part.graph.nodes
 
 
 def place_of(node: torch.fx.Node) -> str:

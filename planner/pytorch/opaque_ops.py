@@ -31,8 +31,8 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
     operands: list[Value] = []
     encoded = {name: _encoded(target, value, operands) for name, value in arguments.items()}
     dtypes = {example(operand).dtype for operand in node.all_input_nodes if isinstance(example(operand), torch.Tensor)}
-    results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
-    for result in leaves(example(node)):
+    results: list[Any] = leaves(example(node))
+    for result in results:
         if not isinstance(result, torch.Tensor) or result.dtype not in DTYPES:
             raise UnsupportedError(f"{target} returns {result!r}, which the graph has no dtype for")
     register_called()

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import all_nodes, is_users, line_of, spelled
+from planner.pytorch.graphs import is_users, line_of, spelled
 from planner.pytorch.private import HOOKS, LOGGERS, forward_class
 
 
@@ -54,9 +54,10 @@ def own_functions(result: torch.Tensor) -> set[type]:
 
 def refuse_functions(functions: Iterable[type], module: torch.fx.GraphModule) -> None:
     """Raise GraphError for a `torch.autograd.Function`, of which an export keeps the forward pass alone."""
+    nodes = [node for part in module.modules() if isinstance(part, torch.fx.GraphModule) for node in part.graph.nodes]
     for function in sorted(functions, key=lambda function: function.__name__):
         file, name = getsourcefile(function) or "", function.__name__
-        lines = [line_of(node) for node in all_nodes(module) if f'"{file}"' in node.meta.get("stack_trace", "")]
+        lines = [line_of(node) for node in nodes if f'"{file}"' in node.meta.get("stack_trace", "")]
         instead = "write it with PyTorch's operators, or as an operator with a gradient here (docs/how-to/operator.md)"
         if function is CheckpointFunction:
             instead = "give checkpoint use_reentrant=False"

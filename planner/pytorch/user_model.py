@@ -72,14 +72,9 @@ def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False) -> obj
 
 def imported(model: UserModel, *, opaque_unknown: bool = False) -> Graph:
     """Return the training graph of a user's model."""
-    return from_torch(
-        model.module,
-        model.inputs,
-        loss=model.loss,
-        targets=model.targets,
-        optimizer=optimizer_of(model),
-        opaque_unknown=opaque_unknown,
-    )
+    module, inputs, loss, targets, _ = model
+    optimizer = optimizer_of(model)
+    return from_torch(module, inputs, loss=loss, targets=targets, optimizer=optimizer, opaque_unknown=opaque_unknown)
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -91,19 +86,15 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, a large tensor's without memory."""
-        with self.mode if _elements(function, args) > LARGE else nullcontext():
+        schema = schema_of(function)
+        is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
+        is_large = is_told and args and prod(args[0]) > LARGE
+        with self.mode if is_large else nullcontext():
             return function(*args, **(kwargs or {}))
 
 
 LARGE = 1 << 28
 """Elements from which on a tensor gets no memory."""
-
-
-def _elements(function: OpOverload, args: Sequence[Any]) -> int:
-    """Return how many elements an operator of PyTorch's makes that is told their number; 0 for any other."""
-    schema = schema_of(function)
-    is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
-    return prod(args[0]) if is_told and args else 0
 
 
 class Fakes:

@@ -47,8 +47,7 @@ def _lstm_cell(t: Translation, layer: _Layer, x: Value, state: State) -> State:
     """Take a step of an LSTM; the gates are in the order i, f, g, o."""
     h, c = state
     of_x, of_h = contract(t, x, layer.inputs, [(1, 1)]), contract(t, h, layer.hidden, [(1, 1)])
-    gates = _added(t, of_x, of_h, *layer.biases)
-    i, f, g, o = _gates(t, gates, 4)
+    i, f, g, o = _gates(t, _added(t, of_x, of_h, *layer.biases), 4)
     i, f, o = (unary(t, "sigmoid", gate) for gate in (i, f, o))
     kept = binary(t, "mul", f, c)
     added = binary(t, "mul", i, unary(t, "tanh", g))
