@@ -55,12 +55,8 @@ class Strategy:
 
 def accesses(traced: Traced) -> tuple[Access, ...]:
     """Distinct accesses, in the order written."""
-    distinct: dict[Access, None] = {}
-    for output in traced.outputs:
-        for node in walk(output.value):
-            if isinstance(node, Element):
-                distinct[Access(node.operand, node.index)] = None
-    return tuple(distinct)
+    every = (Access(node.operand, node.index) for node in traced.nodes if isinstance(node, Element))
+    return tuple(dict.fromkeys(every))
 
 
 def outputs(traced: Traced) -> tuple[Output, ...]:
@@ -125,14 +121,8 @@ def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Str
 
 
 def _opaque_coordinates(traced: Traced) -> dict[str, str]:
-    nodes = (node for placed in traced.outputs for node in walk(placed.value))
-    return {
-        name: node.name
-        for node in nodes
-        if isinstance(node, OpaqueElement)
-        for index in node.index
-        for name in index.variables
-    }
+    results = [node for node in traced.nodes if isinstance(node, OpaqueElement)]
+    return {name: node.name for node in results for index in node.index for name in index.variables}
 
 
 def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> str | None:
@@ -192,8 +182,7 @@ def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
 def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
     """No reducer, some operand read at the output's own coordinates only, the others plainly broadcast."""
     own = tuple(map(Affine.variable, traced.output_variables))
-    nodes = [node for placed in traced.outputs for node in walk(placed.value)]
-    if any(isinstance(node, Reduce | OpaqueElement) for node in nodes):
+    if any(isinstance(node, Reduce | OpaqueElement) for node in traced.nodes):
         return False
     if any(placed.coordinates != own for placed in traced.outputs):
         return False
@@ -242,16 +231,8 @@ def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
     """
     used = [index for placed in traced.outputs for index in placed.coordinates]
     used += [index for access in found for index in access.index]
-    for placed in traced.outputs:
-        for node in walk(placed.value):
-            used += node.index if isinstance(node, OpaqueElement) else ()
-    values = {
-        name
-        for placed in traced.outputs
-        for node in walk(placed.value)
-        if isinstance(node, Coordinate)
-        for name in node.affine.variables
-    }
+    used += [index for node in traced.nodes if isinstance(node, OpaqueElement) for index in node.index]
+    values = {name for node in traced.nodes if isinstance(node, Coordinate) for name in node.affine.variables}
     windows = (index for index in used if isinstance(index, Affine) and not index.is_plain)
     return frozenset(values | {name for index in windows for name in index.variables})
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import prod
 from typing import Any
 
 from tdl.errors import TDLError
-from tdl.expr import Element, Expr, OpaqueElement, Reduce, walk
+from tdl.expr import Element, Expr, OpaqueElement, Reduce
 from tdl.index import Affine, Digits, Index, Rational, Whole
 from tdl.trace import Traced
 
@@ -143,9 +142,7 @@ class ExtentRules:
 
 def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> ExtentRules:
     """Sort every access of a description by what it says about extents."""
-    uses: dict[Use, None] = {}
-    for output in traced.outputs:
-        uses.update(dict.fromkeys(_uses(output.value, operands, reduced=False)))
+    uses = dict.fromkeys(use for output in traced.outputs for use in _uses(output.value, reduced=False))
     plain, bounded = [], []
     for use in uses:
         if isinstance(use.index, Affine) and use.index.variables:
@@ -160,6 +157,7 @@ def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> Exten
         for name in use.index.variables
         if name in traced.output_variables and name not in traced.declared
     ]
+    extremes = [node for node in traced.nodes if isinstance(node, Reduce) and node.reducer in ("Max", "Min")]
     return ExtentRules(
         (*traced.output_variables, *traced.reduction_variables),
         operands,
@@ -169,25 +167,18 @@ def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> Exten
         tuple(use for use in uses if isinstance(use.index, Affine) and not use.index.variables),
         tuple(bounded),
         tuple(limited),
-        tuple(dict.fromkeys(chain.from_iterable(map(_extremes, (output.value for output in traced.outputs))))),
+        tuple(dict.fromkeys((name, node.reducer) for node in extremes for name in node.variables)),
     )
 
 
-def _extremes(expression: Expr) -> Iterator[tuple[str, str]]:
-    """Yield the variables of reducers that nothing can be reduced by."""
-    for node in walk(expression):
-        if isinstance(node, Reduce) and node.reducer in ("Max", "Min"):
-            yield from ((name, node.reducer) for name in node.variables)
-
-
-def _uses(expression: Expr, operands: tuple[tuple[str, int], ...], *, reduced: bool) -> Iterator[Use]:
+def _uses(expression: Expr, *, reduced: bool) -> Iterator[Use]:
     if isinstance(expression, Element):
         for dimension, index in enumerate(expression.index):
             yield Use(expression.operand, dimension, index, reduced, expression.tensor)
     if isinstance(expression, OpaqueElement) and expression.like is not None:
         yield from _like(expression, reduced=reduced)
     for child in expression.children:
-        yield from _uses(child, operands, reduced=reduced or isinstance(expression, Reduce))
+        yield from _uses(child, reduced=reduced or isinstance(expression, Reduce))
 
 
 def _like(result: OpaqueElement, *, reduced: bool) -> Iterator[Use]:

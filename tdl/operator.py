@@ -261,11 +261,9 @@ def op(
     >>> print(noise.describe((2, 0), {"seed": 1}))
     noise(x, step): lambda i, j: x[i, j] + random_bits(1, step[], i, j)
     """
-
-    def described(function: Callable[..., Any]) -> Operator:
-        return _operator(function, category, random_keys, only_in_training)
-
-    return described if function is None else described(function)
+    if function is None:
+        return lambda description: _operator(description, category, random_keys, only_in_training)
+    return _operator(function, category, random_keys, only_in_training)
 
 
 def _operator(

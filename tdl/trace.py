@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from tdl.errors import TDLError
-from tdl.expr import Coordinate, Element, Expr, OpaqueElement, Reduce, lift
+from tdl.expr import Coordinate, Element, Expr, OpaqueElement, Reduce, lift, walk
 from tdl.index import Affine, Index, Whole
 from tdl.language import Lambda, Operand, Placed, tensor
 
@@ -20,6 +21,11 @@ class Traced:
     reduction_variables: tuple[str, ...]
     declared: Mapping[str, int]
     outputs: tuple[Placed, ...]
+
+    @property
+    def nodes(self) -> Iterator[Expr]:
+        """All expressions that the outputs are computed from, and the outputs, parents first."""
+        return chain.from_iterable(walk(output.value) for output in self.outputs)
 
 
 def trace(function: Callable[..., Any], operands: Sequence[Operand], attributes: Mapping[str, Any]) -> Traced:

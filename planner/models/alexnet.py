@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.models.layers import RELU_GAIN, add_bias, classify, flatten, linear, max_pool, padded_convolution
-from planner.models.names import scaled
-from planner.models.options import Scaled
+from planner.models.layers import RELU_GAIN, add_bias, classify, convolution, flatten, linear, max_pool
+from planner.models.options import Scaled, scaled
 
 CONVOLUTIONS = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 """Output channels, kernel, stride, padding."""
@@ -30,8 +29,7 @@ def build(options: Scaled) -> Graph:
     size = options.image
     x = b.input("images", (options.samples, options.channels, size, size))
     for layer, (channels, *window) in enumerate(CONVOLUTIONS, start=1):
-        kernel, stride, padding = window
-        x = padded_convolution(b, x, f"conv{layer}", (scaled(channels, options.width), kernel, stride, padding))
+        x = convolution(b, x, f"conv{layer}", (scaled(channels, options.width), *window))
         x = b.apply("relu", add_bias(b, x, f"conv{layer}", 1), name=f"relu{layer}")
         if layer in POOLED:
             x = max_pool(b, x, f"pool{layer}", 3)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import batch_norm, convolution, pooled_classifier
-from planner.models.names import width
-from planner.models.options import RUNNING, Images, option
+from planner.models.options import RUNNING, Images, option, width
 
 
 @dataclass(frozen=True, slots=True)

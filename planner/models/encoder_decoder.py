@@ -12,8 +12,8 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
-from planner.models.names import width as read_width
 from planner.models.options import Tokens, option
+from planner.models.options import width as read_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,9 @@ def linear(b: GraphBuilder, x: str, width: int, name: str, gain: float = 1.0) ->
     return b.apply("mm", x, weight, name=name)
 
 
-def convolution(b: GraphBuilder, x: str, name: str, size: tuple[int, int, int], gain: float = RELU_GAIN) -> str:
-    """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride), padding kernel // 2."""
-    return padded_convolution(b, x, name, (*size, size[1] // 2), gain)
-
-
-def padded_convolution(
-    b: GraphBuilder, x: str, name: str, size: tuple[int, int, int, int], gain: float = RELU_GAIN
-) -> str:
-    """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride, padding)."""
-    channels, kernel, stride, padding = size
+def convolution(b: GraphBuilder, x: str, name: str, size: tuple[int, ...], gain: float = RELU_GAIN) -> str:
+    """Bias-free convolution of x [n, c, y, x]; `size` is (output channels, kernel, stride, padding: kernel // 2)."""
+    channels, kernel, stride, padding = (*size, size[1] // 2)[:4]
     fan_in = b.shape(x)[1]
     weight = b.weight(f"{name}.w", (channels, fan_in, kernel, kernel), uniform(fan_in * kernel * kernel, gain))
     return b.apply("convolution", x, weight, name=name, stride=(stride, stride), padding=(padding, padding))

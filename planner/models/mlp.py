@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import RELU_GAIN, classify, linear
-from planner.models.names import width
-from planner.models.options import Training, option
+from planner.models.options import Training, option, width
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any
 
 from planner.errors import GraphError
@@ -120,3 +121,16 @@ class Tokens(Training):
         Training.__post_init__(self)
         if self.dropout >= 1:
             raise GraphError(f"option dropout must be below 1, found {self.dropout!r}")
+
+
+def width(text: str) -> int:
+    """Return the number written in decimal, or in units of 1024 with a "k"."""
+    return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
+
+
+def scaled(units: int, factor: float) -> int:
+    """Return `units` times the option `width`; GraphError unless that is a positive integer."""
+    product = units * Fraction(factor)
+    if product.denominator != 1 or product < 1:
+        raise GraphError(f"option width must make {units} units a positive integer, found {factor!r}")
+    return int(product)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from planner.graph.build import ZEROS, GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import softmax_cross_entropy, uniform
-from planner.models.names import width
-from planner.models.options import Training, option
+from planner.models.options import Training, option, width
 
 GATES = ("i", "f", "g", "o")
 GATE_EQUATION = "bi,ghi->bgh"
@@ -33,14 +32,17 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
     The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.
     """
     b = GraphBuilder(options.dtype)
-    cells = _declare_cells(b, int(layers), width(hidden), options)
-    classes = options.classes
-    weight = b.weight("fc.w", (width(hidden), classes), uniform(width(hidden)))
+    units, inputs = width(hidden), options.input_width
+    cells = [
+        _Cell(b, f"lstm{layer}", (options.samples, inputs if layer == 1 else units, units))
+        for layer in range(1, int(layers) + 1)
+    ]
+    weight = b.weight("fc.w", (units, options.classes), uniform(units))
     losses, metrics = [], {}
     for step in range(options.unroll):
         with b.timestep(step):
-            x = b.input(f"x.{step}", (options.samples, options.input_width))
-            labels = b.labels(f"labels.{step}", options.samples, classes)
+            x = b.input(f"x.{step}", (options.samples, inputs))
+            labels = b.labels(f"labels.{step}", options.samples, options.classes)
             for cell in cells:
                 x = cell.advance(x)
             logits = b.apply("mm", x, weight, name="logits")
@@ -72,21 +74,12 @@ class _Cell:
         gates = b.apply("add", from_x, from_h, name=f"{name}.gates")
         parts = tuple(f"{name}.{gate}.before" for gate in GATES)
         raw = b.apply_all("unbind", gates, name=f"{name}.unbind", outputs=parts, dim=1, n=len(GATES))
-        functions = ("sigmoid", "sigmoid", "tanh", "sigmoid")
         i, f, g, o = (
-            b.apply(function, part, name=f"{name}.{gate}")
-            for function, part, gate in zip(functions, raw, GATES, strict=True)
+            b.apply("tanh" if gate == "g" else "sigmoid", part, name=f"{name}.{gate}")
+            for part, gate in zip(raw, GATES, strict=True)
         )
         kept = b.apply("mul", f, self.c, name=f"{name}.kept")
         added = b.apply("mul", i, g, name=f"{name}.added")
         self.c = b.apply("add", kept, added, name=f"{name}.c")
         self.h = b.apply("mul", o, b.apply("tanh", self.c, name=f"{name}.c_tanh"), name=f"{name}.h")
         return self.h
-
-
-def _declare_cells(b: GraphBuilder, layers: int, hidden: int, options: Options) -> list[_Cell]:
-    cells = []
-    for layer in range(1, layers + 1):
-        inputs = options.input_width if layer == 1 else hidden
-        cells.append(_Cell(b, f"lstm{layer}", (options.samples, inputs, hidden)))
-    return cells

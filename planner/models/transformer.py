@@ -6,8 +6,8 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
-from planner.models.names import width as read_width
 from planner.models.options import Tokens
+from planner.models.options import width as read_width
 
 
 def build(layers: str, width: str, options: Tokens) -> Graph:

@@ -6,8 +6,7 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.alexnet import HIDDEN, classifier
 from planner.models.layers import classify, convolution, flatten, max_pool
-from planner.models.names import scaled
-from planner.models.options import Scaled
+from planner.models.options import Scaled, scaled
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels, and how many 3x3 convolutions of stride 1; a 2x2 max pool of stride 2 ends each stage."""

@@ -8,7 +8,7 @@ import planner
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.alexnet import HIDDEN, classifier
-from planner.models.layers import add_bias, classify, flatten, max_pool, padded_convolution
+from planner.models.layers import add_bias, classify, convolution, flatten, max_pool
 from planner.models.options import Scaled
 from planner.models.vgg import STAGES
 
@@ -40,7 +40,7 @@ def plain(layers: Sequence[Layer], options: Scaled) -> Graph:
     b = GraphBuilder(options.dtype)
     x = b.input("images", (options.batch, options.channels, options.image, options.image))
     for number, (channels, kernel, stride, padding, pool) in enumerate(layers, start=1):
-        x = padded_convolution(b, x, f"conv{number}", (channels, kernel, stride, padding))
+        x = convolution(b, x, f"conv{number}", (channels, kernel, stride, padding))
         x = b.apply("relu", add_bias(b, x, f"conv{number}", 1), name=f"relu{number}")
         if pool:
             x = max_pool(b, x, f"pool{number}", pool)

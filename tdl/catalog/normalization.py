@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tdl.catalog.elementwise import spread
 from tdl.expr import Expr
 from tdl.language import Body, Lambda, Operand, Sum, sqrt, tensor
 from tdl.operator import op
@@ -68,7 +69,7 @@ def normalize(
     eps: float,
 ) -> Body:
     def output(*i: Expr) -> Expr:
-        s, w = _at(i, statistics), _at(i, weights)
+        s, w = spread(i, statistics), spread(i, weights)
         return (x[i] - mean[s]) / sqrt(var[s] + eps) * weight[w] + bias[w]
 
     return output
@@ -79,7 +80,7 @@ def normalize_backward_weights(
     grad: Operand, x: Operand, mean: Operand, var: Operand, *, statistics: Dims, weights: Dims, eps: float
 ) -> Lambda:
     def normal(*i: Expr) -> Expr:
-        s = _at(i, statistics)
+        s = spread(i, statistics)
         return grad[i] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
 
     return _sums(x.rank, weights, normal, lambda *i: grad[i])
@@ -98,10 +99,10 @@ def normalize_backward_statistics(
     eps: float,
 ) -> Lambda:
     def normal(*i: Expr) -> Expr:
-        s = _at(i, statistics)
-        return grad[i] * weight[_at(i, weights)] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
+        s = spread(i, statistics)
+        return grad[i] * weight[spread(i, weights)] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
 
-    return _sums(x.rank, statistics, normal, lambda *i: grad[i] * weight[_at(i, weights)])
+    return _sums(x.rank, statistics, normal, lambda *i: grad[i] * weight[spread(i, weights)])
 
 
 @op(category="elementwise")
@@ -120,16 +121,12 @@ def normalize_backward(  # noqa: PLR0917
     count: float,
 ) -> Body:
     def output(*i: Expr) -> Expr:
-        s = _at(i, statistics)
+        s = spread(i, statistics)
         deviation = 1 / sqrt(var[s] + eps)
         through_statistics = (sums[s] + (x[i] - mean[s]) * deviation * products[s]) / count
-        return deviation * (grad[i] * weight[_at(i, weights)] - through_statistics)
+        return deviation * (grad[i] * weight[spread(i, weights)] - through_statistics)
 
     return output
-
-
-def _at(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:
-    return tuple(i[dim] for dim in dims)
 
 
 def _sums(rank: int, kept: Dims, *elements: Callable[..., Expr]) -> Lambda:

@@ -14,51 +14,10 @@ from inspect import Parameter, signature
 from itertools import zip_longest
 from typing import Any
 
+from tdl import language as fn
 from tdl.catalog.elementwise import broadcast, pointwise
 from tdl.expr import Expr
-from tdl.language import (
-    absolute,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    cbrt,
-    ceil,
-    cos,
-    cosh,
-    erf,
-    exp,
-    expm1,
-    floor,
-    fmod,
-    isinf,
-    isnan,
-    log,
-    log1p,
-    log2,
-    log10,
-    logical_xor,
-    maximum,
-    minimum,
-    power,
-    round_,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-    trunc,
-    where,
-)
+from tdl.language import power
 from tdl.operator import Operator
 
 Function = Callable[..., Any]
@@ -69,39 +28,39 @@ TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
 def gelu(x: Expr, *, approximate: str = "none") -> Expr:
     if approximate == "none":
-        return x * (0.5 + 0.5 * erf(x * ROOT_HALF))
-    return x * (0.5 + 0.5 * tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x)))
+        return x * (0.5 + 0.5 * fn.erf(x * ROOT_HALF))
+    return x * (0.5 + 0.5 * fn.tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x)))
 
 
 def gelu_slope(x: Expr, *, approximate: str = "none") -> Expr:
     if approximate == "none":
-        return 0.5 + 0.5 * erf(x * ROOT_HALF) + x * exp(-0.5 * x * x) / ROOT_TWO_PI
-    inner = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
+        return 0.5 + 0.5 * fn.erf(x * ROOT_HALF) + x * fn.exp(-0.5 * x * x) / ROOT_TWO_PI
+    inner = fn.tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
     return 0.5 + 0.5 * inner + 0.5 * x * (1 - inner * inner) * TANH_SCALE * (1 + 3 * TANH_CUBE * x * x)
 
 
 def elu(x: Expr, *, alpha: float = 1.0, scale: float = 1.0) -> Expr:
-    return where(x > 0, scale * x, scale * alpha * expm1(x))
+    return fn.where(x > 0, scale * x, scale * alpha * fn.expm1(x))
 
 
 def clamp(x: Expr, *, min: float = -math.inf, max: float = math.inf) -> Expr:
-    x = x if min == -math.inf else maximum(x, min)
-    return x if max == math.inf else minimum(x, max)
+    x = x if min == -math.inf else fn.maximum(x, min)
+    return x if max == math.inf else fn.minimum(x, max)
 
 
 def hard(x: Expr) -> Expr:
     """Approximate the sigmoid by straight lines."""
-    return minimum(maximum(x + 3, 0), 6) / 6
+    return fn.minimum(fn.maximum(x + 3, 0), 6) / 6
 
 
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), in which nothing overflows."""
-    return maximum(x, 0) + log1p(exp(-absolute(x)))
+    return fn.maximum(x, 0) + fn.log1p(fn.exp(-fn.absolute(x)))
 
 
 def ahead(a: Expr, b: Expr) -> Expr:
     """Share of the greater's gradient that is a's: all, none, or half at a tie."""
-    return where(a > b, 1, where(a == b, 0.5, 0))
+    return fn.where(a > b, 1, fn.where(a == b, 0.5, 0))
 
 
 def behind(a: Expr, b: Expr) -> Expr:
@@ -110,18 +69,18 @@ def behind(a: Expr, b: Expr) -> Expr:
 
 
 PLAIN: Mapping[str, Function] = {
-    "exp": exp,
+    "exp": fn.exp,
     "increment": lambda t: t + 1,
     "lerp": lambda a, b, *, weight: a + weight * (b - a),
-    "log": log,
+    "log": fn.log,
     "neg": lambda x: -x,
-    "relu": lambda x: maximum(x, 0),
+    "relu": lambda x: fn.maximum(x, 0),
     "scale": lambda x, *, factor: x * factor,
-    "sigmoid": sigmoid,
+    "sigmoid": fn.sigmoid,
     "sigmoid_backward": lambda grad, result: grad * result * (1 - result),
-    "tanh": tanh,
+    "tanh": fn.tanh,
     "tanh_backward": lambda grad, result: grad * (1 - result * result),
-    "threshold_backward": lambda grad, result: where(result > 0, grad, 0),
+    "threshold_backward": lambda grad, result: fn.where(result > 0, grad, 0),
 }
 
 ARITHMETIC: Mapping[str, Function] = {
@@ -132,73 +91,73 @@ ARITHMETIC: Mapping[str, Function] = {
 }
 
 UNARY: Mapping[str, tuple[Function, Function | None]] = {
-    "abs": (absolute, sign),
-    "acos": (acos, lambda x: -1 / sqrt(1 - x * x)),
-    "acosh": (acosh, lambda x: 1 / sqrt(x * x - 1)),
-    "asin": (asin, lambda x: 1 / sqrt(1 - x * x)),
-    "asinh": (asinh, lambda x: 1 / sqrt(x * x + 1)),
-    "atan": (atan, lambda x: 1 / (x * x + 1)),
-    "atanh": (atanh, lambda x: 1 / (1 - x * x)),
-    "cbrt": (cbrt, lambda x: 1 / (3 * cbrt(x) * cbrt(x))),
-    "ceil": (ceil, None),
+    "abs": (fn.absolute, fn.sign),
+    "acos": (fn.acos, lambda x: -1 / fn.sqrt(1 - x * x)),
+    "acosh": (fn.acosh, lambda x: 1 / fn.sqrt(x * x - 1)),
+    "asin": (fn.asin, lambda x: 1 / fn.sqrt(1 - x * x)),
+    "asinh": (fn.asinh, lambda x: 1 / fn.sqrt(x * x + 1)),
+    "atan": (fn.atan, lambda x: 1 / (x * x + 1)),
+    "atanh": (fn.atanh, lambda x: 1 / (1 - x * x)),
+    "cbrt": (fn.cbrt, lambda x: 1 / (3 * fn.cbrt(x) * fn.cbrt(x))),
+    "ceil": (fn.ceil, None),
     "clamp": (
         clamp,
-        lambda x, *, min=-math.inf, max=math.inf: where((x >= min) & (x <= max), 1, 0),
+        lambda x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), 1, 0),
     ),
     "clone": (lambda x: x, None),
-    "cos": (cos, lambda x: -sin(x)),
-    "cosh": (cosh, sinh),
-    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: where(x > 0, scale, scale * alpha * exp(x))),
-    "erf": (erf, lambda x: exp(-x * x) * (2 / math.sqrt(math.pi))),
-    "expm1": (expm1, exp),
-    "floor": (floor, None),
+    "cos": (fn.cos, lambda x: -fn.sin(x)),
+    "cosh": (fn.cosh, fn.sinh),
+    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: fn.where(x > 0, scale, scale * alpha * fn.exp(x))),
+    "erf": (fn.erf, lambda x: fn.exp(-x * x) * (2 / math.sqrt(math.pi))),
+    "expm1": (fn.expm1, fn.exp),
+    "floor": (fn.floor, None),
     "gelu": (gelu, gelu_slope),
-    "hardsigmoid": (hard, lambda x: where((x > -3) & (x < 3), 1 / 6, 0)),
-    "hardswish": (lambda x: x * hard(x), lambda x: where(x < -3, 0, where(x > 3, 1, x / 3 + 0.5))),
-    "isinf": (isinf, None),
-    "isnan": (isnan, None),
+    "hardsigmoid": (hard, lambda x: fn.where((x > -3) & (x < 3), 1 / 6, 0)),
+    "hardswish": (lambda x: x * hard(x), lambda x: fn.where(x < -3, 0, fn.where(x > 3, 1, x / 3 + 0.5))),
+    "isinf": (fn.isinf, None),
+    "isnan": (fn.isnan, None),
     "leaky_relu": (
-        lambda x, *, negative_slope=0.01: where(x > 0, x, negative_slope * x),
-        lambda x, *, negative_slope=0.01: where(x > 0, 1, negative_slope),
+        lambda x, *, negative_slope=0.01: fn.where(x > 0, x, negative_slope * x),
+        lambda x, *, negative_slope=0.01: fn.where(x > 0, 1, negative_slope),
     ),
-    "log10": (log10, lambda x: 1 / (x * math.log(10))),
-    "log1p": (log1p, lambda x: 1 / (1 + x)),
-    "log2": (log2, lambda x: 1 / (x * math.log(2))),
-    "log_sigmoid": (lambda x: -softplus(-x), lambda x: sigmoid(-x)),
+    "log10": (fn.log10, lambda x: 1 / (x * math.log(10))),
+    "log1p": (fn.log1p, lambda x: 1 / (1 + x)),
+    "log2": (fn.log2, lambda x: 1 / (x * math.log(2))),
+    "log_sigmoid": (lambda x: -softplus(-x), lambda x: fn.sigmoid(-x)),
     "reciprocal": (lambda x: 1 / x, lambda x: -1 / (x * x)),
-    "round": (round_, None),
-    "rsqrt": (lambda x: 1 / sqrt(x), lambda x: -0.5 / (x * sqrt(x))),
-    "sign": (sign, None),
-    "silu": (lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x)))),
-    "sin": (sin, cos),
-    "sinh": (sinh, cosh),
-    "softplus": (softplus, sigmoid),
-    "softsign": (lambda x: x / (1 + absolute(x)), lambda x: 1 / ((1 + absolute(x)) * (1 + absolute(x)))),
-    "sqrt": (sqrt, lambda x: 0.5 / sqrt(x)),
+    "round": (fn.round_, None),
+    "rsqrt": (lambda x: 1 / fn.sqrt(x), lambda x: -0.5 / (x * fn.sqrt(x))),
+    "sign": (fn.sign, None),
+    "silu": (lambda x: x * fn.sigmoid(x), lambda x: fn.sigmoid(x) * (1 + x * (1 - fn.sigmoid(x)))),
+    "sin": (fn.sin, fn.cos),
+    "sinh": (fn.sinh, fn.cosh),
+    "softplus": (softplus, fn.sigmoid),
+    "softsign": (lambda x: x / (1 + fn.absolute(x)), lambda x: 1 / ((1 + fn.absolute(x)) * (1 + fn.absolute(x)))),
+    "sqrt": (fn.sqrt, lambda x: 0.5 / fn.sqrt(x)),
     "square": (lambda x: x * x, lambda x: 2 * x),
     "stop_gradient": (lambda x: x, None),
-    "tan": (tan, lambda x: 1 + tan(x) * tan(x)),
-    "trunc": (trunc, None),
+    "tan": (fn.tan, lambda x: 1 + fn.tan(x) * fn.tan(x)),
+    "trunc": (fn.trunc, None),
 }
 
 BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
-    "atan2": (atan2, lambda a, b: b / (a * a + b * b), lambda a, b: -a / (a * a + b * b)),
+    "atan2": (fn.atan2, lambda a, b: b / (a * a + b * b), lambda a, b: -a / (a * a + b * b)),
     "eq": (lambda a, b: a == b, None, None),
-    "fmod": (fmod, lambda a, b: 1, lambda a, b: -trunc(a / b)),
+    "fmod": (fn.fmod, lambda a, b: 1, lambda a, b: -fn.trunc(a / b)),
     "ge": (lambda a, b: a >= b, None, None),
     "gt": (lambda a, b: a > b, None, None),
     "hypot": (
-        lambda a, b: sqrt(a * a + b * b),
-        lambda a, b: a / sqrt(a * a + b * b),
-        lambda a, b: b / sqrt(a * a + b * b),
+        lambda a, b: fn.sqrt(a * a + b * b),
+        lambda a, b: a / fn.sqrt(a * a + b * b),
+        lambda a, b: b / fn.sqrt(a * a + b * b),
     ),
     "le": (lambda a, b: a <= b, None, None),
     "lt": (lambda a, b: a < b, None, None),
-    "maximum": (maximum, ahead, behind),
-    "minimum": (minimum, behind, ahead),
+    "maximum": (fn.maximum, ahead, behind),
+    "minimum": (fn.minimum, behind, ahead),
     "ne": (lambda a, b: a != b, None, None),
-    "pow": (power, lambda a, b: b * power(a, b - 1), lambda a, b: power(a, b) * log(a)),
-    "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -floor(a / b)),
+    "pow": (power, lambda a, b: b * power(a, b - 1), lambda a, b: power(a, b) * fn.log(a)),
+    "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -fn.floor(a / b)),
 }
 
 SCALAR: Mapping[str, tuple[Function, Function | None]] = {
@@ -206,7 +165,7 @@ SCALAR: Mapping[str, tuple[Function, Function | None]] = {
     "rsub_scalar": (lambda a, *, value: value - a, None),
     "pow_scalar": (lambda a, *, value: power(a, value), lambda a, *, value: value * power(a, value - 1)),
     "rpow_scalar": (lambda a, *, value: power(value, a), lambda a, *, value: power(value, a) * math.log(value)),
-    "fmod_scalar": (lambda a, *, value: fmod(a, value), None),
+    "fmod_scalar": (lambda a, *, value: fn.fmod(a, value), None),
     "remainder_scalar": (lambda a, *, value: a % value, None),
     "eq_scalar": (lambda a, *, value: a == value, None),
     "ne_scalar": (lambda a, *, value: a != value, None),
@@ -219,18 +178,18 @@ SCALAR: Mapping[str, tuple[Function, Function | None]] = {
 MASKS: Mapping[str, Function] = {
     "logical_and": lambda a, b: (a != 0) & (b != 0),
     "logical_or": lambda a, b: (a != 0) | (b != 0),
-    "logical_xor": logical_xor,
+    "logical_xor": fn.logical_xor,
     "logical_not": lambda x: x == 0,
 }
 
 BITS: Mapping[str, Function] = {
-    "bitwise_and": bitwise_and,
-    "bitwise_or": bitwise_or,
-    "bitwise_xor": bitwise_xor,
-    "bitwise_not": bitwise_not,
-    "bitwise_and_scalar": lambda x, *, value: bitwise_and(x, value),
-    "bitwise_or_scalar": lambda x, *, value: bitwise_or(x, value),
-    "bitwise_xor_scalar": lambda x, *, value: bitwise_xor(x, value),
+    "bitwise_and": fn.bitwise_and,
+    "bitwise_or": fn.bitwise_or,
+    "bitwise_xor": fn.bitwise_xor,
+    "bitwise_not": fn.bitwise_not,
+    "bitwise_and_scalar": lambda x, *, value: fn.bitwise_and(x, value),
+    "bitwise_or_scalar": lambda x, *, value: fn.bitwise_or(x, value),
+    "bitwise_xor_scalar": lambda x, *, value: fn.bitwise_xor(x, value),
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from tdl.catalog.elementwise import spread
 from tdl.errors import TDLError
 from tdl.expr import Expr
 from tdl.language import Lambda, Max, Min, Operand, Prod, Sum, tensor, where
@@ -11,10 +12,6 @@ from tdl.operator import op
 
 Dims = tuple[int, ...]
 Read = Callable[..., Expr]
-
-
-def _at(i: tuple[Expr, ...], dims: Sequence[int]) -> tuple[Expr, ...]:
-    return tuple(i[dim] for dim in dims)
 
 
 def _along(x: Operand, dims: Dims, element: Callable[[Read, tuple[Expr, ...]], Expr]) -> Lambda:
@@ -77,8 +74,8 @@ def var(x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
 
 @op(category="elementwise")
 def var_backward(grad: Operand, x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
-    kept = [dim for dim in range(x.rank) if dim not in dims]
-    return tensor(lambda *i: grad[_at(i, kept)] * (x[i] - mean[_at(i, kept)]) * (2 / count), rank=x.rank)
+    kept = tuple(dim for dim in range(x.rank) if dim not in dims)
+    return tensor(lambda *i: grad[spread(i, kept)] * (x[i] - mean[spread(i, kept)]) * (2 / count), rank=x.rank)
 
 
 @op(category="reduction")
@@ -91,8 +88,8 @@ def count_extremes(x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
 
 @op(category="elementwise")
 def extreme_backward(grad: Operand, x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
-    kept = [dim for dim in range(x.rank) if dim not in dims]
-    return tensor(lambda *i: where(x[i] == extreme[_at(i, kept)], grad[_at(i, kept)], 0), rank=x.rank)
+    kept = tuple(dim for dim in range(x.rank) if dim not in dims)
+    return tensor(lambda *i: where(x[i] == extreme[spread(i, kept)], grad[spread(i, kept)], 0), rank=x.rank)
 
 
 @op(category="reduction")

@@ -1,11 +1,11 @@
 """Optimizers: which tensors they add, and three steps of each against PyTorch's."""
 
 import numpy as np
-import one_worker
 import pytest
 
 from planner.errors import GraphError
 from planner.graph import OPTIMIZERS, GraphBuilder, Init, Optimizer, training_graph
+from tests.graph import one_worker
 
 STATES = {
     "none": [],

@@ -1,7 +1,6 @@
 """Every gradient rule against central differences, in double precision."""
 
 import numpy as np
-import one_worker
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from planner.graph import GraphBuilder, Init, Node, gradients
 from planner.graph.rules import RULES, flat
 from tdl.catalog.loss import LOSSES
 from tdl.catalog.pointwise import BINARY, SCALAR, UNARY
+from tests.graph import one_worker
 
 WINDOW = {"stride": (2, 1), "padding": (1, 0), "kernel": (3, 2), "extents": {"dy": 3, "dx": 2}}
 

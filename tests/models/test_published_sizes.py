@@ -1,10 +1,7 @@
-"""Parameter counts of the zoo's models against published ones, and how long full-size graphs take to build."""
-
-import time
+"""Parameter counts of the zoo's models against published ones."""
 
 import pytest
 
-from planner.graph import check
 from planner.models import build
 
 GPT = {"vocabulary": 50257, "sequence": 1024, "batch": 1}
@@ -48,23 +45,3 @@ def test_rounded_counts(name, options, published, tolerance):
 def test_a_classifier_is_its_backbone_embedding_and_classes():
     convolutions = parameters(build("wresnet-50-1")) - 2048 * 1000
     assert parameters(build("classifier-360232")) == convolutions + 2048 * 512 + 512 * 360_232
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "seconds"),
-    [
-        ("alexnet", {"batch": 512}, 1.0),
-        ("vgg-16", {"batch": 64}, 1.0),
-        ("classifier-360232", {"batch": 256}, 1.0),
-        ("transformer-24-2048", {"batch": 8, "sequence": 1024, "vocabulary": 32000}, 1.0),
-        ("transformer-96-12288", {"batch": 8, "sequence": 2048, "vocabulary": 50257}, 3.0),
-        ("encoder-decoder-6-1024", {"batch": 64, "sequence": 256, "vocabulary": 37000}, 1.0),
-    ],
-)
-def test_full_size_graphs_build_quickly(name, options, seconds):
-    start = time.process_time()
-    graph = build(name, **options)
-    built = time.process_time()
-    check(graph)
-    assert built - start < seconds
-    assert time.process_time() - built < 1.0

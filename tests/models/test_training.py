@@ -8,7 +8,6 @@ from collections import Counter
 from functools import cache
 
 import numpy as np
-import one_worker
 import pytest
 
 from planner.errors import GraphError
@@ -22,6 +21,7 @@ from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
+from tests.graph import one_worker
 
 TOKENS = {"sequence": 5, "vocabulary": 11}
 MODELS = {

@@ -1,6 +1,5 @@
 """The structure of transformers: names, shapes, what ties, and that heads split without traffic."""
 
-import one_worker
 import pytest
 
 from planner.layout import EVERYWHERE, REPLICATE, Shard, signatures
@@ -8,6 +7,7 @@ from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
+from tests.graph import one_worker
 
 SMALL = {"batch": 3, "sequence": 5, "vocabulary": 11, "heads": 4}
 HEADS = 4
