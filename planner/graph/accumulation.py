@@ -39,11 +39,9 @@ def accumulates(node: Node, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _alike(graph: Graph, nodes: list[Node]) -> bool:
-    same = len({_likeness(graph, node) for node in nodes}) == 1
+    kinds = set()
+    for node in nodes:
+        shapes = tuple(graph.tensors[name].shape for name in node.inputs)
+        kinds.add((node.op, freeze(node.attrs), shapes, graph.tensors[node.outputs[0]].dtype))
     outputs = describe(nodes[0], graph.tensors).outputs
-    return same and len(outputs) == 1 and outputs[0].reducer == "Sum"
-
-
-def _likeness(graph: Graph, node: Node) -> object:
-    shapes = tuple(graph.tensors[name].shape for name in node.inputs)
-    return node.op, freeze(node.attrs), shapes, graph.tensors[node.outputs[0]].dtype
+    return len(kinds) == 1 and len(outputs) == 1 and outputs[0].reducer == "Sum"

@@ -117,21 +117,12 @@ def _check_hints(node: Node, names: set[str]) -> None:
 
 def _refuse_order(graph: Graph, producers: Mapping[str, Node], node: Node, tensor: str) -> NoReturn:
     """Say whether `node` reads `tensor` too early because of a cycle or only because of the list's order."""
-    cycle = _find_cycle(graph, producers)
-    if cycle:
-        raise GraphError(f"the graph has a cycle: {' -> '.join(cycle)}")
-    raise GraphError(f"{_at(node)}: reads {tensor!r} before {_at(producers[tensor])} produces it")
-
-
-def _find_cycle(graph: Graph, producers: Mapping[str, Node]) -> list[str]:
-    """Return the names along one cycle, the first repeated at the end; empty if there is none."""
     feeders = {node.name: [producers[name].name for name in node.inputs if name in producers] for node in graph.nodes}
     try:
         TopologicalSorter(feeders).prepare()
     except CycleError as error:
-        cycle: list[str] = error.args[1]
-        return cycle
-    return []
+        raise GraphError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
+    raise GraphError(f"{_at(node)}: reads {tensor!r} before {_at(producers[tensor])} produces it")
 
 
 def _check_shapes(graph: Graph, node: Node) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
 
 import tdl
 from planner.errors import GraphError
 from planner.graph.ir import FLOATING, ITEM_BYTES, Node, Tensor, Value
+from tdl.operator import freeze
 
 Shape = tuple[int, ...]
 Kind = tuple[Shape, str]
@@ -36,44 +37,41 @@ def infer(op: str, operands: Sequence[Kind], attrs: Mapping[str, Value]) -> tupl
     Raises GraphError for an unknown operator, a wrong number of operands, wrong attributes, or shapes and dtypes
     that do not fit together; the message names neither node nor tensors, the caller does.
     """
-    return _infer(op, tuple(operands), tuple((name, _freeze(value, name)) for name, value in attrs.items()))
+    for name, value in attrs.items():
+        _check_value(value, name)
+    return _infer(op, tuple(operands), _Attributes(freeze(attrs), attrs))
 
 
-def _freeze(value: Value, where: str) -> Hashable:
-    """Return a cache key; anything but an int, a string or None carries its type, since 1 == 1.0 == True."""
+def _check_value(value: Value, where: str) -> None:
     if isinstance(value, tuple):
-        return tuple, tuple(_freeze(item, where) for item in value)
-    if isinstance(value, Mapping):
-        return dict, tuple((key, _freeze(item, f"{where}.{key}")) for key, item in value.items())
-    if value is None or type(value) in (int, str):
-        return value
-    if isinstance(value, float) and math.isnan(value):
+        for item in value:
+            _check_value(item, where)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_value(item, f"{where}.{key}")
+    elif isinstance(value, float) and math.isnan(value):
         raise GraphError(f"attribute {where} must be a number, found {value}")
-    if isinstance(value, bool | int | float | str):
-        return type(value), value
-    raise GraphError(
-        f"attribute {where} must be a number, a string, None, a tuple or a mapping of them, "
-        f"found {type(value).__name__}"
-    )
+    elif not isinstance(value, bool | int | float | str | None):
+        raise GraphError(
+            f"attribute {where} must be a number, a string, None, a tuple or a mapping of them, "
+            f"found {type(value).__name__}"
+        )
 
 
-def _thaw(frozen: Any) -> Value:
-    if not isinstance(frozen, tuple):
-        return cast("Value", frozen)
-    kind, content = frozen
-    if kind is tuple:
-        return tuple(_thaw(item) for item in content)
-    if kind is dict:
-        return {key: _thaw(item) for key, item in content}
-    return cast("Value", content)
+@dataclass(frozen=True, slots=True)
+class _Attributes:
+    """A node's attributes with what they are remembered by."""
+
+    key: Hashable
+    values: Mapping[str, Value] = field(compare=False)
 
 
 @lru_cache(maxsize=1 << 16)
-def _infer(op: str, operands: tuple[Kind, ...], frozen: tuple[tuple[str, Hashable], ...]) -> tuple[Kind, ...]:
+def _infer(op: str, operands: tuple[Kind, ...], attributes: _Attributes) -> tuple[Kind, ...]:
     operator = tdl.catalog.get(op)
     if operator is None:
         raise GraphError(f"unknown operator {op!r}; one of your own comes with the option --operators FILE.py")
-    attrs = {key: _thaw(value) for key, value in frozen}
+    attrs = attributes.values
     _check_ranges(attrs)
     shapes = [shape for shape, _ in operands]
     dtypes = [dtype for _, dtype in operands]

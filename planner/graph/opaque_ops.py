@@ -39,25 +39,19 @@ def _gradient(b: Backward) -> Gradients:
     """Emit one node that computes the gradients of all operands that have one and are wanted."""
     differentiable = cast("tuple[int, ...]", b.node.attrs["differentiable"])
     wanted = tuple(operand for operand in differentiable if b.wanted[operand])
-    by_operand: list[str | None] = [None] * len(b.node.inputs)
-    arriving = tuple(number for number, gradient in enumerate(b.arriving) if gradient is not None)
+    arriving = {output: gradient for output, gradient in enumerate(b.arriving) if gradient is not None}
     if not wanted or not arriving:
-        return tuple(by_operand)
-    gradients = [
-        materialize(b.builder, gradient, of)
-        for gradient, of in zip(b.arriving, b.node.outputs, strict=True)
-        if gradient is not None
-    ]
+        return (None,) * len(b.node.inputs)
+    gradients = [materialize(b.builder, gradient, b.node.outputs[output]) for output, gradient in arriving.items()]
     outputs = b.emit_all(
         GRADIENT,
         (*b.node.inputs, *gradients),
         "gradients",
         **b.attrs("target", "arguments", "given"),
         differentiable=wanted,
-        arriving=arriving,
+        arriving=tuple(arriving),
         shapes=tuple(map(b.shape, wanted)),
         dtypes=tuple(b.builder.tensors[b.node.inputs[operand]].dtype for operand in wanted),
     )
-    for operand, gradient in zip(wanted, outputs, strict=True):
-        by_operand[operand] = gradient
-    return tuple(by_operand)
+    by_operand = dict(zip(wanted, outputs, strict=True))
+    return tuple(by_operand.get(operand) for operand in range(len(b.node.inputs)))

@@ -96,11 +96,15 @@ def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
     return b.apply("normalize", x, mean, var, weight, bias, name=name, statistics=rows, weights=last, eps=EPSILON)
 
 
+def _row_sums(b: GraphBuilder, x: str, name: str) -> tuple[str, str]:
+    """Maximum and sum of exponentials over the last dimension of x."""
+    maximum = b.apply("amax", x, name=f"{name}.maximum", dims=(len(b.shape(x)) - 1,))
+    return maximum, b.apply("sum_exp", x, maximum, name=f"{name}.total")
+
+
 def softmax(b: GraphBuilder, x: str, name: str) -> str:
     """Softmax over the last dimension of x, from its parts: two reductions and an element-wise quotient."""
-    maximum = b.apply("amax", x, name=f"{name}.maximum", dims=(len(b.shape(x)) - 1,))
-    total = b.apply("sum_exp", x, maximum, name=f"{name}.total")
-    return b.apply("softmax", x, maximum, total, name=name)
+    return b.apply("softmax", x, *_row_sums(b, x, name), name=name)
 
 
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
@@ -109,9 +113,7 @@ def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, 
     It is computed in the weights' dtype, in single precision where precision is mixed.
     """
     logits = b.cast(logits, b.weight_dtype, f"{name}.logits")
-    maximum = b.apply("amax", logits, name=f"{name}.maximum", dims=(1,))
-    total = b.apply("sum_exp", logits, maximum, name=f"{name}.total")
-    return b.apply("cross_entropy", logits, maximum, total, labels, name=name, count=count)
+    return b.apply("cross_entropy", logits, *_row_sums(b, logits, name), labels, name=name, count=count)
 
 
 def classify(b: GraphBuilder, logits: str) -> dict[str, str]:

@@ -82,19 +82,10 @@ def _transposed_convolution(b: Backward) -> Gradients:
     return first, second
 
 
-def _window_extents(b: Backward) -> dict[str, Value]:
-    return dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *integers(b, "kernel")), strict=True))
-
-
-def _max_pool(b: Backward) -> Gradients:
-    inputs = (b.gradient, b.node.outputs[1])
-    window = b.attrs("stride", "padding", "kernel")
-    return (b.emit("max_pool2d_with_indices_backward", inputs, 0, **window, extents=_window_extents(b)),)
-
-
-def _avg_pool(b: Backward) -> Gradients:
-    window = b.attrs("stride", "padding", "kernel")
-    return (b.emit("avg_pool2d_backward", (b.gradient,), 0, **window, extents=_window_extents(b)),)
+def _pool(b: Backward) -> Gradients:
+    inputs, window = (b.gradient, *b.node.outputs[1:]), b.attrs("stride", "padding", "kernel")
+    extents: Value = dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *integers(b, "kernel")), strict=True))
+    return (b.emit(f"{b.node.op}_backward", inputs, 0, **window, extents=extents),)
 
 
 def _im2col(b: Backward) -> Gradients:
@@ -115,6 +106,6 @@ RULES: dict[str, Rule] = {
     "convolution_backward_input": _transposed_convolution,
     "im2col": _im2col,
     "col2im": _col2im,
-    "max_pool2d_with_indices": _max_pool,
-    "avg_pool2d": _avg_pool,
+    "max_pool2d_with_indices": _pool,
+    "avg_pool2d": _pool,
 }

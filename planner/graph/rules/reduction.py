@@ -45,17 +45,10 @@ def _prod(b: Backward) -> Gradients:
     return (b.emit("div", (wide, b.node.inputs[0]), 0),)
 
 
-def _var(b: Backward) -> Gradients:
-    return _variance(b, _dims(b))
-
-
-def _batch_norm_var(b: Backward) -> Gradients:
-    return _variance(b, (0, 2, 3))
-
-
-def _variance(b: Backward, dims: tuple[int, ...]) -> Gradients:
+def _variance(b: Backward) -> Gradients:
     """Gradients of x and of the mean; where the mean is that of x, the second is zero."""
     x, mean = b.node.inputs
+    dims = _dims(b) if "dims" in b.node.attrs else (0, 2, 3)
     gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("count"), dims=dims)
     producer = b.producers.get(mean)
     if not b.wanted[1] or (producer is not None and producer.op == "mean" and producer.inputs == (x,)):
@@ -89,8 +82,8 @@ RULES: dict[str, Rule] = {
     "amax": _extreme,
     "amin": _extreme,
     "prod": _prod,
-    "var": _var,
-    "batch_norm_var": _batch_norm_var,
+    "var": _variance,
+    "batch_norm_var": _variance,
     "sum_exp": _sum_exp,
     "cumsum": _cumsum,
     "expand": _expand_backward,
