@@ -106,17 +106,13 @@ def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Str
     opaque = _opaque_coordinates(traced)
     reducers = [combined(placed.value) for placed in traced.outputs]
     for name in (*traced.output_variables, *traced.reduction_variables):
-        reason = None
-        reducer = None
         if name in opaque:
-            reason = f"it indexes the result of {opaque[name]}, which is computed whole"
-        elif name in traced.reduction_variables:
-            reason = _no_reduction(name, traced, reducers)
-            reducer = reducers[0].get(name)
-        if reason is None:
-            good[name] = Strategy(name, reducer, tuple(_halos(name, found)))
-        else:
+            reasons[name] = f"it indexes the result of {opaque[name]}, which is computed whole"
+        elif name in traced.reduction_variables and (reason := _no_reduction(name, traced, reducers)):
             reasons[name] = reason
+        else:
+            reducer = reducers[0][name] if name in traced.reduction_variables else None
+            good[name] = Strategy(name, reducer, tuple(_halos(name, found)))
     return good, reasons
 
 

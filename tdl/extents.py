@@ -38,12 +38,12 @@ class ExtentRules:
     variables: tuple[str, ...]
     operands: tuple[tuple[str, int], ...]
     declared: Mapping[str, int]
-    plain: tuple[tuple[str, Use], ...]
-    digits: tuple[Use, ...]
-    constant: tuple[Use, ...]
-    bounded: tuple[Use, ...]
-    limited: tuple[tuple[str, Use], ...]
-    occupied: tuple[tuple[str, str], ...]
+    plain: tuple[tuple[str, Use], ...] = ()
+    digits: tuple[Use, ...] = ()
+    constant: tuple[Use, ...] = ()
+    bounded: tuple[Use, ...] = ()
+    limited: tuple[tuple[str, Use], ...] = ()
+    occupied: tuple[tuple[str, str], ...] = ()
 
     def solve(self, shapes: Shapes, given: Mapping[str, int]) -> dict[str, int]:
         """Return every variable's extent, in order; TDLError on a conflict or where an extent stays unknown."""
@@ -143,13 +143,8 @@ class ExtentRules:
 def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> ExtentRules:
     """Sort every access of a description by what it says about extents."""
     uses = dict.fromkeys(use for output in traced.outputs for use in _uses(output.value, reduced=False))
-    plain, bounded = [], []
-    for use in uses:
-        if isinstance(use.index, Affine) and use.index.variables:
-            if use.index.is_plain:
-                plain.append((use.index.variables[0], use))
-            else:
-                bounded.append(use)
+    affine = [use for use in uses if isinstance(use.index, Affine)]
+    bounded = [use for use in affine if use.index.variables and not use.index.is_plain]
     limited = [
         (name, use)
         for use in bounded
@@ -162,9 +157,9 @@ def extent_rules(traced: Traced, operands: tuple[tuple[str, int], ...]) -> Exten
         (*traced.output_variables, *traced.reduction_variables),
         operands,
         traced.declared,
-        tuple(plain),
+        tuple((use.index.variables[0], use) for use in affine if use.index.is_plain),
         tuple(use for use in uses if isinstance(use.index, Digits)),
-        tuple(use for use in uses if isinstance(use.index, Affine) and not use.index.variables),
+        tuple(use for use in affine if not use.index.variables),
         tuple(bounded),
         tuple(limited),
         tuple(dict.fromkeys((name, node.reducer) for node in extremes for name in node.variables)),

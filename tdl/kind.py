@@ -46,7 +46,7 @@ def _kind_of_call(call: Call, operands: Sequence[str]) -> str:
 
 
 def _widest(expressions: Sequence[Expr], operands: Sequence[str]) -> str:
-    return max((element_kind(one, operands) for one in expressions), key=ORDER.index)
+    return max((element_kind(expression, operands) for expression in expressions), key=ORDER.index)
 
 
 def _counted(kind: str) -> str:

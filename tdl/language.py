@@ -36,7 +36,7 @@ class Operand:
     def __getitem__(self, items: object) -> Element:
         parts = items if isinstance(items, tuple) else (items,)
         if len(parts) != self.rank:
-            shown = ", ".join(_show(part) for part in parts)
+            shown = ", ".join(":" if isinstance(part, slice) else str(part) for part in parts)
             raise TDLError(
                 f"'{self.name}' has {self.rank} dimensions but {len(parts)} indices: {self.name}[{shown}]"
                 + ("; a mixed-radix index is a tuple of its own: x[(i, j),]" if self.rank == 1 else "")
@@ -255,9 +255,15 @@ def _index(part: object, place: str) -> Index:
         return expression.affine
     if isinstance(expression, Constant) and type(expression.value) is int:
         return Affine((), expression.value)
+    value = next((node for node in walk(expression) if isinstance(node, Element | OpaqueElement)), None)
+    if value is None:
+        reason, remedy = _why_not_affine(expression), "if the operator needs it, "
+    else:
+        reason = f"it depends on the tensor value {value}"
+        remedy = f"select by value, Sum(lambda v: where({value} == v, ...v..., 0)), or "
     raise TDLError(
-        f"{place}: index '{expression}' is not affine in index variables ({_why_not_affine(expression)}); "
-        f"{_remedy(expression)}compute the result in an OpaqueFunction"
+        f"{place}: index '{expression}' is not affine in index variables ({reason}); "
+        f"{remedy}compute the result in an OpaqueFunction"
     )
 
 
@@ -273,9 +279,6 @@ def _digits(part: tuple[object, ...], place: str) -> Index:
 def _why_not_affine(expression: Expr) -> str:
     """Name the first reason why an expression is no index."""
     for node in walk(expression):
-        if isinstance(node, Element | OpaqueElement):
-            return f"it depends on the tensor value {node}"
-    for node in walk(expression):
         if isinstance(node, Constant) and not isinstance(node.value, int):
             return f"{node.value!r} is not an exact integer; write a/b with integers"
     calls = [node for node in walk(expression) if isinstance(node, Call)]
@@ -287,21 +290,9 @@ def _why_not_affine(expression: Expr) -> str:
     return _NOT_AFFINE.get(function, "comparison of intervals" if comparison else f"{function} of an index")
 
 
-def _remedy(expression: Expr) -> str:
-    """Say what may be written instead of an index that depends on a tensor's value."""
-    found = next((node for node in walk(expression) if isinstance(node, Element | OpaqueElement)), None)
-    if found is None:
-        return "if the operator needs it, "
-    return f"select by value, Sum(lambda v: where({found} == v, ...v..., 0)), or "
-
-
 _NOT_AFFINE = {
     "remainder": "modulo of an index",
     "floor_divide": "floor division of an index",
     "multiply": "product of two indices",
     "divide": "quotient of two indices",
 }
-
-
-def _show(part: object) -> str:
-    return ":" if isinstance(part, slice) else str(part)

@@ -91,7 +91,7 @@ class OpaqueOperator(Operator):
             refusals=dict.fromkeys(variables, "an opaque operator runs whole"),
             is_elementwise=False,
             contiguous=frozenset(),
-            extent_rules=ExtentRules((), tuple(zip(names, ranks, strict=True)), {}, (), (), (), (), (), ()),
+            extent_rules=ExtentRules((), tuple(zip(names, ranks, strict=True)), {}),
             work=Work(((float(attributes.get(OPERATIONS, 0.0)), (ON_ONE,)),)),
             shapes=shapes,
             dtypes=dtypes,

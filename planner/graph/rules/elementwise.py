@@ -14,10 +14,6 @@ def _of_result(op: str) -> Rule:
     return lambda b: (b.emit(op, (b.gradient, b.result), 0),)
 
 
-def _log(b: Backward) -> Gradients:
-    return (b.emit("div", (b.gradient, b.node.inputs[0]), 0),)
-
-
 def _neg(b: Backward) -> Gradients:
     return (b.emit("neg", (b.gradient,), 0),)
 
@@ -30,14 +26,9 @@ def _scale(b: Backward) -> Gradients:
 
 
 def _cast(b: Backward) -> Gradients:
-    """Cast back."""
     if isinstance(b.arriving[0], float):
         return b.arriving
     return (b.emit("cast", (b.gradient,), 0, dtype=b.builder.tensors[b.node.inputs[0]].dtype),)
-
-
-def _add_n(b: Backward) -> Gradients:
-    return (b.arriving[0],) * len(b.node.inputs)
 
 
 def _narrow(b: Backward, gradient: str, operand: int) -> str:
@@ -110,10 +101,6 @@ def _of_binary_row(op: str) -> Rule:
     return rule
 
 
-def _passed(b: Backward) -> Gradients:
-    return b.arriving
-
-
 def _same(b: Backward, **replaced: Value) -> Gradients:
     """Apply the operator itself to the gradient: it only selects and scales elements, whatever their values."""
     attrs = b.attrs(*(name for name in b.node.attrs if name not in replaced)) | replaced
@@ -158,7 +145,7 @@ RULES: dict[str, Rule] = {
     "sigmoid": _of_result("sigmoid_backward"),
     "tanh": _of_result("tanh_backward"),
     "exp": _of_result("mul"),
-    "log": _log,
+    "log": lambda b: (b.emit("div", (b.gradient, b.node.inputs[0]), 0),),
     "neg": _neg,
     "scale": _scale,
     "cast": _cast,
@@ -166,11 +153,11 @@ RULES: dict[str, Rule] = {
     "sub": _sub,
     "mul": _mul,
     "div": _div,
-    "add_n": _add_n,
+    "add_n": lambda b: (b.arriving[0],) * len(b.node.inputs),
     **{name: _of_row(name) for name, (_, slope) in {**UNARY, **SCALAR}.items() if slope is not None},
     **{name: _of_binary_row(name) for name, slopes in BINARY.items() if None not in slopes},
     **dict.fromkeys(FLAT, flat),
-    **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), _passed),
+    **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), lambda b: b.arriving),
     "rsub_scalar": _neg,
     **dict.fromkeys(("tril", "triu", "dropout"), _same),
     **dict.fromkeys(("masked_fill", "causal_mask"), partial(_same, value=0.0)),

@@ -8,14 +8,6 @@ from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers, number
 
 
-def _sum(b: Backward) -> Gradients:
-    return (expand(b, b.gradient, 0, _dims(b), 1.0),)
-
-
-def _mean(b: Backward) -> Gradients:
-    return (expand(b, b.gradient, 0, _dims(b), 1.0 / number(b, "count")),)
-
-
 def _dims(b: Backward) -> tuple[int, ...]:
     return tuple(sorted(integers(b, "dims")))
 
@@ -77,8 +69,8 @@ def _cumsum(b: Backward) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
-    "sum": _sum,
-    "mean": _mean,
+    "sum": lambda b: (expand(b, b.gradient, 0, _dims(b), 1.0),),
+    "mean": lambda b: (expand(b, b.gradient, 0, _dims(b), 1.0 / number(b, "count")),),
     "amax": _extreme,
     "amin": _extreme,
     "prod": _prod,

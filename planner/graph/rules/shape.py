@@ -56,10 +56,6 @@ def _scattered(b: Backward, op: str, dim: int, *names: str, inputs: tuple[str, .
     return b.emit(op, (b.gradient, *inputs), 0, **b.attrs(*names), extents=extents), *(None for _ in inputs)
 
 
-def _select(b: Backward) -> Gradients:
-    return _scattered(b, "select_backward", int(number(b, "dim")), "dim", "index")
-
-
 def _slice(b: Backward) -> Gradients:
     """Surround the gradient by zeros; with steps, put them in between too."""
     dim = int(number(b, "dim"))
@@ -78,10 +74,6 @@ def _pad(b: Backward) -> Gradients:
         if low or high:
             gradient = b.emit_step("slice", (str(gradient),), 0, f"cut{dim}", dim=dim, start=low, skip=high)
     return (gradient,)
-
-
-def _flip(b: Backward) -> Gradients:
-    return (b.emit("flip", (b.gradient,), 0, **b.attrs("dims", "sizes")),)
 
 
 def _diagonal(b: Backward) -> Gradients:
@@ -111,10 +103,10 @@ RULES: dict[str, Rule] = {
     "stack": _stack,
     "permute": _permute,
     "cat": _cat,
-    "select": _select,
+    "select": lambda b: _scattered(b, "select_backward", int(number(b, "dim")), "dim", "index"),
     "slice": _slice,
     "constant_pad_nd": _pad,
-    "flip": _flip,
+    "flip": lambda b: (b.emit("flip", (b.gradient,), 0, **b.attrs("dims", "sizes")),),
     "diagonal": _diagonal,
     "embedding": _embedding,
     "index_select": _by_indices,
