@@ -73,6 +73,7 @@ def __getattr__(name: str) -> object:
     """Return a public name from the module that has it."""
     for module, names in _HOMES.items():
         if name in names:
+            import_module("planner.report")  # where plans and programs learn how to show themselves
             return getattr(import_module(module), "load_plan" if name == "load" else name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

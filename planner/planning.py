@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
-from planner.program.lower import arena_sizes, lower
-from planner.program.workspace import needed_bytes
 from planner.search import SearchOptions, best_plan
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
@@ -22,6 +21,9 @@ from topologies import Machine, load_topology
 
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
+
+LOWERING, WORKSPACE = "planner.program.lower", "planner.program.workspace"
+"""Imported where memory is limited."""
 
 WORKERS = (
     f"Number of workers. Up to {Tuning().factored_workers}, all factorisations are tried; beyond, prime factors "
@@ -83,7 +85,7 @@ def plan(
     limit = read_memory(memory)
     machine = load_topology(machine) if isinstance(machine, str) else machine
     capacities = _capacities(machine) if limit == DEVICES else []
-    arena_of = arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
+    arena_of = _arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
     of_memory_only = limit is not None and options.get("objective", "bytes") == "bytes"
     search = SearchOptions(
         machine=None if of_memory_only else machine,
@@ -105,13 +107,18 @@ def _read(name: str, value: object) -> object:
         raise PlanError(f"{name}: {error}") from error
 
 
+def _arena_sizes(plan: Plan) -> tuple[int, ...]:
+    """Return how large every worker's arena is; lowering is loaded for plans that must fit in something alone."""
+    return tuple(import_module(LOWERING).arena_sizes(plan))
+
+
 def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """Return what every worker takes of its device's memory; where there are capacities, with what its device lacks.
 
     So what is within the largest capacity fits in the worker's own.
     """
     machine.require_devices(plan.workers)
-    needed = map(needed_bytes, lower(plan).workers, machine.devices)
+    needed = map(import_module(WORKSPACE).needed_bytes, import_module(LOWERING).lower(plan).workers, machine.devices)
     if not capacities:
         return tuple(needed)
     return tuple(nbytes + max(capacities) - own for nbytes, own in zip(needed, capacities, strict=False))

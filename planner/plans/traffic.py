@@ -5,9 +5,10 @@ Both the plan's byte count and the lowering start here, so who exchanges what wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,19 +116,22 @@ class Traffic:
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
         self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)
         self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
-        self._earlier: dict[Sharing, list[Read]] = {}
         self._sums = self._active_sums()
         self._summand = {name: total for total, names in self._sums.items() for name in names}
 
     @cached_property
     def work(self) -> tuple[NodeTraffic, ...]:
         """Every node's work."""
-        return tuple(self._work(node) for node in self._nodes if node.name not in self._sums)
+        return tuple(self._works(node for node in self._nodes if node.name not in self._sums))
+
+    def _works(self, nodes: Iterable[Node]) -> Iterator[NodeTraffic]:
+        """Yield the work of nodes that share reads with each other alone."""
+        earlier: dict[Sharing, list[Read]] = {}
+        return (self._work(node, earlier) for node in nodes)
 
     def exchanges(self) -> Iterator[tuple[str, Exchange]]:
         """Yield every exchange with the tensor that it moves."""
-        for work in self.work:
-            yield from work.exchanges()
+        return chain.from_iterable(work.exchanges() for work in self.work)
 
     def makers(self) -> dict[str, str]:
         """Return which node computes each result; of a sum that accumulates locally, one that adds to it."""
@@ -135,9 +139,37 @@ class Traffic:
         return found | {write.tensor: work.node.name for work in self.work for write in work.writes}
 
     def bytes(self) -> NDArray[np.int64]:
-        """Return the k x k matrix of bytes that go from worker (row) to worker (column)."""
+        """Return the k x k matrix of bytes that go from worker (row) to worker (column), counted once for alike nodes."""
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
-        for tensor, exchange in self.exchanges():
+        alike: dict[object, list[list[Node]]] = {}
+        for nodes in self._nodes_sharing_reads():
+            alike.setdefault(self._cause_of_bytes(nodes), []).append(nodes)
+        for nodes, *others in alike.values():
+            total += self._bytes_of_nodes(nodes) * (1 + len(others))
+        return total
+
+    def _nodes_sharing_reads(self) -> Iterable[list[Node]]:
+        """Return the nodes that work, those together that may share what they fetch."""
+        groups: dict[object, list[Node]] = {}
+        for node in self._nodes:
+            if node.name not in self._sums:
+                groups.setdefault(_group_sharing_reads(node), []).append(node)
+        return groups.values()
+
+    def _cause_of_bytes(self, nodes: Sequence[Node]) -> object:
+        """Return all that the bytes of nodes which share reads depend on; tensors count by where they occur first."""
+        layouts, tensors, numbers = self.plan.layouts, self.plan.graph.tensors, dict[str, int]()
+        cause: list[object] = []
+        for node in nodes:
+            written = self._tensors_written(node)
+            read = tuple(numbers.setdefault(name, len(numbers)) for name in node.inputs)
+            lying = tuple((layouts[name], tensors[name].dtype) for name in (*node.inputs, *written))
+            cause.append((id(self.signatures[node.name]), self.plan.strategies[node.name], read, lying))
+        return tuple(cause)
+
+    def _bytes_of_nodes(self, nodes: Sequence[Node]) -> NDArray[np.int64]:
+        total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
+        for tensor, exchange in chain.from_iterable(work.exchanges() for work in self._works(nodes)):
             total += exchange.moved() * ITEM_BYTES[self.plan.graph.tensors[tensor].dtype]
         return total
 
@@ -153,14 +185,18 @@ class Traffic:
             if total in order and len({strategies[name] for name in names}) == 1
         }
 
-    def _work(self, node: Node) -> NodeTraffic:
+    def _work(self, node: Node, earlier: dict[Sharing, list[Read]]) -> NodeTraffic:
         signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
+        writes = tuple(self._write(node, number, name) for number, name in enumerate(self._tensors_written(node)))
+        reads = self._reads(node, signature, earlier)
+        return NodeTraffic(node, signature, strategy, reads, writes, self._summand.get(node.name))
+
+    def _tensors_written(self, node: Node) -> tuple[str, ...]:
+        """Return the node's outputs; of what a sum accumulates, that of the sum, and only for the last node."""
         total = self._summand.get(node.name)
-        outputs = node.outputs
-        if total is not None:
-            outputs = self._sum_outputs[total] if node.name == self._sums[total][-1] else ()
-        writes = tuple(self._write(node, number, name) for number, name in enumerate(outputs))
-        return NodeTraffic(node, signature, strategy, self._reads(node, signature), writes, total)
+        if total is None:
+            return node.outputs
+        return self._sum_outputs[total] if node.name == self._sums[total][-1] else ()
 
     @cached_property
     def _sum_outputs(self) -> dict[str, tuple[str, ...]]:
@@ -171,14 +207,21 @@ class Traffic:
         made = production(self.signatures[node.name], number, plan.strategies[node.name], plan.ways)
         return Write(tensor, made, store(made, plan.layouts[tensor], plan.ways))
 
-    def _reads(self, node: Node, signature: Signature) -> tuple[Read, ...]:
+    def _reads(self, node: Node, signature: Signature, earlier: dict[Sharing, list[Read]]) -> tuple[Read, ...]:
         strategy, ways = self.plan.strategies[node.name], self.plan.ways
         needs: dict[tuple[str, tuple[Region, ...]], list[int]] = {}
         for operand, name in enumerate(node.inputs):
             needs.setdefault((name, needed(signature, operand, strategy, ways)), []).append(operand)
-        return tuple(self._read(node, name, need, tuple(at)) for (name, need), at in needs.items())
+        return tuple(self._read(node, name, need, tuple(at), earlier) for (name, need), at in needs.items())
 
-    def _read(self, node: Node, tensor: str, need: tuple[Region, ...], operands: tuple[int, ...]) -> Read:
+    def _read(
+        self,
+        node: Node,
+        tensor: str,
+        need: tuple[Region, ...],
+        operands: tuple[int, ...],
+        earlier: dict[Sharing, list[Read]],
+    ) -> Read:
         """Read what is needed of a tensor, less what was fetched for a read that this one shares with.
 
         Those that compute with their own terms of a partial tensor share nothing with those that need the sum.
@@ -189,12 +232,16 @@ class Traffic:
         exchange = fetch(shape, layout, need, plan.ways, terms)
         if need == exchange.sources and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        group = node.forward or node.name, node.forward is not None
-        earlier = self._earlier.setdefault((*group, tensor, exchange.fixed), [])
-        for read in earlier:
+        shared = earlier.setdefault((*_group_sharing_reads(node), tensor, exchange.fixed), [])
+        for read in shared:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
-        exchange = replace(exchange, already=tuple(read.need for read in earlier))
-        read = Read(node.name, tensor, operands, need, exchange, copies=tuple(earlier))
-        earlier.append(read)
+        exchange = replace(exchange, already=tuple(read.need for read in shared))
+        read = Read(node.name, tensor, operands, need, exchange, copies=tuple(shared))
+        shared.append(read)
         return read
+
+
+def _group_sharing_reads(node: Node) -> tuple[str, bool]:
+    """Return what is equal for nodes that share what they fetch: one by itself, or those of a backward group."""
+    return node.forward or node.name, node.forward is not None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from executor.process.bootstrap import settle_process
-from planner.explanations import difference, explanation
-from planner.export.exported import Exported, export
 from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
 from planner.failures import JobError
@@ -35,6 +32,18 @@ from tensor_partitioner.commands.planning_options import (
     with_model_options,
 )
 from tensor_partitioner.display import Shown
+
+if TYPE_CHECKING:
+    from planner.explanations.difference import PlanDifference
+    from planner.export.exported import Exported
+
+DIFFERENCE, EXPLANATION, EXPORTED = (
+    "planner.explanations.difference",
+    "planner.explanations.explanation",
+    "planner.export.exported",
+)
+PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
+"""Modules that few calls need: they are imported by those."""
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
@@ -74,7 +83,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
         compared = _compared(diff)
-        record, shown = difference.to_data(compared), [compared]
+        record, shown = import_module(DIFFERENCE).to_data(compared), [compared]
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
@@ -86,6 +95,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         plan = _plan(context, model, options)
         record, shown = summary.to_data(plan), [plan]
         if options["explain"]:
+            explanation = import_module(EXPLANATION)
             explained = explanation.explain(plan)
             record, shown = record | explanation.to_data(explained), [plan, explained]
     if options["json_file"] is not None:
@@ -101,25 +111,26 @@ def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Ex
     if not is_saved_plan(model):
         raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
     refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))
-    return export(load_plan(model), options["export"])
+    exported: Exported = import_module(EXPORTED).export(load_plan(model), options["export"])
+    return exported
 
 
 def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
     """Run steps beside PyTorch, by what the entry point gave to run it, and end."""
     refuse_others(context, "--verify plans nothing", allowed=("model", "verify", "operator_files", *model_options()))
-    settle_process()
-    verify = import_module("executor.torch.verification").verify  # which loads PyTorch
-    verification = verify(function_of(model, **given_options(options)), model)
+    import_module(PROCESS).settle_process()
+    verification = import_module(VERIFICATION).verify(function_of(model, **given_options(options)), model)
     stdout().print(*display.tables(verification), sep="\n")
     if verification.failure:
         raise JobError(verification.failure)
     context.exit(0)
 
 
-def _compared(paths: tuple[Path, Path]) -> difference.PlanDifference:
+def _compared(paths: tuple[Path, Path]) -> PlanDifference:
     names = paths[0].name, paths[1].name
     names = names if names[0] != names[1] else (str(paths[0]), str(paths[1]))
-    return difference.diff(*paths, names)
+    compared: PlanDifference = import_module(DIFFERENCE).diff(*paths, names)
+    return compared
 
 
 def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -13,6 +14,7 @@ from planner.search.costs.level_traffic import Crossings
 from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_landing
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import (
+    KEPT_TABLES,
     counts_by_class_of_each_axis,
     counts_with_equal_workers_merged,
     row_blocks,
@@ -23,13 +25,19 @@ from planner.search.costs.volumes import (
 def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
     """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
     landing, classes = _landing_and_strategy_classes(signature, output, strategies)
-    moved = np.empty((len(classes.masks), len(layouts.states)), dtype=np.int64)
-    for block in row_blocks(len(classes.masks), len(layouts.states) * prod(layouts.ways) * 2):
-        masks = classes.masks[block]
+    return np.asarray(_elements_moved_by_class(landing, tuple(map(tuple, classes.masks.tolist())), layouts)[classes.of])
+
+
+@lru_cache(maxsize=KEPT_TABLES)
+def _elements_moved_by_class(landing: Need, rows: tuple[tuple[int, ...], ...], layouts: Layouts) -> Table:
+    """Return elements moved, [class, layout], of classes of strategies with these masks."""
+    classes, moved = np.array(rows, dtype=np.int64), np.empty((len(rows), len(layouts.states)), dtype=np.int64)
+    for block in row_blocks(len(rows), len(layouts.states) * prod(layouts.ways) * 2):
+        masks = classes[block]
         copies = product_of_ways_by_mask(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
         own, share, kept = _landing_volumes(landing, masks, layouts)
         moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
-    return np.asarray(moved[classes.of])
+    return moved
 
 
 def store_crossings(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Crossings:
@@ -91,7 +99,7 @@ def _landing_volumes_by_worker(landing: Need, masks: Table, layouts: Layouts) ->
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
     for dim, axis in enumerate(demands_of_classes((landing,), masks[:, :-2])):
-        (numbers,), counts = counts_by_class_of_each_axis([axis], ways)
+        (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
         own = own * counts_with_equal_workers_merged(counts_held(layouts.shape[dim], ways)[sharded])

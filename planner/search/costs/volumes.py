@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import product
 from math import prod
 
@@ -18,6 +18,9 @@ from planner.search.costs.tables import LARGE_ELEMENTS, Table
 
 Volumes = NDArray[np.int32] | Table
 """Large arrays are in 32 bits where what all workers could reach fits: they are as fast as memory is."""
+
+KEPT_TABLES = 1 << 9
+"""How many tables of counts are kept for the next costs: nodes near each other mostly have some in common."""
 
 BLOCK_ELEMENTS = 1 << 18
 """Arrays over classes, holdings and workers are made in blocks of about so many elements, which stay in cache."""
@@ -53,7 +56,7 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     `axes` are [dimension][class]; `masks` is [dimension, holding].
     """
     sizes = [len(axis[0]) for axis in axes]
-    tables = [counts_by_class_of_each_axis([axis[dim] for axis in axes], ways) for dim in range(len(masks))]
+    tables = [counts_by_class_of_each_axis(tuple(tuple(axis[dim]) for axis in axes), ways) for dim in range(len(masks))]
     shape = (*sizes, masks.shape[1])
     large = prod(shape) > LARGE_ELEMENTS
     fits = large and prod(int(counts.max()) for _, counts in tables) * prod(ways) <= np.iinfo(np.int32).max
@@ -75,7 +78,10 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
     return found
 
 
-def counts_by_class_of_each_axis(axes: Sequence[list[Demand]], ways: Ways) -> tuple[list[NDArray[np.intp]], Counts]:
+@lru_cache(maxsize=KEPT_TABLES)
+def counts_by_class_of_each_axis(
+    axes: tuple[tuple[Demand, ...], ...], ways: Ways
+) -> tuple[list[NDArray[np.intp]], Counts]:
     """Return, for one dimension, each axis's classes as numbers of its distinct terms, and the counts of these.
 
     The counts are [term of each axis..., mask, worker]; the last axis has one entry where all workers' are equal.
