@@ -139,7 +139,10 @@ class Traffic:
         return found | {write.tensor: work.node.name for work in self.work for write in work.writes}
 
     def bytes(self) -> NDArray[np.int64]:
-        """Return the k x k matrix of bytes that go from worker (row) to worker (column), counted once for alike nodes."""
+        """Return the k x k matrix of bytes that go from worker (row) to worker (column).
+
+        Alike nodes are counted once.
+        """
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
         alike: dict[object, list[list[Node]]] = {}
         for nodes in self._nodes_sharing_reads():
