@@ -189,7 +189,8 @@ def store(made: Production, layout: Holding, ways: Ways) -> tuple[Exchange, ...]
     shares = tuple(map(intersect, made.regions, cuts))
     kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
-    return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, same))
+    apart = same - steps_with(layout, Shard)  # shares are cut there, by shares of workers that may differ
+    return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, apart))
 
 
 def share_layout(made: Production, layout: Holding, ways: Ways) -> Holding:

@@ -19,10 +19,12 @@ from planner.layout import (
     TERMS,
     Exchange,
     Shard,
+    Ways,
     eligible,
     fetch,
     needed,
     production,
+    signatures,
     store,
 )
 from planner.layout.linear import linear_sets
@@ -166,6 +168,22 @@ def test_store_as_a_partial_tensor(data):
     node, ways = data.draw(signature()), data.draw(WAYS)
     strategies = strategies_with_terms(data.draw, node, ways)
     layouts = layouts_with_terms(data.draw, node.outputs[0], ways)
+    check_stores(node, ways, strategies, layouts)
+
+
+def test_shares_that_differ_are_fetched_from_all_who_have_part_of_them():
+    """What was reduced to shares is cut by each worker's own shares where the work was the same, `*`."""
+    b, ways = GraphBuilder(), Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1))
+    b.apply("mul", b.input("a", (1, 5)), b.input("b", (5,)), name="node", dims=(1,))
+    node = signatures(b.finish({}, {}))["node"]
+    strategies = strategies_domain(node, ways, (("i1", "*", "+{0}"),))
+    layouts = layouts_domain((1, 5), ways, ((REPLICATE, Shard(1), REPLICATE),))
+    check_stores(node, ways, strategies, layouts)
+    assert StoreCost(node, 0).table([strategies], layouts) == 20
+
+
+def check_stores(node, ways, strategies, layouts):
+    """Expect tables to say of every pair what the exchanges move, and whether it goes together."""
     write = StoreCost(node, 0)
     table, across = write.table([strategies], layouts), crossed(write, [strategies], layouts)
     flags = write.infeasibility_flags([strategies], layouts)
