@@ -108,9 +108,9 @@ def opaque_nodes(plan: Plan) -> dict[str, Any]:
     Bytes are those that move to have such nodes' operands and to store their results; empty where there are none.
     """
     signatures = plan.traffic().signatures
-    opaque = [work for work in plan.traffic().work if signatures[work.node.name].description.is_opaque]
-    if not opaque:
+    if not any(signature.description.is_opaque for signature in signatures.values()):
         return {}
+    opaque = [work for work in plan.traffic().work if signatures[work.node.name].description.is_opaque]
     exchanges = (entry for work in opaque for entry in work.exchanges())
     moved = sum(int(hop.moved().sum()) * ITEM_BYTES[plan.graph.tensors[name].dtype] for name, hop in exchanges)
     named = Counter(str(work.node.attrs.get("target", work.node.op)) for work in opaque)
