@@ -21,8 +21,7 @@ Array = np.ndarray[Any, Any]
 class Case:
     """One application of an operator: operands (float64; int32 for labels and indices; bool for masks) and attributes.
 
-    `shapes` are those of the outputs and `extents` those of index variables, where they are known from elsewhere than
-    the description.
+    `shapes` (of outputs) and `extents` (of index variables) are those that the description does not tell.
     """
 
     operands: tuple[Array, ...]

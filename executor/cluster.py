@@ -24,11 +24,7 @@ HostArray = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Cluster(ABC):
-    """The ranks of a job as one of them sees it, whoever started them.
-
-    `comm` is what this kind of cluster's media are given. `host_rank` counts this host's ranks, of which there are
-    `ranks_on_host`, on `cores` cores in all.
-    """
+    """The ranks of a job as one of them sees it; `comm` is what media are given, `cores` those of this rank's host."""
 
     comm: Any
     rank: int

@@ -100,9 +100,8 @@ TracedTask = tuple[str, int]
 class RankResult:
     """What one rank measured: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
-    `moments` are those before and after each task of the last step; `traced` says what these are, and `tasks` what they
-    took, where either is wanted; `waits` is from when to when it waited for others in that step. Bytes outside the
-    arena are None where not known.
+    Of the last step, `moments` are before and after each task, and `waits` from when to when it waited; `traced` and
+    `tasks` are empty where not wanted. Bytes outside the arena are None where not known.
     """
 
     seconds: tuple[float, ...]

@@ -15,8 +15,7 @@ from planner.errors import InputError
 class Npz(Mapping[str, HostArray]):
     """The arrays of a .npz file, none of which is kept; nothing in it is executed.
 
-    Raises InputError, which names the file, where it holds anything else or is damaged, now or when an array is read;
-    OSError where it cannot be opened.
+    Raises OSError, or InputError where it holds anything else or is damaged, now or when an array is read.
     """
 
     def __init__(self, path: Path) -> None:

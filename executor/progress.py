@@ -1,7 +1,6 @@
 """How far the ranks of a host have come: a counter each, in memory that they share.
 
-A rank's counter only grows. What a rank stored before it raised its counter, others see once they see the counter
-raised: x86 keeps the order of stores, which not all processors do (`ORDERED`).
+What a rank stored before it raised its counter, others see once they see that, where stores are `ORDERED`.
 """
 
 from __future__ import annotations
@@ -35,11 +34,10 @@ class _Timespec(ctypes.Structure):
 
 
 class Progress:
-    """The counters of some ranks of one host, of which this is one.
+    """The counters of some ranks of one host, ascending, of which this is one; made by all together.
 
     Where ranks outnumber cores (`crowded`), who waits sleeps until the counter that it waits for is raised for it; else
-    it looks all the time. `meanwhile` is called now and then while waiting. Made by all ranks together (collective over
-    `comm`); `ranks` are those of this host, ascending.
+    it looks all the time. `meanwhile` is called now and then while waiting.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Memory that processes of one machine map together: anonymous files, opened by way of /proc.
 
-Such a file has no name and takes no room in /dev/shm, which is often small in containers; it is gone with the last
-process that maps it, however that ends.
+They take no room in /dev/shm, which is often small in containers, and are gone with the last process that maps them.
 """
 
 from __future__ import annotations

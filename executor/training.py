@@ -80,10 +80,9 @@ def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
 
 
 class Trainer:
-    """One rank training a plan.
+    """One rank training a plan, from values of the plan's seed unless it is to `begin_with` others.
 
-    `xp` is the array module. Weights and states are made from the plan's seed, so any number of workers starts from
-    the same values, unless it is to `begin_with` others. The `schedule` is of learning rates.
+    `xp` is the array module, `schedule` that of learning rates.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """First values of tensors from a hash of (seed, name, global element index).
 
-Any worker can make just its tile of a tensor, and every number of workers and every backend starts from the same
-bits: the hash is integer arithmetic modulo 2**64, and floats are made from it by exact operations and one rounding.
+Any worker makes just its tile, and every number of workers and backend starts from the same bits: floats are made from
+integers modulo 2**64 by exact operations and one rounding.
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ from planner.program.workspace import combined_bytes
 class Worker:
     """One worker's side of a program, over an arena that other programs of the same plan may share.
 
-    `transport` is given the worker's memory and returns the transport; `rate` is what learning rates are multiplied
-    by, if anything; `kernels` are what computes. Raises ValueError where the program contradicts itself (a buffer
-    outside the arena, a message that its pieces do not fill) or names an operator without a kernel.
+    `transport` is given the worker's memory and returns the transport; `rate` multiplies learning rates. Raises
+    ValueError where the program contradicts itself or names an operator without a kernel.
     """
 
     def __init__(
@@ -57,8 +56,7 @@ class Worker:
     def run(self, settle: bool = False) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
-        The device is waited for at the end; `settle` waits after every task, so that each moment is when the task's
-        work was done and not when it was queued.
+        The device is waited for at the end; with `settle` after every task.
         """
         xp = self.memory.xp
         moments = [time.perf_counter()]

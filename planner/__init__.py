@@ -1,9 +1,5 @@
 """The planner: from a training graph to a plan, from a plan to a program.
 
-graph = planner.model("wresnet-50-4", batch=128)
-plan = planner.plan(graph, workers=8)
-print(plan)
-
 A name is loaded when it is asked for, so that who runs a plan loads no search.
 """
 

@@ -58,8 +58,7 @@ class Samples(Protocol):
 class HeldOut:
     """Samples that training never sees, in batches of a fixed order.
 
-    `metric` says what they are scored by: "logits", by right answers, where the last batch is filled up with the last
-    sample, or "loss", of whole batches alone, as a batch's says nothing of its parts.
+    Those scored by right answers ("logits") fill the last batch up with the last sample; "loss" is of whole batches.
     """
 
     samples: Samples

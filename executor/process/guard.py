@@ -1,7 +1,6 @@
 """A process beside every rank that outlives it: it says which rank was killed, and speaks once for all of a Ctrl-C.
 
-A launcher ends the whole job when a rank dies, and at best names a process of some host. So a rank forks before
-anything is imported: the child becomes the rank, the parent waits, and either says so where the other is killed.
+A rank forks before anything is imported: the child becomes the rank, and either says so where the other is killed.
 """
 
 from __future__ import annotations

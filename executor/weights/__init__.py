@@ -1,7 +1,6 @@
 """Weights in files: the state dict of a module read into a plan's tensors, and written from them.
 
-What entries a graph has, and in which of its tensors their elements are, the plan says (`planner/graph/entries.py`).
-Every rank reads the part that it holds; `saving` writes, every rank its part of one file.
+The entries of a graph are in the plan (`planner.graph.entries`); every rank reads and writes the part that it holds.
 """
 
 from executor.weights.files import WeightsError

@@ -40,8 +40,8 @@ class _Place:
 def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     """Write the state dict that the module has after so many steps, as safetensors (collective).
 
-    Every rank must see the folder. Returns the names of entries that no tensor holds and whose content is not known, as
-    no weights were given: these are left out. Raises SharedError where a rank cannot write.
+    Every rank must see the folder. Returns the names of entries that are left out, whose content is not known. Raises
+    SharedError where a rank cannot write.
     """
     path, cluster = path.resolve(), trainer.cluster
     beside = path.with_name(f".{path.name}.part")

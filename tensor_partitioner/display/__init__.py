@@ -1,7 +1,6 @@
 """How everything public shows itself: as tables, in a terminal and in a notebook, and figures as people read them.
 
-An object that derives from `Shown` does not know its tables; the package that makes them registers a rule with
-`@tables.register`. A record of few fields needs none: it is shown as names and values.
+The package that makes the tables of a `Shown` registers a rule with `@tables.register`; a record needs none.
 """
 
 from __future__ import annotations

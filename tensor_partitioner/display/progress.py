@@ -1,8 +1,4 @@
-"""How far work is that takes long: whoever does it tells the status line, which a command starts, or nobody.
-
-for ways in tracked("searching", factorisations):
-    ...
-"""
+"""How far work is that takes long: whoever does it tells the status line, which a command starts, or nobody."""
 
 from __future__ import annotations
 
