@@ -36,6 +36,11 @@ def write_file(path: str | Path, content: str | bytes) -> None:
             _replace(where, data)
 
 
+def write_json(path: str | Path, data: object) -> None:
+    """Write readable JSON of plain data or of records, as `write_file` does."""
+    write_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+
+
 @contextmanager
 def named_errors(path: str | Path) -> Iterator[None]:
     """Let an OSError name a file even where the system's does not (a full device's names none)."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import InputError
+from planner.files import write_json
 from planner.graph.graph_json import to_data
 from planner.graph.ir import ITEM_BYTES, Graph, Tensor
 from planner.layout import Region, elements
@@ -60,10 +61,9 @@ class _Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: Manifest
 
 
-def to_json(manifest: Manifest) -> bytes:
-    """Return a manifest as its file holds it."""
-    signed = _Signed(digest(msgspec.to_builtins(manifest)), manifest)
-    return msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n"
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest, with the digest that `read_manifest` expects."""
+    write_json(path, _Signed(digest(msgspec.to_builtins(manifest)), manifest))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -20,13 +20,13 @@ from executor.checkpoint.manifest import (
     places,
     plan_digest,
     saved_tensors,
-    to_json,
+    write_manifest,
 )
 from executor.checkpoint.reading import checkpoints, name_of
 from executor.cluster import raw_bytes
 from executor.process.launch import SharedError, agree, on_first_rank
 from executor.training import Trainer
-from planner.files import named_errors, write_file
+from planner.files import named_errors
 
 KEPT = 2
 """How many checkpoints are kept: the one before stays valid while the next is written."""
@@ -90,8 +90,7 @@ class Saver:
 
     def _publish(self, hidden: Path, step: int, files: list[FileRecord]) -> None:
         """Write the manifest, then give the folder its name: from here on the checkpoint is there."""
-        manifest = msgspec.structs.replace(self._manifest, step=step, files=files)
-        write_file(hidden / MANIFEST, to_json(manifest))
+        write_manifest(hidden / MANIFEST, msgspec.structs.replace(self._manifest, step=step, files=files))
         _settle(hidden / MANIFEST)
         _settle(hidden)
         hidden.rename(self._folder / name_of(step))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.errors import InputError
-from planner.files import format_of, write_file
+from planner.files import format_of, write_json
 from tensor_partitioner.display import Shown
 
 FORMAT = "report/1"
@@ -264,8 +264,7 @@ def finite(value: float) -> float | None:
 
 def write_reports(path: Path | str, *reports: Report) -> None:
     """Write one report, or an array of several, as JSON."""
-    data = reports[0] if len(reports) == 1 else reports
-    write_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+    write_json(path, reports[0] if len(reports) == 1 else reports)
 
 
 def read_reports(path: Path | str) -> tuple[Report, ...]:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_file
+from planner.files import check_written, write_file, write_json
 from planner.model_source import function_of, source_files
 from planner.models import model_options
 from planner.plans.plan import Plan
@@ -99,7 +98,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
             explained = explanation.explain(plan)
             record, shown = record | explanation.to_data(explained), [plan, explained]
     if options["json_file"] is not None:
-        write_file(options["json_file"], msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        write_json(options["json_file"], record)
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
     if options["export"] and options["output"] is not None:
         write_file(options["output"], exported.source(options["output"].stem).encode())

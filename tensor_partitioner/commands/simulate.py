@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_file
+from planner.files import check_written, write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
 from simulator.baselines.registry import SYSTEMS, system_named
@@ -153,7 +153,7 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
     with progress("simulating", len(cells)) as done:
         sweep = run(cells, options["operator_files"], done)
     if options["json_path"] is not None:
-        write_file(options["json_path"], sweep.to_json())
+        write_json(options["json_path"], sweep)
     stdout().print(sweep_table(sweep, f"simulated: {source}"))
     if failed := sum(not cell.is_fine for cell in sweep.cells):
         raise JobError(f"{source}: {failed} of {len(cells)} simulations failed or do not fit in memory")

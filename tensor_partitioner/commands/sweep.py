@@ -57,10 +57,6 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     format: str = FORMAT
 
-    def to_json(self) -> bytes:
-        """Return readable JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
-
 
 def read_sweeps(
     _context: click.Context, _option: click.Parameter, texts: Sequence[str]
