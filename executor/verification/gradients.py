@@ -38,12 +38,8 @@ class Derived:
 
 
 def _batch_statistics(case: Case) -> dict[int, Derived]:
-    batch, _, height, width = case.operands[0].shape
-    count = batch * height * width
-    return {
-        1: Derived("mean", (0,), {"dims": (0, 2, 3), "count": count}),
-        2: Derived("batch_norm_var", (0, 1), {"count": count}),
-    }
+    mean = Derived("mean", (0,), {"dims": (0, 2, 3), "count": case.operands[0][:, 0].size})
+    return {1: mean, 2: Derived("batch_norm_var", (0, 1), {"count": mean.attributes["count"]})}
 
 
 def _statistics(case: Case) -> dict[int, Derived]:
@@ -51,10 +47,8 @@ def _statistics(case: Case) -> dict[int, Derived]:
     kept = cast("tuple[int, ...]", case.attributes["statistics"])
     dims = tuple(dim for dim in range(len(shape)) if dim not in kept)
     count = prod(shape[dim] for dim in dims)
-    return {
-        1: Derived("mean", (0,), {"dims": dims, "count": count}),
-        2: Derived("var", (0, 1), {"dims": dims, "count": count}),
-    }
+    attributes: dict[str, Value] = {"dims": dims, "count": count}
+    return {1: Derived("mean", (0,), attributes), 2: Derived("var", (0, 1), attributes)}
 
 
 def _softmax_statistics(case: Case) -> dict[int, Derived]:

@@ -209,8 +209,6 @@ def _length(index: Index, runs: Iterations) -> int:
 
 
 def _values(runs: Runs) -> Array:
-    if len(runs) == 1:
-        return np.arange(*runs[0])
     return np.concatenate([np.arange(start, stop) for start, stop in runs])
 
 

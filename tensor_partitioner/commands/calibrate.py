@@ -13,10 +13,10 @@ import click
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+import planner
 from executor.calibration.fitting import merged
 from executor.calibration.hardware import Hardware, hardware_of
 from executor.calibration.machine import Measurements, topology_text
-from executor.calibration.probes import PROBES
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.mpi import MpiCluster
 from executor.process.launch import agree, require_size
@@ -33,6 +33,18 @@ from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
 
 DEFAULT_SECONDS = 60.0
+PICTURES: dict[str, Any] = {"channels": 16, "classes": 16}
+PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("mlp-2-192", {"batch": 64}),
+    ("mlp-2-1280", {"batch": 320}),
+    ("cnn-3-24", {"batch": 16, "image": 24, **PICTURES}),
+    ("cnn-3-96", {"batch": 32, "image": 28, **PICTURES}),
+    ("wresnet-26-1.25", {"batch": 16, "image": 40, "classes": 32}),
+    ("wresnet-14-1.5", {"batch": 48, "image": 12, "classes": 10}),
+    ("rnn-1-320", {"batch": 48}),
+    ("transformer-2-384", {"batch": 4, "sequence": 96, "vocabulary": 6000}),
+)
+"""Models of the zoo whose tasks stand for all others: of every kind, at sizes apart from each other."""
 
 
 @click.command("calibrate", context_settings={"show_default": True})
@@ -88,8 +100,11 @@ class Calibration:
         plans = [load_plan(path) for path in self.paths]
         for path, plan in zip(self.paths, plans, strict=True):
             require_size(str(path), plan.workers, self.ranks)
-        probes = () if self.options["only_plans"] else PROBES
-        return [*(probe.plan(self.ranks.size) for probe in probes), *plans]
+        if self.options["only_plans"]:
+            return plans
+        return [
+            planner.plan(planner.model(name, **options), workers=self.ranks.size) for name, options in PROBES
+        ] + plans
 
     def _tell(self, timings: list[Timed], speeds: Hardware, threads: int, transport: str) -> int:
         """Write the file; say what it is, and whether the machine was too noisy."""

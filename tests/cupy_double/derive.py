@@ -75,10 +75,9 @@ def signed(found):
         return None
 
 
-def members(owner, private=()):
-    """Describe every public name of a module or class, and the private ones given."""
-    names = [name for name in dir(owner) if not name.startswith("_") or name in private]
-    return {name: entry(getattr(owner, name)) for name in names}
+def members(owner):
+    """Describe every public name of a module or class."""
+    return {name: entry(getattr(owner, name)) for name in dir(owner) if not name.startswith("_")}
 
 
 def ufunc_keywords():

@@ -35,13 +35,14 @@ def test_brief_ends_at_the_first_failure():
     assert len(check_operator("mm", options).failures) > 1
 
 
+def same_shapes(draw):
+    return Case((draw.array(3, 2), draw.positive(3, 2)))
+
+
 def test_a_gradient_of_one_operand_names_that_operand():
     def rule(backward):
         first, _ = RULES["mul"](backward)
         return first, first
-
-    def same_shapes(draw):
-        return Case((draw.array(3, 2), draw.array(3, 2)))
 
     assert failed("mul", rules=rule, generators=same_shapes) == {"gradient of operand 1"}
 
@@ -62,9 +63,6 @@ RULES_THAT_DO_NOT_APPLY = {
 @pytest.mark.parametrize("wrong", RULES_THAT_DO_NOT_APPLY)
 def test_a_rule_that_does_not_apply_is_one_finding(wrong):
     rule, message = RULES_THAT_DO_NOT_APPLY[wrong]
-
-    def same_shapes(draw):
-        return Case((draw.array(3, 2), draw.array(3, 2)))
 
     options = CheckOptions(cases=1, rules={**RULES, "mul": rule}, generators={**CASES, "mul": same_shapes})
     (failure,) = check_operator("mul", options).failures
@@ -131,6 +129,51 @@ def test_a_kernel_that_is_wrong_on_the_planners_slices_only():
     checks = failed("relu", kernels=kernel)
     assert checks
     assert all(check.startswith("planned") for check in checks)
+
+
+def counting_locally(call):
+    KERNELS["mean"](call)
+    count = call.inputs[0].size / max(1, call.outputs[0].size)
+    call.outputs[0][...] *= call.attributes["count"] / count
+
+
+def changing_an_operand(call):
+    x = call.inputs[0]
+    np.exp(x, out=x)
+    call.outputs[0][...] = x
+
+
+def taking_the_last_maximum(call):
+    KERNELS["max_pool2d_with_indices"](call)
+    height, width = call.attributes["kernel"]
+    call.outputs[1][...] = np.maximum(call.outputs[1], height * width - 1)
+
+
+def raising(call):
+    raise RuntimeError("no such luck")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "check"),
+    [
+        ("mean", counting_locally, "split r0"),
+        ("exp", changing_an_operand, "kernel"),
+        ("max_pool2d_with_indices", taking_the_last_maximum, "kernel"),
+        ("exp", raising, "kernel"),
+    ],
+)
+def test_a_wrong_kernel_is_found_by_the_check_that_is_for_it(name, kernel, check):
+    checks = failed(name, kernels=kernel)
+    assert check in checks
+    assert ("kernel" in checks) == (check == "kernel")
+
+
+def test_a_kernel_that_is_wrong_only_in_place():
+    def kernel(call):
+        np.copyto(call.outputs[0], call.inputs[0])
+        call.outputs[0][...] -= call.inputs[1]
+
+    assert failed("sub", kernels=kernel, generators=same_shapes) == {"in place of operands 1"}
 
 
 CASES_THAT_ARE_NONE = {

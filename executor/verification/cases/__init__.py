@@ -15,17 +15,12 @@ from planner.graph.ir import FLOATING, Value
 __all__ = ["CASES", "generators"]
 
 
-def _adam(draw: Draw) -> Case:
+def _adam(draw: Draw, **more: Value) -> Case:
     shape = draw.shape()
     moments = (draw.array(*shape), draw.positive(*shape))
     step = np.asarray(float(draw.size(1, 20)))
-    attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3}
+    attributes: dict[str, Value] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, **more}
     return Case((draw.array(*shape), draw.array(*shape), *moments, step), attributes)
-
-
-def _adamw(draw: Draw) -> Case:
-    case = _adam(draw)
-    return Case(case.operands, {**case.attributes, "decay": 0.25})
 
 
 def _by_root(draw: Draw, **attributes: Value) -> Case:
@@ -39,10 +34,11 @@ def _cast(draw: Draw) -> Case:
     return Case(((x, (4 * x).astype(np.int32), x > 0)[draw.size(0, 2)],), {"dtype": dtype})
 
 
-def _mm(draw: Draw) -> Case:
-    (i, j, k), (transpose_a, transpose_b) = draw.sizes(3), (draw.flag(), draw.flag())
-    a = draw.array(k, i) if transpose_a else draw.array(i, k)
-    b = draw.array(j, k) if transpose_b else draw.array(k, j)
+def _product(draw: Draw, batch_dims: int) -> Case:
+    *batch, i, j, k = draw.sizes(batch_dims + 3)
+    transpose_a, transpose_b = draw.flag(), draw.flag()
+    a = draw.array(*batch, *((k, i) if transpose_a else (i, k)))
+    b = draw.array(*batch, *((j, k) if transpose_b else (k, j)))
     return Case((a, b), {"transpose_a": transpose_a, "transpose_b": transpose_b})
 
 
@@ -51,14 +47,6 @@ EQUATIONS = (
     "ai,bi,i->ab", "ij,jk,kl->il", "ab,b,ac,d->cad",
     "ij->ji", "ijk->j", "i,j->ij", "i,j->ji", "abc,ab->c", "abd,cb->adc", "ijk,k->ji", "ab,ab->a",
 )  # fmt: skip
-
-
-def _bmm(draw: Draw) -> Case:
-    n, i, j, k = draw.sizes(4)
-    transpose_a, transpose_b = draw.flag(), draw.flag()
-    a = draw.array(n, k, i) if transpose_a else draw.array(n, i, k)
-    b = draw.array(n, j, k) if transpose_b else draw.array(n, k, j)
-    return Case((a, b), {"transpose_a": transpose_a, "transpose_b": transpose_b})
 
 
 def _einsum(draw: Draw) -> Case:
@@ -85,11 +73,11 @@ CASES: dict[str, Generate] = {
     "sgd_momentum": partial(same_shape, count=3, lr=0.1, momentum=0.9),
     "increment": lambda draw: Case((draw.array(),)),
     "adam": _adam,
-    "adamw": _adamw,
+    "adamw": partial(_adam, decay=0.25),
     "rmsprop": partial(_by_root, alpha=0.75),
     "adagrad": _by_root,
-    "mm": _mm,
-    "bmm": _bmm,
+    "mm": partial(_product, batch_dims=0),
+    "bmm": partial(_product, batch_dims=1),
     "einsum": _einsum,
 }
 """How to draw a case, by the operator's name; an operator without an entry cannot be verified."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from executor.cases import Case, Draw, Generate
+from executor.cases import Array, Case, Draw, Generate
 from planner.graph.ir import Value
 from tdl.catalog.loss import LOSSES
 
@@ -22,20 +23,18 @@ def _dims(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return shape, dims, int(np.prod([shape[dim] for dim in dims]))
 
 
-def _reduction(draw: Draw, counted: bool = False) -> Case:
+def _reduction(draw: Draw, values: Callable[..., Array] = Draw.array) -> Case:
+    shape, dims, _ = _dims(draw)
+    return Case((values(draw, *shape),), {"dims": dims})
+
+
+def _mean(draw: Draw) -> Case:
     shape, dims, count = _dims(draw)
-    attributes: dict[str, Value] = {"dims": dims}
-    return Case((draw.array(*shape),), attributes | ({"count": count} if counted else {}))
+    return Case((draw.array(*shape),), {"dims": dims, "count": count})
 
 
-def _product(draw: Draw) -> Case:
-    shape, dims, _ = _dims(draw)
-    return Case((draw.positive(*shape),), {"dims": dims})
-
-
-def _mask(draw: Draw) -> Case:
-    shape, dims, _ = _dims(draw)
-    return Case((draw.below(draw.size(1, 4), *shape),), {"dims": dims})
+def _mask(draw: Draw, *shape: int) -> Array:
+    return draw.below(draw.size(1, 4), *shape)
 
 
 def _variance(draw: Draw, *, backward: bool) -> Case:
@@ -137,12 +136,11 @@ def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
 
 CASES: dict[str, Generate] = {
     "sum": _reduction,
-    "mean": partial(_reduction, counted=True),
+    "mean": _mean,
     "amax": _reduction,
     "amin": _reduction,
-    "prod": _product,
-    "any": _mask,
-    "all": _mask,
+    "prod": partial(_reduction, values=Draw.positive),
+    **dict.fromkeys(("any", "all"), partial(_reduction, values=_mask)),
     "var": partial(_variance, backward=False),
     "var_backward": partial(_variance, backward=True),
     "count_extremes": partial(_extreme, backward=False),

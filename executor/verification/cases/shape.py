@@ -99,14 +99,11 @@ def _diagonal(draw: Draw, *, backward: bool) -> Case:
     return Case((draw.array(*rest, size),), {**attributes, "extents": {f"i{dim2}": size}})
 
 
-def _embedding(draw: Draw) -> Case:
+def _embedding(draw: Draw, *, backward: bool) -> Case:
     (rows, width), shape = draw.sizes(2, 2, 6), draw.shape(1, 2)
+    if backward:
+        return Case((draw.array(*shape, width), draw.below(rows, *shape)), {"extents": {"v": rows}})
     return Case((draw.array(rows, width), draw.below(rows, *shape)), extents={"v": rows})
-
-
-def _embedding_backward(draw: Draw) -> Case:
-    (rows, width), shape = draw.sizes(2, 2, 6), draw.shape(1, 2)
-    return Case((draw.array(*shape, width), draw.below(rows, *shape)), {"extents": {"v": rows}})
 
 
 def _by_indices(draw: Draw, *, each: bool, backward: bool) -> Case:
@@ -162,8 +159,8 @@ CASES: dict[str, Generate] = {
     "flip": _flip,
     "diagonal": partial(_diagonal, backward=False),
     "diagonal_backward": partial(_diagonal, backward=True),
-    "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
+    "embedding": partial(_embedding, backward=False),
+    "embedding_dense_backward": partial(_embedding, backward=True),
     "index_select": partial(_by_indices, each=False, backward=False),
     "index_select_backward": partial(_by_indices, each=False, backward=True),
     "gather": partial(_by_indices, each=True, backward=False),

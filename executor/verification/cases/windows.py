@@ -54,22 +54,14 @@ def _channels(draw: Draw) -> tuple[int, int, int, dict[str, Value]]:
     return groups, ci, co, ({} if groups == 1 else {"groups": groups})
 
 
-def _convolution(draw: Draw) -> Case:
+def _convolution(draw: Draw, operands: str, *extents: str) -> Case:
+    """Operands by letter: "x" images, "w" weights, "y" results."""
     w, n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
-    operands = (draw.array(n, g * ci, *w.image), draw.array(g * co, ci, *w.kernel))
-    return Case(operands, w.attributes | groups, shapes=((n, g * co, *w.result),))
-
-
-def _convolution_backward_input(draw: Draw) -> Case:
-    w, n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
-    operands = (draw.array(n, g * co, *w.result), draw.array(g * co, ci, *w.kernel))
-    return Case(operands, w.attributes | groups | w.extents("y", "x"))
-
-
-def _convolution_backward_weight(draw: Draw) -> Case:
-    w, n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
-    operands = (draw.array(n, g * co, *w.result), draw.array(n, g * ci, *w.image))
-    return Case(operands, w.attributes | groups | w.extents("dy", "dx"))
+    known = {"x": (n, g * ci, *w.image), "w": (g * co, ci, *w.kernel), "y": (n, g * co, *w.result)}
+    arrays = tuple(draw.array(*known[letter]) for letter in operands)
+    if not extents:
+        return Case(arrays, w.attributes | groups, shapes=(known["y"],))
+    return Case(arrays, w.attributes | groups | w.extents(*extents))
 
 
 def _im2col(draw: Draw) -> Case:
@@ -99,9 +91,9 @@ def _pool_backward(draw: Draw, indexed: bool) -> Case:
 
 
 CASES: dict[str, Generate] = {
-    "convolution": _convolution,
-    "convolution_backward_input": _convolution_backward_input,
-    "convolution_backward_weight": _convolution_backward_weight,
+    "convolution": lambda draw: _convolution(draw, "xw"),
+    "convolution_backward_input": lambda draw: _convolution(draw, "yw", "y", "x"),
+    "convolution_backward_weight": lambda draw: _convolution(draw, "yx", "dy", "dx"),
     "im2col": _im2col,
     "col2im": _col2im,
     "max_pool2d_with_indices": partial(_pool, outputs=2),
