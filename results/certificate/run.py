@@ -97,8 +97,7 @@ def pages(data: Any) -> Pages:
     return {"machine": at, "says": says(data["rows"]), "certificates": certificates}
 
 
-def main() -> None:
-    """Measure; write the data and the README's tables. A RuntimeError where toulbar2 contradicts `joint`."""
+if __name__ == "__main__":
     rows = [measured(*case) for case in CASES]
     data = {"machine": machine(), "toulbar2": pytoulbar2.__version__, "within": asdict(WITHIN), "rows": rows}
     publish(HERE, data, pages)
@@ -106,7 +105,3 @@ def main() -> None:
         joint_, theirs = row["joint"], row["toulbar2"]
         if "over" not in theirs and not joint_["bound"] <= theirs["bytes"] <= joint_["bytes"]:
             raise RuntimeError(f"{row['model']}, {row['placements']}: toulbar2 contradicts joint")
-
-
-if __name__ == "__main__":
-    main()

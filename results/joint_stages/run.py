@@ -14,17 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from results.experiment import (
-    Pages,
-    Within,
-    gap,
-    in_process_within,
-    machine,
-    publish,
-    read_data,
-    read_published,
-    table,
-)
+from results.experiment import Pages, Within, gap, in_process_within, machine, publish, read_data, read_published, table
 from results.joint_stages.measure import INSTEAD, NONE
 
 HERE = Path(__file__).parent

@@ -84,8 +84,7 @@ def _kernel_row(row: dict[str, Any]) -> list[Any]:
     return [row["case"], *figures, row["turns"], "" if goal is None else f"at most {goal:g}"]
 
 
-def main() -> None:
-    """Measure, and write the data and the README's tables."""
+if __name__ == "__main__":
     data = {
         "machine": machine(),
         "load": os.getloadavg()[0],
@@ -94,7 +93,3 @@ def main() -> None:
         "kernels": measured("widest", "kernels", pairs=KERNEL_PAIRS),
     }
     publish(HERE, data, pages)
-
-
-if __name__ == "__main__":
-    main()

@@ -115,12 +115,8 @@ def pages(data: Any) -> Pages:
     return {"machine": data["machine"], **tables}
 
 
-def main() -> None:
+if __name__ == "__main__":
     published = read_published(HERE)
     tofu = [beside_tofu(row) for row in published["tofu"]["rows"]]
     alpa = [beside_alpa(row) for row in published["alpa"]["rows"]]
     publish(HERE, {"machine": machine(), "ways": WAYS, "tofu": tofu, "alpa": alpa}, pages)
-
-
-if __name__ == "__main__":
-    main()

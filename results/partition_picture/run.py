@@ -112,12 +112,7 @@ def pages(data: Any) -> Pages:
     return {"moved": rendered(data["gigabytes"]), "partition.svg": picture(data["blocks"])}
 
 
-def main() -> None:
-    """Plan, draw, and write the files."""
+if __name__ == "__main__":
     plan = found.plan()
     blocks = found.blocks(found.convolutions(plan))
     publish(HERE, {"bytes": plan.total_bytes, "blocks": blocks, "gigabytes": found.moved(plan)}, pages)
-
-
-if __name__ == "__main__":
-    main()

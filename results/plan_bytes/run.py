@@ -16,16 +16,7 @@ from typing import Any
 
 from planner.layout import PlacementSet
 from planner.search import SEARCHERS
-from results.experiment import (
-    Pages,
-    Within,
-    beside_recursive,
-    in_process_within,
-    machine,
-    publish,
-    read_data,
-    table,
-)
+from results.experiment import Pages, Within, beside_recursive, in_process_within, machine, publish, read_data, table
 from results.plan_bytes import picture
 
 HERE = Path(__file__).parent

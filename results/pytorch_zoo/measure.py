@@ -55,10 +55,5 @@ def compared(case: Case, placements: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Compare all."""
-    print(json.dumps([compared(case, placements) for case in CASES for placements in PLACEMENTS]))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps([compared(case, placements) for case in CASES for placements in PLACEMENTS]))

@@ -133,8 +133,7 @@ def pages(data: Any) -> Pages:
     }
 
 
-def main() -> None:
-    """Measure, and write the data, the picture and the README's tables."""
+if __name__ == "__main__":
     depths = families()
     benchmarks = [
         best(model, batch, (2, 2, 2), placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")
@@ -143,7 +142,3 @@ def main() -> None:
     commands = [command(model, batch, placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")]
     found = {"depths": depths, "benchmarks": benchmarks, "commands": commands, "workers": workers}
     publish(HERE, {"machine": machine(), **found}, pages)
-
-
-if __name__ == "__main__":
-    main()

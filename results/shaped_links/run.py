@@ -116,14 +116,9 @@ def pages(data: Any) -> Pages:
     return {"machine": f"Measured on: {data['machine']}.", "steps": table(columns, rows)}
 
 
-def main() -> None:
-    """Predict everything, run everything, and write both."""
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         predictions = list(predicted(folder))
         cells = [one | measured(one, folder) for one in predictions]
     publish(HERE, {"machine": machine(), "cells": cells}, pages)
-
-
-if __name__ == "__main__":
-    main()

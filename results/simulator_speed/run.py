@@ -1,9 +1,4 @@
-"""How fast the simulator is: its engine alone, and the command `simulate`.
-
-    python -m results.simulator_speed.run
-
-writes data.json and the tables in README.md; every measurement runs in a process of its own (measure.py).
-"""
+"""How fast the simulator is: its engine alone, and the command `simulate`."""
 
 from __future__ import annotations
 
@@ -67,11 +62,6 @@ def pages(data: Any) -> Pages:
     }
 
 
-def main() -> None:
-    """Measure, and write the data and the README's tables."""
+if __name__ == "__main__":
     data = {"machine": machine(), "engine": best_engine(), "commands": [measured(*case) for case in CASES]}
     publish(HERE, data, pages)
-
-
-if __name__ == "__main__":
-    main()

@@ -148,12 +148,7 @@ def pages(data: Any) -> Pages:
     }
 
 
-def main() -> None:
-    """Count, plan, and write the files."""
+if __name__ == "__main__":
     both = examples(read_published(HERE))
     accounts = [row for one in both for row in accounts_of(one)]
     publish(HERE, {"accounts": accounts, "plans": plans_of(both[0])}, pages)
-
-
-if __name__ == "__main__":
-    main()

@@ -140,14 +140,9 @@ def pages(data: Any) -> Pages:
     return {**blocks, "speedup.svg": picture(data)}
 
 
-def main() -> None:
-    """Simulate, and write the files."""
+if __name__ == "__main__":
     found = {
         "alone": [row for title in MODELS for row in alone(title)],
         "rows": [row for title in MODELS for row in together(title)],
     }
     publish(HERE, found, pages)
-
-
-if __name__ == "__main__":
-    main()

@@ -77,12 +77,7 @@ def pages(data: Any) -> Pages:
     return {**tables, **pictures}
 
 
-def main() -> None:
-    """Try every statement, plan the models, write the files."""
+if __name__ == "__main__":
     paper_operators.register()
     verdicts = [statements.record(statements.try_statement(one)) for one in statements.STATEMENTS]
     publish(HERE, {"statements": verdicts, "models": models.rows()}, pages)
-
-
-if __name__ == "__main__":
-    main()

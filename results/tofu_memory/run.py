@@ -194,10 +194,5 @@ def pages(data: Any) -> Pages:
     return {**blocks, "memory.svg": picture(rows)}
 
 
-def main() -> None:
-    """Plan, account, and write the files."""
-    publish(HERE, {"rows": [measured(model, batch) for model, batch in MODELS.items()]}, pages)
-
-
 if __name__ == "__main__":
-    main()
+    publish(HERE, {"rows": [measured(model, batch) for model, batch in MODELS.items()]}, pages)

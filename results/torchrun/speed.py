@@ -21,12 +21,7 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from executor.torch import distribute
@@ -113,8 +108,7 @@ def mean(loss: torch.Tensor) -> float:
     return float(total) / dist.get_world_size()
 
 
-def main() -> None:
-    """Measure every model."""
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     rounds, paths = int(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
     with threadpool_limits(1):
@@ -122,7 +116,3 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(json.dumps(found))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,6 +13,7 @@ from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors
 from results.coarsening.measure import measure
 from results.experiment import read_data
+from results.steps import only
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 QUICK_S = 0.2
@@ -21,11 +22,6 @@ BATCHES = {"wresnet-152-10": 8, "rnn-10-8k": 64, "transformer-24-2048": 8}
 
 def data(name):
     return read_data(RESULTS / name)
-
-
-def the(rows, **wanted):
-    (row,) = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
-    return row
 
 
 @cache
@@ -43,21 +39,21 @@ def recursive(model, placements):
 def test_the_recursion(model, placements):
     asked = {"model": model, "batch": BATCHES[model], "placements": placements}
     least = recursive(model, placements).bytes["recursive"]
-    assert the(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
+    assert only(data("scaling")["benchmarks"], **asked, ways=[2, 2, 2])["bytes"] == least
 
 
 @pytest.mark.parametrize("model", data("search_time")["rows"])
 def test_search_time(model):
     rows = data("search_time")["rows"][model]
     for placements in ("S", "S,R"):
-        row = the(rows, workers=8, placements=placements, graph="default", search="recursive")
+        row = only(rows, workers=8, placements=placements, graph="default", search="recursive")
         assert row["bytes"] == recursive(model, placements).bytes["recursive"]
 
 
 @pytest.mark.parametrize("model", BATCHES)
 def test_coarsening(model):
     wanted = {"model": model, "placements": "S", "search": "recursive", "rules_called": "all"}
-    row = the(data("coarsening")["searches"], **wanted)
+    row = only(data("coarsening")["searches"], **wanted)
     found = measure(model, row["batch"], row["placements"], row["search"], set(row["rules"]))
     assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= found.items()
 

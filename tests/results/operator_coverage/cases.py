@@ -90,14 +90,14 @@ def _broadcast_axes(draw):
     return Case((draw.array(*kept),), {"dims": dims, "extents": {f"i{dim}": shape[dim] for dim in dims}})
 
 
-def _along(draw, extent, dim, *others):
-    """A shape with a dimension of an extent among two others."""
+def along(draw, extent, dim, *others):
+    """A tensor with a dimension of an extent among two others."""
     return draw.array(*others[:dim], extent, *others[dim:])
 
 
 def _pad_mirror(draw, *, low=(0, 2), high=(0, 2), size=(2, 4), dim=(0, 2), edge=(0, 1), b=(2, 3), c=(2, 3)):
     attributes = {"dim": dim, "low": min(low, size - 1), "high": min(high, size - 1), "size": size, "edge": edge == 1}
-    return Case((_along(draw, size, dim, b, c),), attributes)
+    return Case((along(draw, size, dim, b, c),), attributes)
 
 
 def _strided(draw, begin, step, count, rest):
@@ -125,7 +125,7 @@ LAYOUT = {
     "strided_fill": drawn(_strided_fill),
     "repeat_each": drawn(
         lambda d, axis=(0, 2), times=(1, 3), n=(2, 4), b=(2, 4), c=(2, 3): Case(
-            (_along(d, n, axis, b, c),), {"axis": axis, "times": times}
+            (along(d, n, axis, b, c),), {"axis": axis, "times": times}
         )
     ),
     "window_of": drawn(
@@ -136,7 +136,7 @@ LAYOUT = {
     ),
     "select_scatter": drawn(
         lambda d, dim=(0, 2), n=(2, 4), b=(2, 4), c=(2, 4), index=(0, 1): Case(
-            (_along(d, n, dim, b, c), d.array(b, c)), {"dim": dim, "index": index}
+            (along(d, n, dim, b, c), d.array(b, c)), {"dim": dim, "index": index}
         )
     ),
     "upper_pairs": drawn(lambda d, i=(2, 9), j=(2, 9): Case((d.array(i, j),), {"n": max(i, j)})),

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from executor.cases import Case, Generate
-from tests.results.operator_coverage.cases import drawn
+from tests.results.operator_coverage.cases import along, drawn
 
 FEW = (2, 3)
-
-
-def _beside(draw, dim, extent, *others):
-    """A tensor whose dimension `dim` has an extent, and the shape of the others."""
-    return draw.array(*others[:dim], extent, *others[dim:])
 
 
 def _scatter(d, *, dim=(0, 1), n=(2, 5), s=(1, 4), b=(2, 4)):
@@ -23,7 +18,7 @@ def _scatter(d, *, dim=(0, 1), n=(2, 5), s=(1, 4), b=(2, 4)):
 SELECTION = {
     "pick": drawn(
         lambda d, axis=(0, 2), n=(2, 4), b=(2, 4), c=(2, 4): Case(
-            (_beside(d, axis, n, b, c), d.below(n, b, c)), {"axis": axis}
+            (along(d, n, axis, b, c), d.below(n, b, c)), {"axis": axis}
         )
     ),
     "sequence_mask": drawn(lambda d, t, b, c=(2, 5), e=FEW: Case((d.array(t, b, c, e), d.below(t + 1, b)))),
