@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -78,20 +78,15 @@ def _units(plan: Plan) -> Iterator[Unit]:
 
 def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
     """Return the other strategies of a unit, best first, with what they would cost the plan."""
-    traffic = plan.traffic()
     around = _neighbourhood(plan, unit)
+
+    def cost(strategy: Strategy) -> int:
+        changed = replace(plan, strategies={**plan.strategies, **{node.name: strategy for node in unit.nodes}})
+        return sum(movement.nbytes for movement in flows_of(Traffic(changed, around, like=plan.traffic())))
+
     strategy = plan.strategies[unit.nodes[0].name]
-    now = _cost(traffic, around, plan)
-    found = []
-    for other in candidates(plan, unit):
-        if other != strategy:
-            changed = replace(plan, strategies={**plan.strategies, **{node.name: other for node in unit.nodes}})
-            found.append(Rejected(other, _cost(traffic, around, changed) - now))
-    return tuple(sorted(found, key=lambda one: one.extra_bytes))
-
-
-def _cost(traffic: Traffic, nodes: Sequence[Node], plan: Plan) -> int:
-    return sum(flow.nbytes for flow in flows_of(Traffic(plan, nodes, like=traffic)))
+    now, others = cost(strategy), [other for other in candidates(plan, unit) if other != strategy]
+    return tuple(sorted((Rejected(other, cost(other) - now) for other in others), key=lambda one: one.extra_bytes))
 
 
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:

@@ -104,12 +104,8 @@ def _costly_row(one: Costly, others: Sequence[Rejected]) -> list[str]:
     best = [f"{write_choices(other.strategy)}: {other.extra_bytes:+,}" for other in others[:REJECTED_SHOWN]]
     costs = (exact_bytes(one.unit.nbytes), exact_bytes(one.nbytes))
     line = f"\n  {first.line}" if first.line else ""
-    return [
-        f"{first.name}{summed}\n  {first.op}{alike}{line}",
-        write_choices(one.strategy),
-        *costs,
-        "\n".join(best) or "-",
-    ]
+    name = f"{first.name}{summed}\n  {first.op}{alike}{line}"
+    return [name, write_choices(one.strategy), *costs, "\n".join(best) or "-"]
 
 
 def stored_table(found: Explanation) -> Table:

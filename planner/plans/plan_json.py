@@ -117,9 +117,8 @@ def _search(record: PlanRecord) -> SearchRecord:
     try:
         return msgspec.convert({**reported, **record.search}, SearchRecord)
     except msgspec.ValidationError as error:
-        raise PlanError(
-            str(error).replace("`$", "`$.search") if "`$" in str(error) else f"$.search: {error}"
-        ) from error
+        text = str(error)
+        raise PlanError(text.replace("`$", "`$.search") if "`$" in text else f"$.search: {text}") from error
 
 
 def _placement(text: str, where: str) -> Any:

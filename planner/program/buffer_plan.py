@@ -33,10 +33,10 @@ class Ends:
     incoming: int | None
     cut: Cut
 
-    def numbers(self) -> list[int]:
-        """All of them."""
-        both = [self.outgoing, self.incoming]
-        return [self.source, self.target, *self.copied, *(number for number in both if number is not None)]
+    @property
+    def staging(self) -> list[int]:
+        """The buffers of what goes out and what comes in, as far as there are any."""
+        return [number for number in (self.outgoing, self.incoming) if number is not None]
 
 
 class BufferPlan:
@@ -103,9 +103,8 @@ class BufferPlan:
     def _name_persistent(self) -> None:
         for tensor in self.graph.tensors.values():
             if tensor.init is not None:
-                self.stored[tensor.name] = self.specs.add_regions(
-                    tensor.name, "persistent", tensor.dtype, self.owned(tensor.name)
-                )
+                regions = self.owned(tensor.name)
+                self.stored[tensor.name] = self.specs.add_regions(tensor.name, "persistent", tensor.dtype, regions)
 
     def _name_results(self) -> None:
         """Give every result a buffer where it is computed and, if it moves, one where it is stored."""
@@ -114,18 +113,15 @@ class BufferPlan:
         for j, unit in enumerate(self.units):
             for write in unit[-1].writes:
                 dtype = self.graph.tensors[write.tensor].dtype
-                old = replaced.get(write.tensor)
+                name, old = write.tensor, replaced.get(write.tensor)
                 if old is not None and last_reads.get(old, -1) <= j and unit[-1].accumulates is None:
-                    self.stored[write.tensor] = self.stored[old]
+                    self.stored[name] = self.stored[old]
                 else:
-                    self.stored[write.tensor] = self.specs.add_regions(
-                        write.tensor, "tensor", dtype, self.owned(write.tensor)
-                    )
-                self.made[write.tensor] = self.stored[write.tensor]
+                    self.stored[name] = self.specs.add_regions(name, "tensor", dtype, self.owned(name))
+                self.made[name] = self.stored[name]
                 if write.hops:
-                    self.made[write.tensor] = self.specs.add_regions(
-                        f"{write.tensor} as computed", "partial", dtype, write.production.regions
-                    )
+                    regions = write.production.regions
+                    self.made[name] = self.specs.add_regions(f"{name} as computed", "partial", dtype, regions)
 
     def _last_reads(self) -> dict[str, int]:
         """Return, per tensor, the unit by whose results it may be overwritten at the earliest.
@@ -146,9 +142,8 @@ class BufferPlan:
         regions = transfer.exchange.targets
         if transfer.read is not None:
             read = transfer.read
-            self._fetched[read] = self.specs.add_regions(
-                f"{tensor.name} for {read.node}", "fetch", tensor.dtype, regions
-            )
+            name = f"{tensor.name} for {read.node}"
+            self._fetched[read] = self.specs.add_regions(name, "fetch", tensor.dtype, regions)
             copied = tuple(self._fetched[earlier] for earlier in read.copies)
             self._add_ends(transfer, self.stored[tensor.name], self._fetched[read], copied)
         elif transfer.write is not None:
@@ -169,9 +164,8 @@ class BufferPlan:
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:
             if not elements.any():
                 return None
-            return self.specs.add(
-                f"{transfer.tensor} {name}", "staging", "uint8", [(count,) for count in (elements * item).tolist()]
-            )
+            shapes = [(count,) for count in (elements * item).tolist()]
+            return self.specs.add(f"{transfer.tensor} {name}", "staging", "uint8", shapes)
 
         outgoing = staging("going out", pieces.moved.sum(axis=1))
         incoming = staging("coming in", pieces.moved.sum(axis=0))
@@ -185,10 +179,8 @@ class BufferPlan:
                 everywhere = frozenset(range(len(self.plan.ways)))
                 transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere))
                 self._add_ends(transfer, self.stored[new], self.stored[old])
-                self.events += [
-                    Event(len(self.units), Phase.FETCH_START, transfer),
-                    Event(len(self.units), Phase.FETCH_WAIT, transfer),
-                ]
+                phases = (Phase.FETCH_START, Phase.FETCH_WAIT)
+                self.events += [Event(len(self.units), phase, transfer) for phase in phases]
 
     # --- lifetimes
 
@@ -199,12 +191,13 @@ class BufferPlan:
             if not isinstance(event.what, ScheduledTransfer):
                 self._use(position, [*self._inputs(event.what), *self.written_to(event.what[-1])])
                 position += 1
-            elif event.phase in WAITS:
-                self._use(position, self.ends[event.what].numbers())
+                continue
+            ends = self.ends[event.what]
+            if event.phase in WAITS:
+                self._use(position, [ends.source, ends.target, *ends.copied, *ends.staging])
                 position += 1
             else:
-                ends = self.ends[event.what]
-                self._use(position, [ends.source, *(n for n in (ends.outgoing, ends.incoming) if n is not None)])
+                self._use(position, [ends.source, *ends.staging])
                 position += TASKS_TO_START
         end = max(position - 1, 0)
         self._use(end, [self.stored[name] for name in self.graph.metrics.values() if name in self.stored])
@@ -214,13 +207,11 @@ class BufferPlan:
         for number in numbers:
             self.specs.use(number, position)
 
-    def _inputs(self, unit: Unit) -> list[int]:
-        """Return the buffers that a unit reads, its first node's first."""
-        return [*self._operands(unit[:1], ()), *self._operands(unit[1:], unit)]
-
-    def _operands(self, nodes: Unit, chain: Unit) -> list[int]:
-        inner = {write.tensor for work in chain[:-1] for write in work.writes}
-        return [self.read_from(read) for work in nodes for read in work.reads if read.tensor not in inner]
+    def _inputs(self, unit: Unit, start: int = 0, stop: int | None = None) -> list[int]:
+        """Return the buffers that a unit's nodes from `start` to `stop` read, but the results within it."""
+        inner = {write.tensor for work in unit[:-1] for write in work.writes}
+        reads = (read for work in unit[start:stop] for read in work.reads if read.tensor not in inner)
+        return [self.read_from(read) for read in reads]
 
     def _overwrite_in_place(self) -> None:
         """Let element-wise units compute into the bytes of an operand that nobody reads any more.
@@ -229,7 +220,7 @@ class BufferPlan:
         """
         for unit in self.units:
             if unit[-1].accumulates is None and unit[-1].signature.description.is_elementwise:
-                free = [n for n in self._operands(unit[:1], ()) if n not in self._operands(unit[1:], unit)]
+                free = [n for n in self._inputs(unit, stop=1) if n not in self._inputs(unit, start=1)]
                 for number in self.written_to(unit[-1]):
                     dying = next((n for n in free if self.specs.may_overwrite(number, n)), None)
                     if dying is not None:

@@ -77,14 +77,10 @@ class _NodeWorker:
         operations = self.description.operations(
             {name: length(self.runs[name]) if name in self.runs else extent for name, extent in extents.items()}
         )
-        return NodeWork(calls, operations, *counts, self._products(calls))
-
-    def _products(self, calls: Sequence[CallGeometry]) -> tuple[Product, ...]:
-        found = contraction(self.signature)
-        if found is None:
-            return ()
-        sizes = ({name: stop - start for name, (start, stop) in call.ranges.items()} for call in calls)
-        return tuple(map(found.product, sizes))
+        form = contraction(self.signature)
+        sizes = [{name: stop - start for name, (start, stop) in call.ranges.items()} for call in calls]
+        products = () if form is None else tuple(map(form.product, sizes))
+        return NodeWork(calls, operations, *counts, products)
 
     def _together(self, name: str) -> tuple[int, int]:
         runs = self.runs.get(name, ((0, self.signature.extents[name]),))

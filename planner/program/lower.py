@@ -75,9 +75,9 @@ class Lowering:
     def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
         if type(prefetch) is not int or prefetch < 0:
             raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
-        wanted = frozenset(nodes or ())
-        among = [node for node in plan.graph.nodes if node.name in wanted]
-        traffic = plan.traffic() if nodes is None else Traffic(plan, among)
+        traffic = plan.traffic()
+        if nodes is not None:
+            traffic = Traffic(plan, [node for node in plan.graph.nodes if node.name in frozenset(nodes)])
         self._plan = plan
         self._buffer_plan = BufferPlan(plan, prefetch, traffic)
         self._mail: dict[tuple[int, int, int], Mail] = {}

@@ -70,10 +70,7 @@ def schedule(units: Sequence[Unit], prefetch: int) -> list[Event]:
             for hop, exchange in enumerate(write.hops):
                 transfer = ScheduledTransfer(write.tensor, exchange, write=write, hop=hop)
                 end = min(at + prefetch, deadline)
-                events += [
-                    Event(at, Phase(2 * hop), transfer),
-                    Event(end, Phase(2 * hop + 1), transfer),
-                ]
+                events += [Event(at, Phase(2 * hop), transfer), Event(end, Phase(2 * hop + 1), transfer)]
                 at = end
             available[write.tensor] = at
     return sorted(events, key=lambda event: (event.slot, event.phase))

@@ -23,6 +23,7 @@ from planner.program.tasks import (
     SlicedCall,
     Slices,
     WorkerProgram,
+    extents,
 )
 from topologies import TransferAmounts
 from topologies.measured import BETWEEN_TASKS, REPEATED
@@ -74,7 +75,7 @@ def _pieces(messages: Iterable[Message]) -> Iterator[Piece]:
 
 def _runs(slices: Slices, shape: Shape) -> int:
     """Return in how many runs of memory a box of an array lies."""
-    part = _extents(slices, shape)
+    part = extents(slices, shape)
     together = 1
     for size, extent in zip(reversed(part), reversed(shape), strict=True):
         together *= size
@@ -99,15 +100,10 @@ def _attributes(attributes: Mapping[str, Value]) -> str:
 
 def _operand(worker: WorkerProgram, number: int, slices: Slices) -> str:
     buffer = worker.buffers[number]
-    part = _extents(slices, buffer.shape)
+    part = extents(slices, buffer.shape)
     whole = "" if part == buffer.shape else f"of{_bracketed(buffer.shape)}"
     return f"{buffer.dtype}{_bracketed(part)}{whole}"
 
 
 def _bracketed(shape: Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
-
-
-def _extents(slices: Slices, shape: Shape) -> Shape:
-    part = tuple(len(range(*one.indices(extent))) for one, extent in zip(slices, shape, strict=False))
-    return part + shape[len(part) :]

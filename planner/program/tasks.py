@@ -21,6 +21,12 @@ from topologies.kernels import Product
 Slices = tuple[slice, ...]
 
 
+def extents(slices: Slices, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a slice of an array; dimensions beyond the slices are whole."""
+    part = tuple(len(range(extent)[chosen]) for chosen, extent in zip(slices, shape, strict=False))
+    return part + shape[len(part) :]
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """One local array of one worker.

@@ -12,12 +12,12 @@ executor's alone and not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import align
-from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, WorkerProgram
+from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, WorkerProgram, extents
 from topologies import Device
 from topologies.schema import WORKSPACE_BYTES
 
@@ -84,13 +84,8 @@ def weight_gradient_elements(image: Shape, gradient: Shape, weight: Shape, strid
 
 def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
     """Return the most that any call of a worker's kernels needs; all take turns with it."""
-    calls = (
-        (kernel, call)
-        for task in worker.tasks
-        if isinstance(task, Compute)
-        for kernel in task.kernels
-        for call in kernel.calls
-    )
+    kernels = (kernel for task in worker.tasks if isinstance(task, Compute) for kernel in task.kernels)
+    calls = ((kernel, call) for kernel in kernels for call in kernel.calls)
     return max((call_workspace_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
 
 
@@ -110,13 +105,14 @@ def combined_bytes(worker: WorkerProgram, call: SlicedCall) -> int:
     """Return the size of a call's own result where it is combined with what earlier calls left."""
     if call.combine is None:
         return 0
-    item = [ITEM_BYTES[worker.buffers[buffer].dtype] for buffer, _ in call.outputs]
-    return sum(align(math.prod(shape) * size) for shape, size in zip(_outputs(worker, call), item, strict=True))
+    items = [ITEM_BYTES[worker.buffers[buffer].dtype] for buffer, _ in call.outputs]
+    shapes = _shapes(worker, call.outputs)
+    return sum(align(math.prod(shape) * item) for shape, item in zip(shapes, items, strict=True))
 
 
 def _convolution_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
     """Return what a part of the batch takes; groups of channels follow each other."""
-    shapes = (*_inputs(worker, call), *_outputs(worker, call))
+    shapes = _shapes(worker, (*call.inputs, *call.outputs))
     if not all(map(math.prod, shapes)):
         return 0
     by_group = _by_group(kernel, call, shapes)
@@ -175,8 +171,8 @@ CONVOLUTIONS = {
 def _read(image: Shape, weight: Shape, result: Shape, attributes: Mapping[str, object]) -> Shape:
     """Return the shape of an image with exactly the rows and columns that the windows of a result read."""
     pairs = zip(result[2:], weight[2:], _pair(attributes, "stride"), _pair(attributes, "dilation"), strict=True)
-    extents = [(extent - 1) * stride + (taps - 1) * apart + 1 for extent, taps, stride, apart in pairs]
-    return (*image[:2], *extents)
+    read = [(extent - 1) * stride + (taps - 1) * apart + 1 for extent, taps, stride, apart in pairs]
+    return (*image[:2], *read)
 
 
 def _pair(attributes: Mapping[str, object], name: str) -> tuple[int, int]:
@@ -184,13 +180,5 @@ def _pair(attributes: Mapping[str, object], name: str) -> tuple[int, int]:
     return along_y, along_x
 
 
-def _inputs(worker: WorkerProgram, call: SlicedCall) -> Shapes:
-    return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.inputs)
-
-
-def _outputs(worker: WorkerProgram, call: SlicedCall) -> Shapes:
-    return tuple(_extents(worker.buffers[buffer].shape, slices) for buffer, slices in call.outputs)
-
-
-def _extents(shape: Shape, slices: Slices) -> Shape:
-    return tuple(len(range(extent)[part]) for part, extent in zip(slices, shape, strict=True))
+def _shapes(worker: WorkerProgram, arrays: Iterable[tuple[int, Slices]]) -> Shapes:
+    return tuple(extents(slices, worker.buffers[buffer].shape) for buffer, slices in arrays)

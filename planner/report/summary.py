@@ -13,7 +13,7 @@ import tdl
 from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord, Tried
+from planner.plans.search_record import SearchRecord
 from planner.program.tasks import Program
 from tensor_partitioner import display
 from tensor_partitioner.display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
@@ -32,9 +32,10 @@ def graph_tables(graph: Graph) -> tuple[Table]:
 @display.tables.register
 def plan_tables(plan: Plan) -> tuple[Table]:
     """Show what was planned; a plan written by hand says little of a search."""
-    rows = [*_graph(plan.graph), ("workers", grid(plan.ways.factors)), *_shares(plan), *_moved(plan)]
-    rows += _opaque(plan)
-    rows += _found(plan.search, plan.ways.factors)
+    rows = [*_graph(plan.graph), ("workers", grid(plan.ways.factors))]
+    if shares := plan.ways.shares:
+        rows.append(("shares", ", ".join(map(str, shares))))
+    rows += [*_moved(plan), *_opaque(plan), *_found(plan.search, plan.ways.factors)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
@@ -49,9 +50,8 @@ def search_tables(found: SearchRecord) -> tuple[Table]:
 def program_tables(program: Program) -> tuple[Table]:
     """Show a program: its tasks by kind, which are every worker's, and each worker's buffers, arena and bytes."""
     kinds = Counter(type(task).__name__ for task in program.workers[0].tasks)
-    title = f"program for {grid(program.ways)} workers: " + ", ".join(
-        f"{count} {kind}" for kind, count in kinds.items()
-    )
+    tasks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    title = f"program for {grid(program.ways)} workers: {tasks}"
     rows = [
         [str(one.worker), str(len(one.buffers)), *map(exact_bytes, (one.arena_bytes, int(sent), int(received)))]
         for one, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
@@ -83,23 +83,12 @@ def _weight_bytes(graph: Graph) -> int:
 
 def _graph(graph: Graph) -> Rows:
     yield "graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors"
-    yield "batch", _batch(graph)
+    size, count = batch_size(graph), micro_batches(graph)
+    yield "batch", f"{size} in {count} micro-batches" if size and count > 1 else str(size or "none")
     yield "precision", precision(graph)
     if count := recomputed(graph):
         yield "recomputed", f"{count} nodes"
     yield "weights", quantity(_weight_bytes(graph), "B")
-
-
-def _batch(graph: Graph) -> str:
-    size, count = batch_size(graph), micro_batches(graph)
-    if not size:
-        return "none"
-    return f"{size} in {count} micro-batches" if count > 1 else str(size)
-
-
-def _shares(plan: Plan) -> Rows:
-    if shares := plan.ways.shares:
-        yield "shares", ", ".join(map(str, shares))
 
 
 def opaque_nodes(plan: Plan) -> dict[str, Any]:
@@ -153,7 +142,8 @@ def _found(found: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
     if found.seconds is not None:
         yield "search took", seconds(found.seconds)
     for number, tried in enumerate(found.factorisations):
-        yield "" if number else "factorisations tried", _tried(tried)
+        title = "" if number else "factorisations tried"
+        yield title, f"{product(tried.ways)}: {_cost(tried.cost)}, search {seconds(tried.seconds)}"
 
 
 def _predicted(found: SearchRecord) -> Rows:
@@ -185,10 +175,6 @@ def _bound(found: SearchRecord, ways: tuple[int, ...]) -> Rows:
 
 def _cost(cost: int | float) -> str:
     return seconds(cost) if isinstance(cost, float) else exact_bytes(cost)
-
-
-def _tried(tried: Tried) -> str:
-    return f"{product(tried.ways)}: {_cost(tried.cost)}, search {seconds(tried.seconds)}"
 
 
 def _winner(found: SearchRecord) -> str:
