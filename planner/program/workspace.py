@@ -86,7 +86,7 @@ def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
     """Return the most that any call of a worker's kernels needs; all take turns with it."""
     kernels = (kernel for task in worker.tasks if isinstance(task, Compute) for kernel in task.kernels)
     calls = ((kernel, call) for kernel in kernels for call in kernel.calls)
-    return max((call_workspace_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
+    return max((_call_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
 
 
 def needed_bytes(worker: WorkerProgram, device: Device) -> int:
@@ -95,8 +95,7 @@ def needed_bytes(worker: WorkerProgram, device: Device) -> int:
     return worker.arena_bytes + workspace + math.ceil(device.spec.reserved_bytes)
 
 
-def call_workspace_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
-    """Return what one call needs."""
+def _call_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:
     combined = combined_bytes(worker, call)
     return combined + (_convolution_bytes(worker, kernel, call, limit_bytes) if kernel.op in CONVOLUTIONS else 0)
 

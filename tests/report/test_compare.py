@@ -50,7 +50,6 @@ def run(report):
 
 def test_equal_bytes(report, run):
     (comparison,) = compare([report, run])
-    assert comparison.unequal_pairs == ()
     assert comparison.values((0, 1)) == (12, 12, 12)
     lines = render(bytes_table(comparison)).splitlines()
     (total,) = (line for line in lines if "total" in line)
@@ -122,12 +121,6 @@ def test_different_plans_of_one_name_are_refused(report, run):
         compare([report, replace(run, searcher="joint")])
 
 
-def test_memory(report, run):
-    text = render(memory_table(*compare([report, replace(run, arena_bytes=(256, 321))])))
-    assert "UNEQUAL" in text
-    assert "321" in text
-
-
 def test_summary_says_what_matters(report):
     device = DeviceMemory(
         device="gpu0",
@@ -148,18 +141,9 @@ def test_summary_says_what_matters(report):
         check=CheckResult(passed=False, tensors=3, worst_tensor="w", worst_difference=None, tolerance=1e-4),
     )
     text = render(summary(full), devices(full), links(full))
-    for part in (
-        "OUT OF MEMORY on",
-        "12 GB",
-        "reserve 12 GB, weights 5 MB",
-        "75.0 %",
-        "BLAS workspace",
-        "not finite",
-        "FAILED",
-        "50.0 %",
-    ):
+    memory = ("OUT OF MEMORY on", "12 GB", "reserve 12 GB, weights 5 MB", "BLAS workspace")
+    for part in (*memory, "75.0 %", "not finite", "FAILED", "50.0 %", "16 (equal to the plan)"):
         assert part in text
-    assert "16 (equal to the plan)" in text
     assert "differs from one worker at w" in " ".join(notes(*compare([full])))
 
 
@@ -225,7 +209,7 @@ def test_arenas_of_other_programs_may_differ(report, run):
 def test_an_arena_other_than_predicted_is_wrong(report, run):
     (comparison,) = compare([report, replace(run, arena_bytes=(256, 384), settings={"prefetch": 3})])
     assert len(comparison.misallocated) == 1
-    assert "UNEQUAL" in render(memory_table(comparison))
+    assert re.search("384 .* UNEQUAL", render(memory_table(comparison)))
     assert any("not as large as predicted" in note for note in notes(comparison))
 
 

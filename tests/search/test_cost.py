@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder
-from planner.layout import REPLICATE, Shard, signatures
+from planner.layout import REPLICATE, Shard, Ways, signatures
 from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
@@ -132,7 +132,7 @@ def test_closed_forms_where_extents_divide(data):
 @pytest.mark.parametrize("rows", [1 << 12, (1 << 15) - 8, 1 << 15, 1 << 18])
 def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
     """All workers together reach less than 2**31 elements, nearly so many, so many, or more."""
-    b, ways = GraphBuilder(), (2, 2)
+    b, ways = GraphBuilder(), Ways((2, 2))
     b.apply("mm", b.input("a", (rows, 1 << 14)), b.input("b", (8, 1 << 14)), name="node", transpose_b=True)
     node = signatures(b.finish({}, {}))["node"]
     strategies = strategies_domain(node, ways, all_strategies(node, ways))
