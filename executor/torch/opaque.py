@@ -46,7 +46,6 @@ def _operands(call: KernelCall) -> list[torch.Tensor]:
 
 
 def _copied(call: KernelCall, array: Array) -> torch.Tensor:
-    """Return a tensor with a copy of an array."""
     return tensor_of(call.xp.array(array, copy=True, order="C"))
 
 

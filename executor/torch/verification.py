@@ -95,7 +95,6 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _doubled(user: UserModel) -> UserModel:
-    """Return a user's model in double precision."""
     inputs: Inputs = [_double(tensor) for tensor in in_order(user.inputs)]
     if isinstance(user.inputs, Mapping):
         inputs = dict(zip(user.inputs, inputs, strict=True))

@@ -93,7 +93,6 @@ class Exported(Shown):
 
 
 def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
-    """Write placements as Python."""
     lines = []
     for name, one in placed.items():
         text = ",".join(map(str, one.placements))

@@ -63,7 +63,6 @@ def binary(t: Translation, op: str, left: Value, right: Value, /, **attrs: Attri
 
 
 def _broadcast(left: Value, right: Value) -> tuple[int, ...]:
-    """Return the shape of two values together."""
     return tuple(max(pair) for pair in zip(left.shape, right.shape, strict=True))
 
 

@@ -16,6 +16,24 @@ GPT = partial(gpt.GPT, 17, 6, 16, 4, 2)
 """It returns its loss, and its output layer is its embedding."""
 
 
+OF_AN_UNKNOWN_OPERATOR = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return torch.logcumsumexp(self.layer(x), dim=1).mean()
+
+def make():
+    return Model(), torch.randn(8, 6)
+"""
+"""A file whose model has an operator that the graph has none for."""
+
+
 class Upsampled(nn.Module):
     """A U-Net of one level without transposed convolutions."""
 

@@ -13,24 +13,9 @@ from planner.pytorch import converter  # noqa: E402
 from planner.pytorch.operators.call import CONVERTERS, key_of  # noqa: E402
 from tdl import TDLError  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
+from tests.pytorch.models import OF_AN_UNKNOWN_OPERATOR  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_converter.py"
-
-MODEL = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x):
-        return torch.logcumsumexp(self.layer(x), dim=1).mean()
-
-def make():
-    return Model(), torch.randn(8, 6)
-"""
 
 CONVERTER = """
 from planner.pytorch import converter, unary
@@ -61,7 +46,7 @@ def plan(capsys, *arguments):
 @pytest.fixture
 def written(tmp_path):
     def write(name, read):
-        (tmp_path / "a_model.py").write_text(MODEL)
+        (tmp_path / "a_model.py").write_text(OF_AN_UNKNOWN_OPERATOR)
         (tmp_path / "a_converter.py").write_text(CONVERTER.format(name, read))
         return f"{tmp_path}/a_model.py:make", "--workers", 2, "--operators", tmp_path / "a_converter.py"
 

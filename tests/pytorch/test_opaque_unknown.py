@@ -23,6 +23,7 @@ from tests.cross.launch import execute  # noqa: E402
 from tests.cross.masks import Recount  # noqa: E402
 from tests.cross.test_lowering import trained  # noqa: E402
 from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
+from tests.pytorch.models import OF_AN_UNKNOWN_OPERATOR  # noqa: E402
 from tests.tables import kept_tables  # noqa: E402
 
 
@@ -104,23 +105,6 @@ def test_what_draws_random_numbers_is_refused():
         from_torch(Random(), [torch.randn(2, 4)], opaque_unknown=True)
 
 
-MODEL = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one = nn.Linear(6, 4)
-
-    def forward(self, x):
-        return torch.logcumsumexp(self.one(x), dim=1).mean()
-
-def make():
-    return Model(), torch.randn(8, 6)
-"""
-
-
 def run(*arguments):
     with pytest.raises(SystemExit) as ended:
         main([*map(str, arguments)])
@@ -129,7 +113,7 @@ def run(*arguments):
 
 @pytest.mark.mpi
 def test_from_file_to_ranks(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "mine.py").write_text(OF_AN_UNKNOWN_OPERATOR)
     source, path, said = f"{tmp_path}/mine.py:make", tmp_path / "plan.json", tmp_path / "said.json"
     assert run(source, "--workers", 2) == 2
     assert "aten::logcumsumexp has no operator here" in capsys.readouterr().err

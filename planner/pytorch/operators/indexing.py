@@ -146,7 +146,6 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
 
 @converter("histc")
 def _histc(t: Translation, call: TracedCall) -> Value:
-    """Count whole numbers."""
     value, bins = call["self"], call.integer("bins")
     maker = t.maker(value.tensor)
     was_whole = maker is not None and maker.op == "cast" and t.builder.tensors[maker.inputs[0]].dtype == "int32"

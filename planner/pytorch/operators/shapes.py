@@ -161,7 +161,6 @@ def pieces(t: Translation, value: Value, dim: int, sizes: Sequence[int]) -> tupl
 
 
 def _unbound(t: Translation, value: Value, axis: int, count: int) -> tuple[Value, ...]:
-    """Take an axis apart."""
     tensors = t.emit_as("unbind", "unbind", value.tensor, dim=axis, n=count)
     return tuple(_lacking(t, tensor, value, axis) for tensor in tensors)
 
