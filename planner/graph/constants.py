@@ -44,8 +44,7 @@ def values(array: Array) -> Init:
 
 def array_of(tensor: Tensor) -> Array:
     """Return the values that a tensor begins with, read-only; GraphError unless they are as many as it has elements."""
-    text = "" if tensor.init is None else tensor.init.values
-    return _array(text, tensor.shape, tensor.dtype)
+    return _array(tensor.init.values if tensor.init else "", tensor.shape, tensor.dtype)
 
 
 @lru_cache(maxsize=1 << 10)

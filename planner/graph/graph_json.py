@@ -105,10 +105,7 @@ def from_data(data: object, path: str = "$") -> Graph:
     whatever `check` finds wrong.
     """
     outer = _convert(data, _Graph, path)
-    tensors = {
-        name: _tensor(name, _convert(tensor, _Tensor, f"{path}.tensors.{name}"))
-        for name, tensor in outer.tensors.items()
-    }
+    tensors = {name: _tensor(name, tensor, f"{path}.tensors.{name}") for name, tensor in outer.tensors.items()}
     nodes = [_node(node, f"{path}.nodes[{number}]") for number, node in enumerate(outer.nodes)]
     if any(node.op in (CALL, GRADIENT) for node in nodes):
         register_called()
@@ -163,7 +160,8 @@ def _names(record: Mapping[str, object], path: str) -> dict[str, str]:
     return {key: _convert(name, str, f"{path}.{key}") for key, name in record.items()}
 
 
-def _tensor(name: str, record: _Tensor) -> Tensor:
+def _tensor(name: str, data: object, path: str) -> Tensor:
+    record = _convert(data, _Tensor, path)
     init = None if record.init is None else Init(**msgspec.structs.asdict(record.init))
     return Tensor(name, record.shape, record.dtype, record.role, init)
 

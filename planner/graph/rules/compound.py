@@ -38,15 +38,12 @@ def _batch_norm(b: Backward) -> Gradients:
 
 
 def _cross_entropy(b: Backward) -> Gradients:
-    logits, maximum, total, labels = b.node.inputs
     _produced_by(b, 1, "amax", 0)
     _produced_by(b, 2, "sum_exp", 0, 1)
-    count = number(b, "count")
-    inputs = (logits, maximum, total, labels)
-    arriving = b.arriving[0]
+    count, arriving = number(b, "count"), b.arriving[0]
     if isinstance(arriving, float):
-        return b.emit("cross_entropy_backward", inputs, 0, factor=arriving / count), None, None, None
-    unscaled = b.emit_step("cross_entropy_backward", inputs, 0, "unscaled", factor=1.0 / count)
+        return b.emit("cross_entropy_backward", b.node.inputs, 0, factor=arriving / count), None, None, None
+    unscaled = b.emit_step("cross_entropy_backward", b.node.inputs, 0, "unscaled", factor=1.0 / count)
     return b.emit("mul", (unscaled, b.gradient), 0, dims=()), None, None, None
 
 
