@@ -65,10 +65,7 @@ class Costs:
         return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
-        """Price the copy of every outgoing message into staging; None where there is none.
-
-        A device that streams messages launches what sends them, and reads them where they lie.
-        """
+        """Price the copy of every outgoing message into staging; a device that streams messages only launches it."""
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
             return self._part_of_transfer(device, "send", task_keys.sent(program, task))

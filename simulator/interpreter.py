@@ -105,20 +105,15 @@ class _InFlight:
     def add(self, sent: Sent, now_s: float) -> None:
         """Messages start."""
         idle = self._messages == 0
-        self._messages += self._counted(sent)
+        self._messages += sent.count(len(idle))
         self._since_s[idle & (self._messages > 0)] = now_s
 
     def remove(self, sent: Sent, now_s: float) -> None:
         """Messages are complete."""
         busy = self._messages > 0
-        self._messages -= self._counted(sent)
+        self._messages -= sent.count(len(busy))
         ended = busy & (self._messages == 0)
         self.seconds[ended] += now_s - self._since_s[ended]
-
-    def _counted(self, sent: Sent) -> NDArray[np.int64]:
-        k = len(self._messages)
-        messages: NDArray[np.int64] = np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
-        return messages
 
 
 class _Interpreter:

@@ -210,16 +210,13 @@ class Sharing:
             levels = self._solver.levels(self._running, self._more)
             (running,) = np.nonzero(self._classes.left_s < np.inf)
             allocated = running, self._classes.rates_of(running, levels)
-            self._remember(key, allocated)
+            nbytes = ENTRY_BYTES + sum(array.nbytes for array in allocated)
+            if self._memo_bytes + nbytes > MEMO_BYTES:
+                self._memo.clear()
+                self._memo_bytes = 0
+            self._memo[key] = allocated
+            self._memo_bytes += nbytes
         return allocated
-
-    def _remember(self, key: object, allocated: tuple[Numbers, Floats]) -> None:
-        nbytes = ENTRY_BYTES + sum(array.nbytes for array in allocated)
-        if self._memo_bytes + nbytes > MEMO_BYTES:
-            self._memo.clear()
-            self._memo_bytes = 0
-        self._memo[key] = allocated
-        self._memo_bytes += nbytes
 
     def _complete(self, generation: int) -> None:
         if generation != self._generation:

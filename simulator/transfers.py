@@ -35,6 +35,10 @@ class Sent:
         """Count the messages."""
         return len(self.sources)
 
+    def count(self, workers: int) -> Sizes:
+        """Count the messages of every worker, in and out."""
+        return np.bincount(self.sources, minlength=workers) + np.bincount(self.targets, minlength=workers)
+
 
 class Shape:
     """The messages of a transfer; transfers that move alike share one.
@@ -80,8 +84,7 @@ class Transfer:
 
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
         """Note that messages are complete, and wake those who have none left."""
-        k = len(self.pending)
-        self.pending -= np.bincount(sent.sources, minlength=k) + np.bincount(sent.targets, minlength=k)
+        self.pending -= sent.count(len(self.pending))
         for workers in (sent.sources, sent.targets):
             self.last_start_s[workers] = start_s
             self.last_latency_s[workers] = latency_s

@@ -35,7 +35,6 @@ class _Builder:
     def __init__(self, file: FullFile) -> None:
         self.file = file
         self.resources: list[Resource] = []
-        self.staging: dict[str, int] = {}
         self.types = file.device_types
 
     def machine(self) -> Machine:
@@ -49,7 +48,7 @@ class _Builder:
             entry.name: self._add(entry.name, "memory", entry.memory_bandwidth_bytes_per_s)
             for _, entry in self.file.memories
         }
-        self._check_switches(shared)
+        staging = dict(self._staging(shared))
         devices, memories = self._devices(processors, shared)
         return Machine(
             name=self.file.name,
@@ -58,7 +57,7 @@ class _Builder:
             memories=memories,
             links=links,
             resources=tuple(self.resources),
-            routes=Routes(devices, memories, links, self._forwarding(), self.staging),
+            routes=Routes(devices, memories, links, self._forwarding(), staging),
             switches=tuple(entry.name for _, entry in self.file.switches),
         )
 
@@ -68,11 +67,9 @@ class _Builder:
 
     def _check_names(self) -> None:
         file = self.file
-        nodes = [*_names(file.devices), *_names(file.switches)]
-        parts = [*_names(file.processors), *_names(file.memories)]
-        links = [(place, link.name or "-".join(link.ends)) for place, link in file.links]
-        for named in (nodes, parts, links):
-            check_unique(named)
+        check_unique([*_names(file.devices), *_names(file.switches)])
+        check_unique([*_names(file.processors), *_names(file.memories)])
+        check_unique((place, link.name or "-".join(link.ends)) for place, link in file.links)
 
     def _links(self) -> Iterator[Link]:
         nodes = {name for _, name in (*_names(self.file.devices), *_names(self.file.switches))}
@@ -118,11 +115,11 @@ class _Builder:
                 raise TopologyError(f"{place}: expected the key '{key}', or a type, found none")
         return LinkType(name="", **figures)
 
-    def _check_switches(self, shared: Mapping[str, int]) -> None:
+    def _staging(self, shared: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         for place, entry in self.file.switches:
             if entry.staged_in is not None:
                 _check_known(f"{place}.staged_in", "one of $.memories", entry.staged_in, shared)
-                self.staging[entry.name] = shared[entry.staged_in]
+                yield entry.name, shared[entry.staged_in]
 
     def _devices(
         self, processors: Mapping[str, int], shared: Mapping[str, int]
@@ -175,7 +172,12 @@ class _Builder:
         if entry.processor is not None:
             _check_known(f"{where}.processor", "one of $.processors", entry.processor, processors)
             processor = processors[entry.processor]
-            self._check_cores(where, kind, processor)
+            there = self.resources[processor]
+            if kind.cores > there.capacity:
+                raise TopologyError(
+                    f"{where}.processor: expected a processor of {kind.cores:g} or more cores,"
+                    f" found {there.name} with {there.capacity:g}"
+                )
         elif kind.message_core_s_per_byte or kind.measured is not None:
             processor = self._add(f"{entry.name}.processor", "processor", kind.cores)
         else:
@@ -196,14 +198,6 @@ class _Builder:
         if not kind.peak_flop_per_s.by_dtype():
             dtypes = ", ".join(Peak.__struct_fields__)
             raise TopologyError(f"{self._type_place(kind)}.peak_flop_per_s: expected one of {dtypes}, found none")
-
-    def _check_cores(self, where: str, kind: DeviceSpec, processor: int) -> None:
-        there = self.resources[processor]
-        if kind.cores > there.capacity:
-            raise TopologyError(
-                f"{where}.processor: expected a processor of {kind.cores:g} or more cores,"
-                f" found {there.name} with {there.capacity:g}"
-            )
 
     def _forwarding(self) -> frozenset[str]:
         forwarding = {entry.name for _, entry in self.file.switches}

@@ -1,4 +1,4 @@
-"""A machine with its host's memory as two more devices: one that data is moved to, and one that it is moved from."""
+"""A machine with its host's memory as two more devices: one that data is moved to, one that it is moved from."""
 
 from __future__ import annotations
 

@@ -112,8 +112,7 @@ def _combines(task: Compute) -> bool:
 
 def _combined(task: Task, reducer: str | None) -> Task:
     """Return a task of one call whose result is combined so with what is there."""
-    if not isinstance(task, Compute):
-        return task
+    assert isinstance(task, Compute)
     kernel = task.kernels[-1]
     calls = tuple(replace(call, combine=reducer) for call in kernel.calls)
     return replace(task, kernels=(*task.kernels[:-1], replace(kernel, calls=calls)))

@@ -10,7 +10,7 @@ import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import count, islice, product
 
 import numpy as np
 
@@ -146,7 +146,7 @@ class _Schedule:
         self._issued_at: defaultdict[int, list[int]] = defaultdict(list)
         for position, issued in enumerate(pool.issued):
             self._issued_at[issued].append(position)
-        self._next = next_transfer(flow.worker)
+        self._numbers = count(next_transfer(flow.worker))  # of transfers
         self._copies: defaultdict[int, list[int]] = defaultdict(list)  # transfers, by task
         self._flowing: list[int] = []
         self._is_untold = False  # of what is swapped out
@@ -172,7 +172,7 @@ class _Schedule:
     def _start_out(self, position: int) -> None:
         for block in (*self._moves[position].gone, *self._moves[position].out):
             self._leave(block)
-        numbers = [self._number() for _ in self._moves[position].out]
+        numbers = list(islice(self._numbers, len(self._moves[position].out)))
         for number, block in zip(numbers, self._moves[position].out, strict=True):
             nbytes = self._flow.nbytes[block]
             self.bytes_out += nbytes
@@ -188,7 +188,7 @@ class _Schedule:
         if self._is_untold:
             self._tell()
         self.from_host += map(Wait, self._flowing)
-        self._flowing = [self._number() for _ in self._moves[position].fetched]
+        self._flowing = list(islice(self._numbers, len(self._moves[position].fetched)))
         for number, block in zip(self._flowing, self._moves[position].fetched, strict=True):
             nbytes = self._flow.nbytes[block]
             self.bytes_in += nbytes
@@ -199,16 +199,12 @@ class _Schedule:
 
     def _tell(self) -> None:
         """Let the stream that gives out wait for what was asked of the one that takes in."""
-        number, self._is_untold = self._number(), False
+        number, self._is_untold = next(self._numbers), False
         self.to_host.append(Send(number, 0, None, (Message(self._devices + 1, (), 0, 0),)))
         self.from_host += (Fetch(number, 0, None, (Message(self._devices, (), 0, 0),), ()), Wait(number))
 
     def _to_all(self, nbytes: int) -> tuple[Message, ...]:
         return tuple(Message(device, (), nbytes, 0) for device in range(self._devices))
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next
 
     def _leave(self, block: int) -> None:
         since = self._since.pop(block)

@@ -43,7 +43,15 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
     text, parts = read_text(path), Parts(device)
     try:
         kind = _read(text, parts)
-        file = _file(path, kind, parts)
+        file = TopologyFile(
+            format=FORMAT,
+            name=path.stem,
+            description=f"imported from {kind}: {len(parts.devices)} GPUs",
+            link_types=tuple(parts.link_types.values()),
+            devices=tuple(parts.devices),
+            switches=tuple(parts.switches),
+            links=tuple(parts.links),
+        )
         notes = tuple(parts.notes)
         written = "".join(f"# {note}\n" for note in (f"Imported from {path.name!r}, {kind}.", *notes))
         written += encode_record(file)
@@ -78,15 +86,3 @@ def _parse_xml(text: str) -> ET.Element:
         if depth > DEEPEST:
             raise TopologyError(f"expected XML at most {DEEPEST} elements deep, found more")
     return root
-
-
-def _file(path: Path, kind: str, parts: Parts) -> TopologyFile:
-    return TopologyFile(
-        format=FORMAT,
-        name=path.stem,
-        description=f"imported from {kind}: {len(parts.devices)} GPUs",
-        link_types=tuple(parts.link_types.values()),
-        devices=tuple(parts.devices),
-        switches=tuple(parts.switches),
-        links=tuple(parts.links),
-    )
