@@ -77,9 +77,38 @@ def test_a_message_sent_early_flows_once_it_is_wanted(latency_s, end_s):
     assert (message.start_s, message.stop_s) == pytest.approx((3, end_s))
 
 
-def test_a_message_wanted_early_flows_once_it_is_sent():
-    tasks = [compute(300), send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}), compute(100), wait(0)]
-    assert seconds(star(), *tasks) == pytest.approx(5)
+ONE = [send(0, {1: 20}), wait(0)]
+EARLY = ONE, [fetch(0, {0: 20}), compute(200), wait(0), compute(100)]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "machine", "expected"),
+    [
+        # a message wanted early flows once it is sent
+        (([compute(300), *ONE], [fetch(0, {0: 20}), compute(100), wait(0)]), star(), 5),
+        # prefetch hides a transfer behind computation
+        (EARLY, star(), 3),
+        ((ONE, [compute(200), fetch(0, {0: 20}), wait(0), compute(100)]), star(), 5),
+        # memory 10 bytes/s: pack 20 bytes (read and written) 4 s; the message is read at one end and written at the
+        # other, at 10 bytes/s 2 s; unpack 4 s, and 5 local elements of 4 bytes 4 s
+        ((ONE, [fetch(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 4),
+        # pack 4 s, message 2 s; fill the 40 bytes of the buffer 4 s; combine 20 received and 20 local bytes, three
+        # accesses each, 12 s
+        ((ONE, [reduce(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 12),
+        *((([compute(200)],) * ranks, shared_processor(ranks, 2), s) for ranks, s in ((1, 2), (2, 2), (4, 4))),
+        # four ranks on four cores, 50 bytes each at 10 bytes/s alone, through a memory of 20 bytes/s
+        (([compute(0, 50)],) * 4, shared_processor(4, 4, memory=20), 10),
+        # empty messages, and transfers without messages
+        (([send(0, {1: 0}), wait(0), send(1), wait(1)], [fetch(0, {0: 0}), wait(0), fetch(1), wait(1)]),
+         star(latency_s=1), 2),
+    ],
+)  # fmt: skip
+def test_a_step_by_hand(tasks, machine, expected):
+    assert seconds(machine, *tasks) == pytest.approx(expected)
+
+
+def test_without_overlap_a_transfer_is_over_before_the_next_task():
+    assert seconds(star(), *EARLY, overlap=False) == pytest.approx(5)
 
 
 def test_a_send_does_not_hold_up_the_sender():
@@ -97,18 +126,6 @@ def test_a_wait_is_for_its_own_transfer():
     assert timeline.stops_s[1] == pytest.approx([0, 0, 2, 3, 5])
 
 
-def test_prefetch_hides_a_transfer_behind_computation():
-    early = [send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}), compute(200), wait(0), compute(100)]
-    late = [send(0, {1: 20}), wait(0)], [compute(200), fetch(0, {0: 20}), wait(0), compute(100)]
-    assert seconds(star(), *early) == pytest.approx(3)
-    assert seconds(star(), *late) == pytest.approx(5)
-
-
-def test_without_overlap_a_transfer_is_over_before_the_next_task():
-    early = [send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}), compute(200), wait(0), compute(100)]
-    assert seconds(star(), *early, overlap=False) == pytest.approx(5)
-
-
 def test_without_overlap_messages_start_at_the_later_half_of_a_transfer():
     # each worker both sends and fetches; worker 0's halves are apart, with 1 s of computation between
     first = [send(0, {1: 20}), compute(100), fetch(0, {1: 20}), wait(0)]
@@ -117,15 +134,6 @@ def test_without_overlap_messages_start_at_the_later_half_of_a_transfer():
     timeline = interpret(program(first, second), star(), Switches(overlap=False))
     assert timeline.stops_s[0] == pytest.approx([0, 1, 3, 3])
     assert timeline.stops_s[1] == pytest.approx([0, 3, 3])
-
-
-def test_a_shared_uplink():
-    tasks = [
-        [send(0, {1: 20, 2: 20}), wait(0)],
-        [fetch(0, {0: 20}), wait(0)],
-        [fetch(0, {0: 20}), wait(0)],
-    ]
-    assert seconds(star(3), *tasks) == pytest.approx(4)  # 40 bytes through 10 bytes/s
 
 
 def test_staggered_receivers_share_an_uplink():
@@ -140,20 +148,6 @@ def test_staggered_receivers_share_an_uplink():
     assert timeline.stops_s[2][-1] == pytest.approx(5)
 
 
-def test_packing_and_unpacking_use_the_memory():
-    # memory 10 bytes/s: pack 20 bytes (read and written) 4 s; the message is read at one end and written at the
-    # other, at 10 bytes/s 2 s; unpack 4 s, and 5 local elements of 4 bytes 4 s
-    sender, receiver = [send(0, {1: 20}), wait(0)], [fetch(0, {0: 20}, local=5), wait(0)]
-    assert seconds(star(link=100, memory=10), sender, receiver) == pytest.approx(4 + 2 + 4 + 4)
-
-
-def test_reducing_fills_then_combines():
-    # pack 4 s, message 2 s; fill the 40 bytes of the buffer 4 s; combine 20 received and 20 local bytes, three
-    # accesses each, 12 s
-    sender, receiver = [send(0, {1: 20}), wait(0)], [reduce(0, {0: 20}, local=5), wait(0)]
-    assert seconds(star(link=100, memory=10), sender, receiver) == pytest.approx(4 + 2 + 4 + 12)
-
-
 def test_a_kernel_and_a_message_share_a_memory():
     # the message, packed by 4, shares worker 1's memory with its kernel: both at 5 bytes/s, the message until 8. The
     # kernel has 40 + 20 of its 100 bytes by then and ends at 12; unpacking takes 4 more
@@ -163,20 +157,10 @@ def test_a_kernel_and_a_message_share_a_memory():
     assert timeline.stops_s[1] == pytest.approx([0, 12, 16])
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(1, 2), (2, 2), (4, 4)])
-def test_ranks_share_two_cores(ranks, expected):
-    assert seconds(shared_processor(ranks, 2), *[[compute(200)]] * ranks) == pytest.approx(expected)
-
-
 def test_ranks_share_cores_evenly_whatever_they_compute():
     # two ranks on one core: each has half of it, until the smaller one (1 s alone) ends at 2; then 2 s are left
     timeline = interpret(program([compute(100)], [compute(300)]), shared_processor(2, 1))
     assert [stops[-1] for stops in timeline.stops_s] == pytest.approx([2, 4])
-
-
-def test_ranks_share_a_memory():
-    # four ranks on four cores, 50 bytes each at 10 bytes/s alone, through a memory of 20 bytes/s
-    assert seconds(shared_processor(4, 4, memory=20), *[[compute(0, 50)]] * 4) == pytest.approx(10)
 
 
 def test_without_communication_order_stays():
@@ -184,11 +168,6 @@ def test_without_communication_order_stays():
     timeline = interpret(program(*tasks), star(link=1, memory=10), Switches(communicate=False))
     assert timeline.seconds == pytest.approx(4)
     assert timeline.bytes.tolist() == [[0, 20], [0, 0]]
-
-
-def test_empty_messages_and_transfers_without_messages():
-    tasks = [send(0, {1: 0}), wait(0), send(1), wait(1)], [fetch(0, {0: 0}), wait(0), fetch(1), wait(1)]
-    assert seconds(star(latency_s=1), *tasks) == pytest.approx(2)
 
 
 def test_a_long_chain_of_instants_does_not_recurse():

@@ -41,9 +41,23 @@ def test_a_call_as_read():
     assert read_task("loss float32[] -> float32[]")[0][1].work == 8
 
 
-def test_what_was_measured_is_taken_as_it_is():
-    found = estimates({mm(8, 8, 8): 0.25, mm(16, 16, 16): 123.0})
-    assert found.compute_s(mm(8, 8, 8)) == 0.25
+def call(op, extent):
+    return f"{op} float32[{extent}] -> float32[{extent}]"
+
+
+@pytest.mark.parametrize(
+    ("measured", "call_s", "task", "expected"),
+    [
+        ({mm(8, 8, 8): 0.25, mm(16, 16, 16): 123.0}, 0, mm(8, 8, 8), 0.25),
+        ({call("relu", 100): 3.0}, 1.0, call("relu", 200), 1.0 + 2 * 2.0),  # a call, beside its work
+        ({call("relu", 100): 1.0, call("tanh", 100): 5.0}, 0, f"{call('relu', 100)}; 2 x {call('tanh', 100)}", 11.0),
+        ({f"{call('relu', 100)}; {call('tanh', 300)}": 4.0}, 0, call("relu", 100), 1.0),  # a chain tells of its calls
+        ({call("relu", 100): 3.0, "send 1 messages 1 pieces 1 runs 4 bytes": 1.0}, 0, call("tanh", 100), None),
+        ({call("relu", 100): 3.0}, 0, f"{call('relu', 100)}; {call('tanh', 9)}", None),
+    ],
+)
+def test_seconds_by_hand(measured, call_s, task, expected):
+    assert estimates(measured, call_s).compute_s(task) == (expected and pytest.approx(expected))
 
 
 @pytest.mark.parametrize("factor", [2, 3, 10])
@@ -65,28 +79,6 @@ def test_the_nearer_call_decides():
     like_far = found.compute_s("relu float32[10001,64] -> float32[10001,64]")
     assert like_near == pytest.approx(1.01, rel=0.01)
     assert like_far == pytest.approx(1000.1, rel=0.01)
-
-
-def test_a_call_costs_its_call_beside_its_work():
-    found = estimates({"relu float32[100] -> float32[100]": 3.0}, call_s=1.0)
-    assert found.compute_s("relu float32[200] -> float32[200]") == pytest.approx(1.0 + 2 * 2.0)
-
-
-def test_a_chain_is_the_sum_of_its_calls():
-    one, other = "relu float32[100] -> float32[100]", "tanh float32[100] -> float32[100]"
-    found = estimates({one: 1.0, other: 5.0})
-    assert found.compute_s(f"{one}; 2 x {other}") == pytest.approx(11.0)
-
-
-def test_a_measured_chain_tells_of_its_calls():
-    found = estimates({"relu float32[100] -> float32[100]; tanh float32[300] -> float32[300]": 4.0})
-    assert found.compute_s("relu float32[100] -> float32[100]") == pytest.approx(1.0)
-
-
-def test_an_operator_that_was_not_measured_is_not_known():
-    found = estimates({"relu float32[100] -> float32[100]": 3.0, "send 1 messages 1 pieces 1 runs 4 bytes": 1.0})
-    assert found.compute_s("tanh float32[100] -> float32[100]") is None
-    assert found.compute_s("relu float32[100] -> float32[100]; tanh float32[9] -> float32[9]") is None
 
 
 def test_transfers_are_known_or_a_sum():
