@@ -91,7 +91,7 @@ def run_in_parts(subject: Subject, cuts: Mapping[str, list[Runs]], draw: Draw) -
         iterations = subject.whole() | dict(zip(cuts, chosen, strict=True))
         for runs, arrays in run_worker(subject, iterations, frozenset(cuts), draw):
             for output, whole, array in zip(subject.description.outputs, wholes, arrays, strict=True):
-                where = _selection([_positions(index, runs, subject.extents) for index in output.index])
+                where = np.ix_(*(_positions(index, runs, subject.extents) for index in output.index))
                 whole.put(where, array, reducer)
     for number, whole in enumerate(wholes):
         if whole.counts.min() < 1:
@@ -133,14 +133,9 @@ def run_worker(
     description, kept = subject.description, None if draw.flag() else split
     local = [_needed(subject, number, iterations, kept) for number in range(len(subject.case.operands))]
     held = [
-        subject.xp.asarray(operand[_selection(rows)].copy())
-        for operand, rows in zip(subject.case.operands, local, strict=True)
+        subject.xp.asarray(operand[np.ix_(*rows)]) for operand, rows in zip(subject.case.operands, local, strict=True)
     ]
     separate = [variable for variable in iterations if variable in description.contiguous]
-    if not separate:
-        starts = tuple(tuple(int(rows[0]) if len(rows) else 0 for rows in dims) for dims in local)
-        yield iterations, call_kernel(subject, iterations, tuple(held), starts)
-        return
     for chosen in product(*(iterations[variable] for variable in separate)):
         runs = dict(iterations) | {variable: (run,) for variable, run in zip(separate, chosen, strict=True)}
         slices, origins = [], []
@@ -228,14 +223,6 @@ def _positions(index: Index, runs: Iterations, extents: Mapping[str, int]) -> Ar
         points = (points[:, None] + int(factor * scale) * _values(runs[variable])).reshape(-1)
     integral: Array = points[points % scale == 0] // scale
     return integral
-
-
-def _selection(places: Sequence[Array]) -> tuple[Any, ...]:
-    """Return what selects these places of every dimension: slices where they are contiguous, which is faster."""
-    slices = [
-        slice(int(rows[0]), int(rows[-1]) + 1) for rows in places if len(rows) and rows[-1] - rows[0] == len(rows) - 1
-    ]
-    return tuple(slices) if len(slices) == len(places) else np.ix_(*places)
 
 
 def _needed(subject: Subject, number: int, runs: Iterations, split: frozenset[str] | None) -> list[Array]:
