@@ -1,9 +1,8 @@
 """Layouts in the words of meshes: axes of a mesh of workers, each with a placement, as DTensor and its like have them.
 
-A layout's step becomes an axis of the mesh; adjacent steps with the same placement are one axis. A dimension that is
-sharded behind steps at which its digits are free is held interleaved: the extent is first cut into as many chunks as
-those steps have ways together, and each chunk is shared out. DTensor calls this `_StridedShard`, with the number of
-chunks as its `split_factor`. Workers are numbered alike: the first axis is the most significant digit.
+Adjacent steps with the same placement are one axis; the first axis is the most significant digit of a worker. A
+dimension that is sharded behind steps at which its digits are free is interleaved: it is first cut into as many chunks
+as those steps have ways together, and each chunk is shared out (DTensor's `_StridedShard`, with its `split_factor`).
 """
 
 from __future__ import annotations

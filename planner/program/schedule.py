@@ -1,7 +1,6 @@
-"""The common order: which transfer starts and ends between which compute units.
+"""The common order: which transfer starts and ends in which slot, the moment before a compute unit or the end.
 
-Slot j is the moment before unit j starts; slot len(units) is the end of the iteration. Within a slot, transfers of
-results come first, then fetches, then the unit; so whatever a slot needs is there.
+Within a slot, transfers of results come first, then fetches, then the unit; so whatever a slot needs is there.
 """
 
 from __future__ import annotations
