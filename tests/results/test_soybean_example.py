@@ -10,29 +10,22 @@ from results.soybean_example.run import HERE, accounts_of, examples, plans_of
 MB = 10**6
 
 
-@pytest.fixture(scope="module")
-def published():
-    return read_published(HERE)
+PUBLISHED, WRITTEN = read_published(HERE), read_data(HERE)
 
 
-@pytest.fixture(scope="module")
-def written():
-    return read_data(HERE)
-
-
-def test_accounts(published, written):
-    rows = [row for one in examples(published) for row in accounts_of(one)]
-    assert rows == written["accounts"]
+def test_accounts():
+    rows = [row for one in examples(PUBLISHED) for row in accounts_of(one)]
+    assert rows == WRITTEN["accounts"]
     for row in rows[:3]:
-        assert row["text"] / MB == pytest.approx(published["megabytes"][row["scheme"]])
+        assert row["text"] / MB == pytest.approx(PUBLISHED["megabytes"][row["scheme"]])
     assert all(row["moved"] == row["without_own_part"] for row in rows)
 
 
-def test_plans_are_at_least_as_good_as_the_hybrid(published, written):
-    plans = plans_of(examples(published)[0])
-    assert plans == written["plans"]
+def test_plans_are_at_least_as_good_as_the_hybrid():
+    plans = plans_of(examples(PUBLISHED)[0])
+    assert plans == WRITTEN["plans"]
     found = {(row["searcher"], row["placements"], tuple(row["ways"])): row["bytes"] for row in plans}
     for ways in ((4, 4), (2, 2, 2, 2)):
         for searcher in ("recursive", "joint"):
-            assert found[searcher, "S", ways] < published["megabytes"]["hybrid"] * MB
+            assert found[searcher, "S", ways] < PUBLISHED["megabytes"]["hybrid"] * MB
             assert found[searcher, "S,R", ways] <= found["hybrid", "S,R", ways]

@@ -13,6 +13,7 @@ from results.theorems.run import HERE
 from tests.tables import kept_tables
 
 FEW = 8
+RECORDED = read_data(HERE)["statements"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,15 +23,10 @@ def _paper_operators():
         yield
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    return read_data(HERE)["statements"]
-
-
-def test_the_record_is_of_these_statements(recorded):
+def test_the_record_is_of_these_statements():
     expected = [(one.source, one.says, one.account, one.draws) for one in statements.STATEMENTS]
-    assert [(one["source"], one["says"], one["account"], one["draws"]) for one in recorded] == expected
-    for one, statement in zip(recorded, statements.STATEMENTS, strict=True):
+    assert [(one["source"], one["says"], one["account"], one["draws"]) for one in RECORDED] == expected
+    for one, statement in zip(RECORDED, statements.STATEMENTS, strict=True):
         assert (one["held"] == one["draws"]) == statement.holds, one["says"]
 
 
@@ -41,8 +37,8 @@ def test_what_holds():
             assert verdict.held == verdict.draws, (one.source, one.account, verdict.counter_example)
 
 
-def test_what_fails_fails_on_the_recorded_case(recorded):
-    for one, record in zip(statements.STATEMENTS, recorded, strict=True):
+def test_what_fails_fails_on_the_recorded_case():
+    for one, record in zip(statements.STATEMENTS, RECORDED, strict=True):
         if not one.holds:
             trial = one.draw(Random(record["seed"]))
             assert not trial.holds

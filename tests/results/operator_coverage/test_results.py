@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from executor.kernels import KERNELS
 from results.experiment import read_data
 from results.operator_coverage import facts
 from results.operator_coverage.operators import OPERATORS
 from results.operator_coverage.run import HERE, read_verification
 
-
-@pytest.fixture(scope="module")
-def committed():
-    return read_data(HERE)
+COMMITTED = read_data(HERE)
 
 
-def test_every_row_is_what_the_code_finds(committed):
+def test_every_row_is_what_the_code_finds():
     found = json.loads(json.dumps(facts.coverage()))
     for catalog, rows in found["catalogs"].items():
         for name, row in rows.items():
-            assert committed["catalogs"][catalog][name] == row, f"{name}: run python -m results operator-coverage"
-    assert found == committed
+            assert COMMITTED["catalogs"][catalog][name] == row, f"{name}: run python -m results operator-coverage"
+    assert found == COMMITTED
 
 
 def test_what_was_verified():
@@ -35,7 +30,7 @@ def test_what_was_verified():
     assert all(killed == made >= 100 for killed, made in found["mutants"].values())
 
 
-def test_most_descriptions_are_within_three_lines(committed):
-    for own in committed["lines"].values():
+def test_most_descriptions_are_within_three_lines():
+    for own in COMMITTED["lines"].values():
         assert sum(own.get(str(number), 0) for number in (1, 2, 3)) > sum(own.values()) / 2
-    assert sum(committed["lines"]["with a kernel"].values()) == len(KERNELS)
+    assert sum(COMMITTED["lines"]["with a kernel"].values()) == len(KERNELS)
