@@ -135,7 +135,7 @@ def test_predicted_time_is_the_plans(name, machine, ways, placements):
         assert found == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
         parts = sum(report.predicted.level_s) + report.predicted.latency_s + report.predicted.compute_s
         assert parts == pytest.approx(report.cost)
-        assert list(report.predicted.level_bytes) == by_level(plan.bytes, ways)
+        assert list(report.predicted.level_bytes) == by_level(plan.bytes, plan.ways)
         assert report.bytes[report.winner] == plan.total_bytes
         assert (report.objective, report.machine) == ("time", machine.name)
 
