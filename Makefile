@@ -65,7 +65,7 @@ results: install
 	$(BIN)/python -m results
 
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 gpu-check: install
 	$(BIN)/python -m pytest -m gpu --require-gpu -rs
