@@ -1,7 +1,7 @@
 """Transports: how the pieces of a transfer get from worker to worker.
 
 A transport turns a task into an action, once, when the worker is built; the training loop only calls actions. It
-counts the bytes that it hands to the medium at the call that does so.
+counts the bytes of the arrays that it hands to the medium, or that others copy, never those of the plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.program.tasks import Fetch, Reduce, Send, Wait
 class Transport(Protocol):
     """What a worker asks of a transport.
 
-    `sent_bytes[w]` counts what was handed to the medium for worker w; `outside_arena` names what it allocated. What it
+    `sent_bytes[w]` counts what went to worker w; `outside_arena` names what it allocated. What it
     waits for others it adds to `waits`, from when to when in seconds of perf_counter.
     """
 

@@ -89,11 +89,11 @@ class Shared:
         return self._far.outside_arena
 
     def send(self, task: Send) -> Action:
-        """Return the action that counts what others may read, and sends what they cannot."""
+        """Return the action that counts the bytes of what others copy out of this arena, and sends what they cannot."""
         counts = np.zeros_like(self.sent_bytes)
         for message in task.messages:
             if self._near(message.peer):
-                counts[message.peer] += message.nbytes
+                counts[message.peer] += sum(view.nbytes for view in self._views(task.buffer, message))
         far = self._far.send(replace(task, messages=self._distant(task.messages)))
 
         def action() -> None:
@@ -176,9 +176,12 @@ class Shared:
         }
 
     def _place(self, buffer: int, message: Message) -> list[Place]:
-        views = [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
         start = address(self._memory.arena.bytes)
-        return [Place(address(view) - start, view.shape, view.strides) for view in views]
+        return [Place(address(view) - start, view.shape, view.strides) for view in self._views(buffer, message)]
+
+    def _views(self, buffer: int, message: Message) -> list[Array]:
+        """Return the parts of this worker's arena that another copies as a message."""
+        return [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
 
     def _readable(self, task: Fetch | Reduce, message: Message) -> list[Pair]:
         """Return the copies of a message's pieces right out of the peer's arena."""

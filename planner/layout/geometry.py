@@ -1,4 +1,4 @@
-"""What each worker holds, needs and produces, and the exchanges that follow (design: "Who sends what")."""
+"""What each worker holds, needs and produces, and the exchanges that follow (docs/explanation/transfers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact costs in elements moved, as tables over candidate strategies and layouts (design: layouts, "Who sends what").
+"""Exact costs in elements moved, as tables over candidate strategies and layouts (docs/explanation/transfers.md).
 
 Reading: the sources that share a worker's digits at the replicated steps tile the tensor, so a worker fetches what it
 needs and does not own: |need| - |need n own|. Writing: an owner pulls its tile from every partial result, or partial

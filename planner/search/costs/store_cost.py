@@ -1,4 +1,4 @@
-"""Storing an output: from where it is computed to where it lies, in one hop or two (design: "Who sends what")."""
+"""Storing an output: from where it is computed to where it lies, in one hop or two (docs/explanation/transfers.md)."""
 
 from __future__ import annotations
 

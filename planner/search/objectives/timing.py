@@ -1,4 +1,4 @@
-"""The objective time: seconds of one iteration on a described machine, nothing overlapping (design: Objectives).
+"""The objective time: seconds of one iteration on a described machine, nothing overlapping.
 
 Bytes across each level at the bandwidth all workers together have there, the latency of every transfer (its slowest
 level's), and the computation of the worker that takes longest over each node. Times are whole ticks, so that the solver
