@@ -35,9 +35,10 @@ def transport(name: str) -> Callable[[MakeTransport], MakeTransport]:
     """
     if name in CHOICES:
         raise TDLError(f"{name}: name clash: there is a transport of this name already")
+    register = register_named(TRANSPORTS, "transport", name)
 
     def enter(make: MakeTransport) -> MakeTransport:
-        register_named(TRANSPORTS, "transport", name)(Medium(plain_arena, make))
+        register(Medium(plain_arena, make))
         return make
 
     return enter

@@ -54,7 +54,7 @@ class SystemRequest:
 
 @dataclass(frozen=True, slots=True)
 class SystemProgram:
-    """A program that trains a graph on a machine, and how many samples it takes in in a step.
+    """A program that trains a graph on a machine, and how many samples a step takes in.
 
     `plan` is there where the system is a plan. `helpers` are workers behind those on devices, which stand for other
     parts of the machine. `limited` is False where memory is taken to be unlimited.

@@ -57,6 +57,8 @@ def register(searcher: Searcher) -> Searcher:
     """
     if not isinstance(searcher, Searcher):
         raise PlanError(f"expected a Searcher to register, found {searcher!r}")
+    if not callable(searcher.search) or not all(isinstance(one, PlacementSet) for one in searcher.placements):
+        raise PlanError(f"searcher {searcher.name}: expected a function and sets of placements, found {searcher!r}")
     if searcher.name in SEARCHERS:
         raise PlanError(f"searcher {searcher.name}: expected a new name, found it among {', '.join(SEARCHERS)}")
     SEARCHERS[searcher.name] = searcher

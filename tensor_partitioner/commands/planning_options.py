@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,12 +45,13 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
             raise click.BadParameter(str(error)) from error
 
     kind = click.Choice(option.choices) if option.choices else None
+    default = str(option.default) if isinstance(option.default, Enum) else option.default  # as it is spelled
     return click.option(
         option.flag,
         name,
         type=kind if option.least is None else click.IntRange(option.least),
         metavar=option.metavar,
-        default=None if option.default == () else option.default,
+        default=None if option.default == () else default,
         help=option.help,
         callback=read,
     )
