@@ -26,6 +26,8 @@ class Ways:
 
     def __post_init__(self) -> None:
         """Bring shares to lowest terms; equal ones are none."""
+        if not all(isinstance(share, int) for share in self.shares):
+            return  # which whoever checks them says
         divisor, equal = math.gcd(*self.shares), len(set(self.shares)) <= 1
         object.__setattr__(self, "shares", () if equal else tuple(share // divisor for share in self.shares))
 

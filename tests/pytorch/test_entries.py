@@ -17,7 +17,7 @@ from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402
 from planner.errors import InputError  # noqa: E402
 from planner.graph import Optimizer, from_data, to_data  # noqa: E402
-from planner.layout import owned_by_all, parse_placement  # noqa: E402
+from planner.layout import Ways, owned_by_all, parse_placement  # noqa: E402
 from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tensor_partitioner.commands.on_ranks import load_pytorch  # noqa: E402
@@ -59,7 +59,7 @@ def test_every_rank_reads_what_it_holds(ways):
         dims = [dim for dim, extent in enumerate(tensor.shape) if extent >= np.prod(ways)]
         layout = tuple(parse_placement(f"S{rng.choice(dims)}" if dims else "R") for _ in ways)
         whole = np.full(tensor.shape, np.nan)
-        for region in owned_by_all(tensor.shape, layout, ways):
+        for region in owned_by_all(tensor.shape, layout, Ways(ways)):
             at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
             whole[at] = weights.tile(tensor, region)
         np.testing.assert_array_equal(whole.reshape(one.shape), array_of(one))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES
+from planner.layout import Ways
 from planner.models import build
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
@@ -227,9 +228,9 @@ def test_one_worker_only_computes(p2):
 
 
 def test_devices_that_share_a_processor_or_a_memory_are_slower_together():
-    workers = workers_of_machine(parse_topology(UNLIKE), (4,))
+    workers = workers_of_machine(parse_topology(UNLIKE), Ways((4,)))
     assert [(worker.processor, worker.memory) for worker in workers] == [(4 / 3, 8 / 5)] * 2 + [(1, 1)] * 2
-    assert [(w.processor, w.memory) for w in workers_of_machine(parse_topology(UNLIKE), ())] == [(1, 1)]
+    assert [(w.processor, w.memory) for w in workers_of_machine(parse_topology(UNLIKE), Ways())] == [(1, 1)]
 
 
 def test_bad_objectives(p2):

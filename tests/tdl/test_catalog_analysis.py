@@ -34,6 +34,8 @@ def analyses(monkeypatch):
 def test_the_catalog_is_analysed_once_for_each_operator_ranks_and_attributes(analyses):
     catalog, different = fresh(), set()
     for name, operator in catalog.items():
+        if name not in CASES:
+            continue  # an operator that a test, or a module of PyTorch, has added
         draw = Draw(np.random.default_rng(3))
         for _ in range(4):
             case = CASES[name](draw)
