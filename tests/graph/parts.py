@@ -12,7 +12,7 @@ from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Value
 from tdl import TDLError
-from tests.graph.reshaping import reshape_attributes
+from tests.tdl.reshaping import reshape_attributes
 
 
 def reshape(b: GraphBuilder, x: str, shape: Sequence[int], name: str) -> str:
