@@ -31,7 +31,6 @@ def summary(facts: Facts) -> dict[str, str]:
         "paper": paper_table(mxnet, facts["tensor folder"]),
         "mxnet": reasons(facts, "MXNet 0.11.0"),
         "aten": reasons(facts, "core ATen 2.11"),
-        "steps": counted("", verified["training steps"]),
         "soundness": soundness_table(verified["soundness"]),
         "fewer": fewer_shapes(verified["fewer shapes"]),
         "mutants": mutant_table(verified["mutants"]),
@@ -45,12 +44,6 @@ def paper_table(every: dict[str, int], folder: dict[str, int]) -> str:
     rows.append(["... of which by selection by value", "-", every["selection by value"], folder["selection by value"]])
     rows.append(["not element-wise", "57 or 47", *(own["described"] - own["element-wise"] for own in (every, folder))])
     return table(["", "paper", "here: registered in `src/`", "here: `src/operator/tensor/` only"], rows)
-
-
-def counted(head: str, rows: dict[str, dict[str, int]]) -> str:
-    """Return a table of numbers by name."""
-    columns = list(next(iter(rows.values())))
-    return table([head, *columns], [[name, *(row[column] for column in columns)] for name, row in rows.items()])
 
 
 def soundness_table(groups: Facts) -> str:

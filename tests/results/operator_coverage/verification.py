@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import tests.results.operator_coverage.test_soundness as tables
-import tests.tdl.test_aten_families as families
 import tests.verify.test_mutants as mutants
 import tests.verify.test_soundness as catalog
 from results.operator_coverage import run
@@ -31,7 +30,6 @@ def verification() -> dict[str, Any]:
             "without a kernel": _soundness(sorted(tables.OPERATORS), tables.split, set()),
         },
         "fewer shapes": {name: list(found) for name, found in catalog.FEWER.items()},
-        "training steps": {family: _traced(family) for family in families.FAMILIES},
         "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
         | {"reductions claimed, without a kernel": _claimed()},
     }
@@ -50,12 +48,6 @@ def _soundness(names: Iterable[str], split: Callable[[str], Any], fewer: set[str
         found["shapes"] += len(shapes.drawn)
         least += [] if name in fewer else [shapes.least]
     return {**found, "fewest shapes of a strategy": min(least), "checks": dict(checks)}
-
-
-def _traced(family: str) -> dict[str, int]:
-    """Compare every call of a training step with PyTorch; count its operators, and calls that differ in shapes."""
-    names, calls = families.compared(family)
-    return {"ATen operators": len(names), "described": len(names & set(families.TRANSLATIONS)), "calls": len(calls)}
 
 
 def _killed(made: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
