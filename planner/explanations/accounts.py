@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from planner.graph.ir import ITEM_BYTES, Node
-from planner.layout import Layout, Strategy, elements, owned
+from planner.layout import Layout, elements, owned
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
 
@@ -20,6 +21,12 @@ class Movement:
     node: Node
     tensor: str
     nbytes: int
+
+
+Key = Callable[[Movement], str]
+OPERATOR: Key = attrgetter("node.op")
+NODE: Key = attrgetter("node.name")
+TENSOR: Key = attrgetter("tensor")
 
 
 def flows(plan: Plan) -> tuple[Movement, ...]:
@@ -35,44 +42,39 @@ def flows_of(traffic: Traffic) -> Iterator[Movement]:
             yield Movement(work.node, tensor, int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype])
 
 
-def by_kind(movements: Iterable[Movement]) -> Counter[str]:
-    """Return the bytes of every kind of operator."""
-    return _sums((movement.node.op, movement.nbytes) for movement in movements)
-
-
-def kinds_by_step(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return every kind of operator's bytes at each step, most bytes first: what each step adds to those before it."""
-    prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
-    found = [flows_of(Traffic(prefix, like=plan.traffic())) for prefix in prefixes]
-    totals = [by_kind(one) for one in (*found, flows(plan))]
-    kinds = sorted(dict.fromkeys(node.op for node in plan.graph.nodes), key=lambda op: -totals[-1][op])
-    steps = range(len(plan.ways))
-    return {op: tuple(totals[i][op] - (totals[i - 1][op] if i else 0) for i in steps) for op in kinds}
-
-
-def by_node(movements: Iterable[Movement]) -> Counter[str]:
-    """Return the bytes of every node."""
-    return _sums((movement.node.name, movement.nbytes) for movement in movements)
-
-
-def by_tensor(movements: Iterable[Movement]) -> Counter[str]:
-    """Return the bytes of every tensor's transfers."""
-    return _sums((movement.tensor, movement.nbytes) for movement in movements)
-
-
-def _sums(entries: Iterable[tuple[str, int]]) -> Counter[str]:
+def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
+    """Return the bytes of every kind of operator, of every node or of every tensor."""
     total: Counter[str] = Counter()
-    for key, nbytes in entries:
-        total[key] += nbytes
+    for movement in movements:
+        total[key(movement)] += movement.nbytes
     return total
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """An operator: how many nodes there are of it, and the bytes that they add at each step to those before it."""
+
+    nodes: int
+    step_bytes: tuple[int, ...]
+
+
+def kinds_of(plan: Plan) -> dict[str, Kind]:
+    """Return a plan's kinds of operators, most bytes first."""
+    prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
+    movements = [flows_of(Traffic(prefix, like=plan.traffic())) for prefix in prefixes]
+    totals = [Counter[str](), *(bytes_by(OPERATOR, each) for each in (*movements, flows(plan)))]
+    nodes = Counter(node.op for node in plan.graph.nodes)
+    steps = range(1, len(plan.ways) + 1)
+    ops = sorted(nodes, key=lambda op: -totals[-1][op])
+    return {op: Kind(nodes[op], tuple(totals[i][op] - totals[i - 1][op] for i in steps)) for op in ops}
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """Tensors of one role and one layout: how many, their bytes, and what workers hold of them."""
+    """Tensors of one role and one layout, as text: how many, their bytes, and what workers hold of them."""
 
     role: str
-    layout: Layout
+    layout: tuple[str, ...]
     tensors: int
     nbytes: int
     held_bytes: int
@@ -86,22 +88,22 @@ class Stored:
 
 def stored(plan: Plan) -> tuple[Stored, ...]:
     """Return the plan's tensors by role and layout, most bytes first."""
-    groups: dict[tuple[str, Layout], list[tuple[tuple[int, ...], str]]] = {}
+    groups: dict[tuple[str, Layout], Counter[tuple[tuple[int, ...], str]]] = {}
     for name, tensor in plan.graph.tensors.items():
-        groups.setdefault((tensor.role, plan.layouts[name]), []).append((tensor.shape, tensor.dtype))
-    found = []
+        groups.setdefault((tensor.role, plan.layouts[name]), Counter())[tensor.shape, tensor.dtype] += 1
+    results = []
     for (role, layout), members in groups.items():
         whole, held = 0, [0] * plan.workers
-        for (shape, dtype), count in Counter(members).items():
-            parts = [elements(owned(shape, layout, plan.ways, worker)) for worker in range(plan.workers)]
+        for (shape, dtype), count in members.items():
             item = ITEM_BYTES[dtype] * count
             whole += item * math.prod(shape)
-            held = [total + item * part for total, part in zip(held, parts, strict=True)]
-        found.append(Stored(role, layout, len(members), whole, sum(held), max(held)))
-    return tuple(sorted(found, key=lambda group: -group.nbytes))
+            for worker in range(plan.workers):
+                held[worker] += item * elements(owned(shape, layout, plan.ways, worker))
+        results.append(Stored(role, tuple(map(str, layout)), members.total(), whole, sum(held), max(held)))
+    return tuple(sorted(results, key=lambda group: -group.nbytes))
 
 
-def write_choices(choices: Layout | Strategy) -> str:
+def write_choices(choices: Iterable[object]) -> str:
     """Write a layout or a strategy for people: one choice per step, once where all steps choose the same."""
     texts = [str(choice) for choice in choices]
     return texts[0] if texts and len(set(texts)) == 1 else " ".join(texts) or "-"

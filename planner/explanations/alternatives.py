@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from planner.explanations.accounts import by_node, flows, flows_of
+from planner.explanations.accounts import NODE, bytes_by, flows, flows_of
 from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy
 from planner.plans.plan import Plan
@@ -19,32 +19,6 @@ MOST_STRATEGIES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Nodes that have one strategy because their results accumulate into one sum; mostly a single node.
-
-    `outputs` are the tensors that they store.
-    """
-
-    nodes: tuple[Node, ...]
-    outputs: tuple[str, ...]
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Costly:
-    """Alike units, `count` of them: same operator, shapes, strategy, layouts and bytes."""
-
-    unit: Unit
-    count: int
-    strategy: Strategy
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of them."""
-        return self.count * self.unit.nbytes
-
-
-@dataclass(frozen=True, slots=True)
 class Rejected:
     """Another strategy of a unit: how many bytes more the whole plan would move with it."""
 
@@ -52,28 +26,50 @@ class Rejected:
     extra_bytes: int
 
 
-def costliest(plan: Plan, count: int) -> tuple[Costly, ...]:
-    """Return the alike operators that cost most together."""
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that have one strategy because their results accumulate into one sum; mostly a single node.
+
+    `outputs` are the tensors that they store. `count` units are alike: same operator, shapes, strategy, layouts and
+    bytes, `bytes_each`. `rejected` are other strategies of one, best first.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    strategy: Strategy
+    bytes_each: int
+    count: int = 1
+    rejected: tuple[Rejected, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that are alike."""
+        return self.count * self.bytes_each
+
+
+def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
+    """Return the units that cost most, alike ones together."""
     alike: dict[object, list[Unit]] = {}
-    found = plan.traffic().signatures
+    signatures = plan.traffic().signatures
     for unit in _units(plan):
         node = unit.nodes[0]
         layouts = tuple(plan.layouts[name] for name in (*node.inputs, *node.outputs))
-        key = (id(found[node.name]), len(unit.nodes), plan.strategies[node.name], layouts, unit.nbytes)
+        key = (id(signatures[node.name]), len(unit.nodes), unit.strategy, layouts, unit.bytes_each)
         alike.setdefault(key, []).append(unit)
-    groups = [Costly(units[0], len(units), plan.strategies[units[0].nodes[0].name]) for units in alike.values()]
-    return tuple(sorted((one for one in groups if one.nbytes), key=lambda one: -one.nbytes)[:count])
+    groups = [replace(units[0], count=len(units)) for units in alike.values() if units[0].bytes_each]
+    return tuple(sorted(groups, key=lambda unit: -unit.nbytes)[:count])
 
 
 def _units(plan: Plan) -> Iterator[Unit]:
     """Yield the plan's nodes, those that accumulate into one sum together."""
-    costs = by_node(flows(plan))
+    costs = bytes_by(NODE, flows(plan))
     sums: dict[str, list[NodeTraffic]] = {}
     for work in plan.traffic().work:
         sums.setdefault(work.accumulates or work.node.name, []).append(work)
     for parts in sums.values():
+        nodes = tuple(work.node for work in parts)
         outputs = tuple(write.tensor for work in parts for write in work.writes)
-        yield Unit(tuple(work.node for work in parts), outputs, sum(costs[work.node.name] for work in parts))
+        yield Unit(nodes, outputs, parts[0].strategy, sum(costs[node.name] for node in nodes))
 
 
 def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
@@ -84,9 +80,8 @@ def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
         changed = replace(plan, strategies={**plan.strategies, **{node.name: strategy for node in unit.nodes}})
         return sum(movement.nbytes for movement in flows_of(Traffic(changed, around, like=plan.traffic())))
 
-    strategy = plan.strategies[unit.nodes[0].name]
-    now, others = cost(strategy), [other for other in candidates(plan, unit) if other != strategy]
-    return tuple(sorted((Rejected(other, cost(other) - now) for other in others), key=lambda one: one.extra_bytes))
+    now, others = cost(unit.strategy), [other for other in candidates(plan, unit) if other != unit.strategy]
+    return tuple(sorted((Rejected(other, cost(other) - now) for other in others), key=lambda other: other.extra_bytes))
 
 
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
@@ -100,25 +95,24 @@ def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
 def _with_sums(plan: Plan, names: set[str]) -> set[str]:
     """Add every sum of theirs, with all of its summands."""
     sums = ({total, *summands} for total, summands in plan.traffic().groups.items())
-    return names.union(*(one for one in sums if not names.isdisjoint(one)))
+    return names.union(*(group for group in sums if not names.isdisjoint(group)))
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
     """Return strategies that the unit could have, its own among them."""
-    node = unit.nodes[0]
-    signature, own = plan.traffic().signatures[node.name], plan.strategies[node.name]
+    signature, chosen = plan.traffic().signatures[unit.nodes[0].name], unit.strategy
     options = [_choices(plan, unit, signature, step) for step in range(len(plan.ways))]
     if math.prod(map(len, options)) <= MOST_STRATEGIES:
         return list(product(*options))
-    one_step = [(*own[:step], choice, *own[step + 1 :]) for step, found in enumerate(options) for choice in found]
+    one_step = [(*chosen[:i], choice, *chosen[i + 1 :]) for i, choices in enumerate(options) for choice in choices]
     shared = set(options[0]).intersection(*options)
     return list(dict.fromkeys([*one_step, *((choice,) * len(options) for choice in options[0] if choice in shared)]))
 
 
 def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[str, ...]:
     """Return what the unit could choose at a step; where partial tensors meet it, what it has chosen."""
-    own = plan.strategies[unit.nodes[0].name][step]
-    if own == TERMS or any(plan.layouts[name][step] == PARTIAL for name in unit.outputs):
-        return (own,)
-    found = choices_at_step(signature, plan.ways, step, replicate=True)
-    return found if own in found else (*found, own)
+    chosen = unit.strategy[step]
+    if chosen == TERMS or any(plan.layouts[name][step] == PARTIAL for name in unit.outputs):
+        return (chosen,)
+    choices = choices_at_step(signature, plan.ways, step, replicate=True)
+    return choices if chosen in choices else (*choices, chosen)

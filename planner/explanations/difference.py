@@ -5,8 +5,8 @@ Every table that lists bytes adds up to the two plans' bytes: what is decided al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from math import prod
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from planner.errors import PlanError
-from planner.explanations.accounts import by_kind, by_node, by_tensor, flows, stored, write_choices
+from planner.explanations.accounts import NODE, OPERATOR, TENSOR, bytes_by, flows, stored, write_choices
 from planner.graph.ir import Graph
 from planner.layout import Layout, Strategy, Ways
 from planner.plans.plan import Plan
@@ -26,9 +26,8 @@ from tensor_partitioner.display import Shown, exact_bytes, grid, table
 
 ROWS_SHOWN = 16
 
-Plans = tuple[Plan, Plan]
-Decisions = Mapping[str, tuple[str, str]]
-"""Both plans' decisions of every name, as text."""
+Choices = Mapping[str, Layout] | Mapping[str, Strategy]
+Costs = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +54,12 @@ class Row:
         return self.decisions[0] != self.decisions[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What both plans are or have; `more` is the difference where one makes sense."""
-
-    name: str
-    values: tuple[int | str, int | str]
-    more: int | None = None
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanDifference(Shown):
     """What two plans of one graph have in common and what not; rows in order of how much they differ in bytes."""
 
-    names: tuple[str, str]
-    facts: tuple[Fact, ...]
+    plans: tuple[str, str]
+    facts: Mapping[str, tuple[int | str, int | str]]
     kinds: tuple[Row, ...]
     tensors: tuple[Row, ...]
     nodes: tuple[Row, ...]
@@ -86,19 +76,24 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     >>> print(planner.diff(*plans))  # doctest: +ELLIPSIS
     two plans of one graph...
     """
-    one, other = plans = plan_of(one), plan_of(other)
-    if one.graph != other.graph:
-        found = _unlike(one.graph, other.graph)
-        raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {found}")
-    role = {name: tensor.role for name, tensor in one.graph.tensors.items()}
-    op = {node.name: node.op for node in one.graph.nodes}
-    moved = tuple(map(flows, plans))
-    kinds = _rows({kind: kind for kind in op.values()}, dict.fromkeys(op.values(), ("", "")), *map(by_kind, moved))
-    tensors = _rows(role, _decisions_of(plans, one.layouts, other.layouts), *map(by_tensor, moved))
-    nodes = _rows(op, _decisions_of(plans, one.strategies, other.strategies), *map(by_node, moved))
-    line = {node.name: node.line for node in one.graph.nodes}
-    lined = tuple(replace(row, line=line[row.names[0]]) for row in nodes)
-    return PlanDifference(names, tuple(_facts(plans)), kinds, tensors, lined)
+    first, second = plan_of(one), plan_of(other)
+    graph = first.graph
+    if graph != second.graph:
+        raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {_unlike(graph, second.graph)}")
+    moved = flows(first), flows(second)
+    kinds, tensors, nodes = (tuple(bytes_by(key, each) for each in moved) for key in (OPERATOR, TENSOR, NODE))
+    ways = first.ways, second.ways
+    ops = {node.name: node.op for node in graph.nodes}
+    roles = {name: tensor.role for name, tensor in graph.tensors.items()}
+    lines = {node.name: node.line for node in graph.nodes}
+    facts = _facts(first), _facts(second)
+    return PlanDifference(
+        names,
+        {name: (facts[0].get(name, 0), facts[1].get(name, 0)) for name in facts[0] | facts[1]},
+        _rows({op: op for op in ops.values()}, dict.fromkeys(ops.values(), ("", "")), kinds),
+        _rows(roles, _decisions(first.layouts, second.layouts, ways), tensors),
+        _rows(ops, _decisions(first.strategies, second.strategies, ways), nodes, lines),
+    )
 
 
 def _unlike(one: Graph, other: Graph) -> str:
@@ -111,16 +106,29 @@ def _unlike(one: Graph, other: Graph) -> str:
     return "tensors and nodes are the same, updates or metrics are not"
 
 
-def _decisions_of(plans: Plans, *choices: Mapping[str, Layout | Strategy]) -> Decisions:
+def _facts(plan: Plan) -> dict[str, int | str]:
+    arenas, groups = arena_sizes(plan), stored(plan)
+    return {
+        "workers": grid(plan.ways.factors),
+        "search": f"{plan.search.searcher or 'unknown'}, placements {plan.search.placements or 'unknown'}",
+        "largest arena": max(arenas),
+        "arenas together": sum(arenas),
+        "tensors together": sum(group.held_bytes for group in groups),
+        "replicated tensors": sum(group.replicated_bytes for group in groups),
+        "bytes per iteration": plan.total_bytes,
+        **{f"step {step}": nbytes for step, nbytes in enumerate(plan.step_bytes(), start=1)},
+    }
+
+
+def _decisions(one: Choices, other: Choices, ways: tuple[Ways, Ways]) -> Mapping[str, tuple[str, str]]:
     """Return both plans' decisions so that equal decisions have equal texts, whatever the ways.
 
     Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
     extents do not divide, that can round parts differently.)
     """
-    one, other = choices
-    if plans[0].ways == plans[1].ways:
+    if ways[0] == ways[1]:
         return {name: (write_choices(one[name]), write_choices(other[name])) for name in one}
-    return {name: (write_parts(one[name], plans[0].ways), write_parts(other[name], plans[1].ways)) for name in one}
+    return {name: (write_parts(one[name], ways[0]), write_parts(other[name], ways[1])) for name in one}
 
 
 def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
@@ -129,68 +137,50 @@ def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
     return " ".join(f"{choice}/{prod(way for _, way in group)}" for choice, group in steps) or "-"
 
 
-def _rows(kind_of: dict[str, str], decisions: Decisions, *costs: dict[str, int]) -> tuple[Row, ...]:
+def _rows(
+    kinds: Mapping[str, str],
+    decisions: Mapping[str, tuple[str, str]],
+    costs: Sequence[Costs],
+    lines: Mapping[str, str] | None = None,
+) -> tuple[Row, ...]:
     groups: dict[tuple[str, tuple[str, str]], list[str]] = {}
-    for name, kind in kind_of.items():
+    for name, kind in kinds.items():
         groups.setdefault((kind, decisions[name]), []).append(name)
     rows = []
     for (kind, texts), names in groups.items():
-        one, other = (sum(cost.get(name, 0) for name in names) for cost in costs)
-        rows.append(Row(kind, texts, tuple(names), (one, other)))
+        first, second = (sum(cost.get(name, 0) for name in names) for cost in costs)
+        rows.append(Row(kind, texts, tuple(names), (first, second), lines[names[0]] if lines else ""))
     return tuple(sorted(rows, key=lambda row: (-abs(row.more), -max(row.nbytes), row.kind, row.decisions)))
 
 
-def _facts(plans: Plans) -> Iterator[Fact]:
-    one, other = plans
-    yield Fact("workers", (grid(one.ways.factors), grid(other.ways.factors)))
-    yield Fact("search", (_searched(one), _searched(other)))
-    yield _number("bytes per iteration", (one.total_bytes, other.total_bytes))
-    steps = zip_longest(one.step_bytes(), other.step_bytes(), fillvalue=0)
-    for step, (first, second) in enumerate(steps, start=1):
-        more = second - first if one.ways == other.ways else None
-        yield Fact(f"  step {step}", (first, second), more)
-    arenas = [arena_sizes(plan) for plan in plans]
-    yield _number("largest arena", map(max, arenas))
-    yield _number("arenas together", map(sum, arenas))
-    groups = [stored(plan) for plan in plans]
-    yield _number("tensors together", (sum(one.held_bytes for one in found) for found in groups))
-    yield _number("  of which replicated", (sum(one.replicated_bytes for one in found) for found in groups))
-
-
-def _searched(plan: Plan) -> str:
-    return f"{plan.search.searcher or 'unknown'}, placements {plan.search.placements or 'unknown'}"
-
-
-def _number(name: str, values: Iterable[int]) -> Fact:
-    one, other = values
-    return Fact(name, (one, other), other - one)
-
-
 @display.tables.register
-def tables(found: PlanDifference) -> tuple[Table, ...]:
+def tables(difference: PlanDifference) -> tuple[Table, ...]:
     """Show a comparison."""
-    facts = [[fact.name, *map(_shown, fact.values), _signed(fact.more)] for fact in found.facts]
-    kinds = [[row.kind, *_sums([row])] for row in found.kinds if any(row.nbytes)]
-    kinds.append(["total", *_sums(found.kinds)])
+    facts = [[name, *map(_shown, values), _more(*values)] for name, values in difference.facts.items()]
+    kinds = [[row.kind, *_sums([row])] for row in difference.kinds if any(row.nbytes)]
+    kinds.append(["total", *_sums(difference.kinds)])
+    plans = difference.plans
     return (
-        table("two plans of one graph", ["", *found.names, "more"], facts),
-        table("bytes by kind of operator", ["operators", *found.names, "more"], kinds),
-        _decisions("tensors whose layouts differ, and the bytes of their transfers", "tensors", found, found.tensors),
-        _decisions("nodes whose strategies differ, and the bytes of their transfers", "nodes", found, found.nodes),
+        table("two plans of one graph", ["", *plans, "more"], facts),
+        table("bytes by kind of operator", ["operators", *plans, "more"], kinds),
+        _differing("tensors whose layouts differ", "tensors", plans, difference.tensors),
+        _differing("nodes whose strategies differ", "nodes", plans, difference.nodes),
     )
 
 
-def _decisions(title: str, what: str, found: PlanDifference, rows: Sequence[Row]) -> Table:
+def _differing(title: str, what: str, plans: Sequence[str], rows: Sequence[Row]) -> Table:
     differing = [row for row in rows if row.differs]
     shown, more = differing[:ROWS_SHOWN], differing[ROWS_SHOWN:]
-    lines = [[_titled(row), *row.decisions, *_sums([row])] for row in shown]
-    if more:
-        lines.append([f"{sum(len(row.names) for row in more)} more that differ", "", "", *_sums(more)])
     alike = [row for row in rows if not row.differs]
-    lines.append([f"{sum(len(row.names) for row in alike)} decided alike", "", "", *_sums(alike)])
-    lines.append(["total", "", "", *_sums(rows)])
-    one, other = found.names
-    return table(title, [what, f"in {one}", f"in {other}", f"bytes, {one}", f"bytes, {other}", "more"], lines)
+    lines = [[_titled(row), *row.decisions, *_sums([row])] for row in shown]
+    sums = [*([(f"{_names(more)} more that differ", more)] if more else []), (f"{_names(alike)} decided alike", alike)]
+    lines += [[name, "", "", *_sums(group)] for name, group in (*sums, ("total", rows))]
+    columns = [what, *(f"in {plan}" for plan in plans), *(f"bytes, {plan}" for plan in plans), "more"]
+    return table(f"{title}, and the bytes of their transfers", columns, lines)
+
+
+def _names(rows: Sequence[Row]) -> int:
+    return sum(len(row.names) for row in rows)
 
 
 def _titled(row: Row) -> str:
@@ -200,27 +190,14 @@ def _titled(row: Row) -> str:
 
 def _sums(rows: Sequence[Row]) -> tuple[str, str, str]:
     one, other = (sum(row.nbytes[plan] for row in rows) for plan in (0, 1))
-    return exact_bytes(one), exact_bytes(other), _signed(other - one)
+    return exact_bytes(one), exact_bytes(other), _more(one, other)
 
 
 def _shown(value: int | str) -> str:
     return value if isinstance(value, str) else exact_bytes(value)
 
 
-def _signed(value: int | None) -> str:
-    return "" if value is None else f"{value:+,}" if value else "0"
-
-
-def to_data(found: PlanDifference) -> dict[str, Any]:
-    """Return a comparison as plain data, with every name that is decided differently."""
-
-    def row(row: Row) -> dict[str, Any]:
-        return {"kind": row.kind, "decisions": row.decisions, "names": row.names, "bytes": row.nbytes, "line": row.line}
-
-    return {
-        "plans": list(found.names),
-        "facts": {fact.name.strip(): list(fact.values) for fact in found.facts},
-        "kinds": {one.kind: list(one.nbytes) for one in found.kinds},
-        "tensors": [row(one) for one in found.tensors if one.differs],
-        "nodes": [row(one) for one in found.nodes if one.differs],
-    }
+def _more(one: int | str, other: int | str) -> str:
+    if isinstance(one, str) or isinstance(other, str):
+        return ""
+    return f"{other - one:+,}" if other != one else "0"

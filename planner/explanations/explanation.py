@@ -5,16 +5,14 @@ Sums are exact: steps, kinds of operators and all operators together each add up
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from planner.explanations.accounts import Stored, kinds_by_step, stored, write_choices
-from planner.explanations.alternatives import Costly, Rejected, costliest, rejected
+from planner.explanations.accounts import Kind, Stored, kinds_of, stored, write_choices
+from planner.explanations.alternatives import Unit, costliest, rejected
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
@@ -32,18 +30,12 @@ STEPS = "; one choice stands for all steps"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """What `plan --explain` shows.
+    """What `plan --explain` shows and writes: kinds of operators, costliest units, tensors, and bytes by worker."""
 
-    `kinds` gives every kind of operator's bytes at each step, `nodes` how many there are of it; `costly` the costliest
-    operators, each with its other strategies, best first. `arenas` are bytes per worker.
-    """
-
-    total_bytes: int
-    nodes: dict[str, int]
-    kinds: dict[str, tuple[int, ...]]
-    costly: tuple[tuple[Costly, tuple[Rejected, ...]], ...]
+    kinds: Mapping[str, Kind]
+    costliest: tuple[Unit, ...]
     stored: tuple[Stored, ...]
-    arenas: tuple[int, ...]
+    arena_bytes: tuple[int, ...]
 
 
 def explain(plan: Plan | str | Path) -> Explanation:
@@ -56,82 +48,87 @@ def explain(plan: Plan | str | Path) -> Explanation:
     bytes by kind of operator...
     """
     plan = plan_of(plan)
-    operators = tracked("explaining", costliest(plan, COSTLIEST))
-    costly = tuple((operator, rejected(plan, operator.unit)) for operator in operators)
-    nodes = Counter(node.op for node in plan.graph.nodes)
-    kinds = kinds_by_step(plan)
-    return Explanation(plan.total_bytes, dict(nodes), kinds, costly, stored(plan), arena_sizes(plan))
+    units = tracked("explaining", costliest(plan, COSTLIEST))
+    costly = tuple(replace(unit, rejected=rejected(plan, unit)) for unit in units)
+    return Explanation(kinds_of(plan), costly, stored(plan), arena_sizes(plan))
 
 
 @display.tables.register
-def tables(found: Explanation) -> tuple[Table, ...]:
+def tables(explanation: Explanation) -> tuple[Table, ...]:
     """Show an explanation."""
-    return kinds_table(found), costly_table(found), stored_table(found), memory_table(found)
+    return (
+        kinds_table(explanation.kinds),
+        costly_table(explanation.costliest),
+        stored_table(explanation.stored),
+        memory_table(explanation.arena_bytes),
+    )
 
 
-def kinds_table(found: Explanation) -> Table:
+def kinds_table(kinds: Mapping[str, Kind]) -> Table:
     """Show bytes by kind of operator and step; kinds that move nothing are one row."""
-    steps = len(next(iter(found.kinds.values()), ()))
-    shown = range(steps) if 1 < steps <= STEPS_SHOWN else range(0)
-    columns = ["operators", "nodes", *(f"step {step + 1}" for step in shown), "bytes", "share"]
-    rows = [_kind_row(found, op, found.nodes[op], costs, shown) for op, costs in found.kinds.items() if any(costs)]
-    idle = [op for op, costs in found.kinds.items() if not any(costs)]
-    if idle:
-        rows.append(_kind_row(found, "all others", sum(found.nodes[op] for op in idle), (0,) * steps, shown))
-    totals = tuple(map(sum, zip(*found.kinds.values(), strict=True)))
-    rows.append(_kind_row(found, "total", sum(found.nodes.values()), totals, shown))
-    return table("bytes by kind of operator", columns, rows)
+    total = _together(kinds.values())
+    idle = [kind for kind in kinds.values() if not any(kind.step_bytes)]
+    shown = {op: kind for op, kind in kinds.items() if any(kind.step_bytes)}
+    rows = {**shown, **({"all others": _together(idle)} if idle else {}), "total": total}
+    steps = range(len(total.step_bytes)) if 1 < len(total.step_bytes) <= STEPS_SHOWN else range(0)
+    columns = ["operators", "nodes", *(f"step {step + 1}" for step in steps), "bytes", "share"]
+    cells = [_kind_row(name, kind, steps, sum(total.step_bytes)) for name, kind in rows.items()]
+    return table("bytes by kind of operator", columns, cells)
 
 
-def _kind_row(found: Explanation, name: str, nodes: int, costs: Sequence[int], shown: range) -> list[str]:
-    share = percent(sum(costs) / found.total_bytes) if found.total_bytes else "-"
-    return [name, str(nodes), *(exact_bytes(costs[step]) for step in shown), exact_bytes(sum(costs)), share]
+def _together(kinds: Collection[Kind]) -> Kind:
+    return Kind(
+        sum(kind.nodes for kind in kinds), tuple(map(sum, zip(*(kind.step_bytes for kind in kinds), strict=True)))
+    )
 
 
-def costly_table(found: Explanation) -> Table:
+def _kind_row(name: str, kind: Kind, steps: range, total: int) -> list[str]:
+    nbytes = sum(kind.step_bytes)
+    by_step = (exact_bytes(kind.step_bytes[step]) for step in steps)
+    return [name, str(kind.nodes), *by_step, exact_bytes(nbytes), percent(nbytes / total) if total else "-"]
+
+
+def costly_table(units: Sequence[Unit]) -> Table:
     """Show the costliest operators with their strategies, and what the best others would add to the plan's bytes."""
-    rows = [_costly_row(one, others) for one, others in found.costly]
     columns = ["operator", "strategy", "bytes each", "bytes", "rejected, bytes more"]
-    shown = table(f"costliest operators, tensors where they are{STEPS}", columns, rows)
+    shown = table(f"costliest operators, tensors where they are{STEPS}", columns, map(_costly_row, units))
     shown.columns[0].max_width = NAME_WIDTH
     return shown
 
 
-def _costly_row(one: Costly, others: Sequence[Rejected]) -> list[str]:
-    first = one.unit.nodes[0]
-    summed = f" to {one.unit.nodes[-1].name}" if len(one.unit.nodes) > 1 else ""
-    alike = f", {one.count} alike" if one.count > 1 else ""
-    best = [f"{write_choices(other.strategy)}: {other.extra_bytes:+,}" for other in others[:REJECTED_SHOWN]]
-    costs = (exact_bytes(one.unit.nbytes), exact_bytes(one.nbytes))
+def _costly_row(unit: Unit) -> list[str]:
+    first = unit.nodes[0]
+    summed = f" to {unit.nodes[-1].name}" if len(unit.nodes) > 1 else ""
+    alike = f", {unit.count} alike" if unit.count > 1 else ""
+    best = [f"{write_choices(other.strategy)}: {other.extra_bytes:+,}" for other in unit.rejected[:REJECTED_SHOWN]]
+    costs = (exact_bytes(unit.bytes_each), exact_bytes(unit.nbytes))
     line = f"\n  {first.line}" if first.line else ""
     name = f"{first.name}{summed}\n  {first.op}{alike}{line}"
-    return [name, write_choices(one.strategy), *costs, "\n".join(best) or "-"]
+    return [name, write_choices(unit.strategy), *costs, "\n".join(best) or "-"]
 
 
-def stored_table(found: Explanation) -> Table:
+def stored_table(groups: Sequence[Stored]) -> Table:
     """Show which tensors lie how; the last row sums."""
-    shown, more = found.stored[:LAYOUTS_SHOWN], found.stored[LAYOUTS_SHOWN:]
-    rows = [
-        [one.role, write_choices(one.layout), str(one.tensors), quantity(one.nbytes, "B"),
-         quantity(one.most_held_bytes, "B"), quantity(one.replicated_bytes, "B") if one.replicated_bytes else "-"]
-        for one in shown
-    ]  # fmt: skip
+    shown, more = groups[:LAYOUTS_SHOWN], groups[LAYOUTS_SHOWN:]
+    rows = [_stored_row(group.role, write_choices(group.layout), [group]) for group in shown]
     if more:
-        rows.append([f"{len(more)} more layouts", "", *_stored_sums(more)])
-    rows.append(["total", "", *_stored_sums(found.stored)])
+        rows.append(_stored_row(f"{len(more)} more layouts", "", more))
+    rows.append(_stored_row("total", "", groups))
     columns = ["tensors", "layout", "number", "bytes", "at most per worker", "replicated"]
     return table(f"where tensors lie{STEPS}", columns, rows)
 
 
-def _stored_sums(groups: Sequence[Stored]) -> list[str]:
-    whole, replicated = sum(one.nbytes for one in groups), sum(one.replicated_bytes for one in groups)
-    return [str(sum(one.tensors for one in groups)), quantity(whole, "B"), "", quantity(replicated, "B")]
+def _stored_row(name: str, layout: str, groups: Sequence[Stored]) -> list[str]:
+    whole, replicated = sum(group.nbytes for group in groups), sum(group.replicated_bytes for group in groups)
+    most = quantity(groups[0].most_held_bytes, "B") if layout else ""
+    number = str(sum(group.tensors for group in groups))
+    return [name, layout, number, quantity(whole, "B"), most, quantity(replicated, "B") if replicated else "-"]
 
 
-def memory_table(found: Explanation) -> Table:
+def memory_table(arena_bytes: Sequence[int]) -> Table:
     """Show the arenas of the workers, equal ones in one row."""
     sizes: dict[int, list[int]] = {}
-    for worker, nbytes in enumerate(found.arenas):
+    for worker, nbytes in enumerate(arena_bytes):
         sizes.setdefault(nbytes, []).append(worker)
     rows = [[_workers(workers), exact_bytes(nbytes)] for nbytes, workers in sizes.items()]
     return table("memory", ["workers", "arena bytes each"], rows)
@@ -141,34 +138,3 @@ def _workers(numbers: Sequence[int]) -> str:
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
-
-
-def to_data(found: Explanation) -> dict[str, Any]:
-    """Return an explanation as plain data, with every strategy that was compared."""
-    return {
-        "kinds": {op: {"nodes": found.nodes[op], "step_bytes": list(costs)} for op, costs in found.kinds.items()},
-        "costliest": [
-            {
-                "nodes": [node.name for node in one.unit.nodes],
-                "alike": one.count,
-                "op": one.unit.nodes[0].op,
-                "line": one.unit.nodes[0].line,
-                "strategy": list(one.strategy),
-                "bytes_each": one.unit.nbytes,
-                "rejected": [{"strategy": list(r.strategy), "extra_bytes": r.extra_bytes} for r in others],
-            }
-            for one, others in found.costly
-        ],
-        "tensors": [
-            {
-                "role": one.role,
-                "layout": list(map(str, one.layout)),
-                "tensors": one.tensors,
-                "bytes": one.nbytes,
-                "most_held_bytes": one.most_held_bytes,
-                "replicated_bytes": one.replicated_bytes,
-            }
-            for one in found.stored
-        ],
-        "arena_bytes": list(found.arenas),
-    }

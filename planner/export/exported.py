@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from planner.errors import PlanError
-from planner.explanations.accounts import by_kind, flows
+from planner.explanations.accounts import OPERATOR, bytes_by, flows
 from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, split_once
 from planner.export.moves import Engine
 from planner.export.targets import Target, target_named
@@ -226,7 +226,7 @@ def _activations(graph: Graph) -> dict[str, str]:
 
 def _kinds(plan: Plan, target: Target, moved: Mapping[str, int]) -> dict[str, Kind]:
     """Return every kind of operator's bytes, and why the target does not split it as planned where it does not."""
-    planned, found = by_kind(flows(plan)), signatures(plan.graph)
+    planned, found = bytes_by(OPERATOR, flows(plan)), signatures(plan.graph)
     counts = Counter(node.op for node in plan.graph.nodes)
     target_bytes: Counter[str] = Counter()
     why: dict[str, str] = {}

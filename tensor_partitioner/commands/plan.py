@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
@@ -82,7 +83,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
         compared = _compared(diff)
-        record, shown = import_module(DIFFERENCE).to_data(compared), [compared]
+        record, shown = msgspec.to_builtins(compared), [compared]
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
@@ -94,9 +95,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         plan = _plan(context, model, options)
         record, shown = summary.to_data(plan), [plan]
         if options["explain"]:
-            explanation = import_module(EXPLANATION)
-            explained = explanation.explain(plan)
-            record, shown = record | explanation.to_data(explained), [plan, explained]
+            explained = import_module(EXPLANATION).explain(plan)
+            record, shown = record | msgspec.to_builtins(explained), [plan, explained]
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 import planner  # noqa: E402
 from executor.data import DataError  # noqa: E402
 from executor.data.arrays import check_numbers  # noqa: E402
-from planner.explanations.explanation import to_data  # noqa: E402
+from planner.explanations.explanation import costly_table  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
 from planner.pytorch import from_torch, graph_of  # noqa: E402
@@ -56,9 +56,10 @@ def test_nodes_know_the_line_of_the_source():
     plan = planner.plan(graph, workers=2)
     read = plan_from_json(plan.to_json().encode())
     assert [node.line for node in read.graph.nodes] == [node.line for node in graph.nodes]
-    costliest = to_data(planner.explain(plan))["costliest"]
     line = {node.name: node.line for node in graph.nodes}
-    assert [one["line"] for one in costliest] == [line[one["nodes"][0]] for one in costliest]
+    costliest = planner.explain(plan).costliest
+    shown = zip(costliest, costly_table(costliest).columns[0].cells, strict=True)
+    assert all(str(cell).endswith(line[unit.nodes[0].name]) for unit, cell in shown)
 
 
 def test_inputs_and_results_have_names():
