@@ -91,7 +91,7 @@ def _best_over_factorisations(
             failed[0].limit, min(error.least for error in failed), min(error.floor for error in failed)
         )
     best = min(results, key=lambda result: result.cost)
-    return replace(best, record=with_fields(best.record, factorisations=tuple(tried)))
+    return with_fields(best, record=with_fields(best.record, factorisations=tuple(tried)))
 
 
 def _data_parallel_bytes(graph: Graph, ways: Ways, coarsenings: Coarsenings) -> int | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import isqrt, prod
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from planner.errors import PlanError
 from planner.layout import Shard
@@ -70,8 +72,7 @@ def parse_memory(text: str) -> int:
     return nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """The cheapest that was found to fit, its name, and a cost that no plan that fits is below, if known."""
 
     name: str
@@ -80,8 +81,7 @@ class Fitted:
     allowed: Allowed
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """What was tried: arenas by plan, the cheapest that fits, a bound on all plans of the first space that fit.
 
     `name` and `free` are of the search that is asked again, with memory priced; `fitting` is the lowest price, for all

@@ -45,7 +45,7 @@ class SearchOptions(Shown):
         metadata=described("--placements", f"What may be chosen: {'; '.join(PLACEMENTS)}."),
     )
     ties: Ties | None = field(default=None, metadata=described("--ties", TIES, read=read_ties, metavar="RULE,..."))
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits, repr=False)
     seed: int = field(default=0, metadata=described("--seed", "Of weights and random data.", least=0))
     untie: tuple[str, ...] = field(
         default=(), metadata=described("--untie", UNTIE, read=read_rules, metavar="RULE,...")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from planner.errors import PlanError
 from planner.graph.accumulation import accumulation_groups
@@ -26,16 +27,14 @@ from planner.search.objectives.objective import Extended, Priced, domains_of_fac
 Operands = frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PartialSums:
+class PartialSums(Struct, frozen=True, eq=False):
     """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry."""
 
     partial: tuple[frozenset[int], ...]
     carried: tuple[Mapping[int, tuple[Operands, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flow:
+class _Flow(Struct, frozen=True, eq=False):
     """What each variable of nodes reads: distinct (set of operands -> the variables behind them); who makes what."""
 
     makers: Mapping[int, frozenset[int]]
@@ -135,8 +134,7 @@ MOST_PENALTIES = 1 << 56
 """What all penalties together stay below; bounds multiply costs by up to 2^6."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feasible(Extended):
+class Feasible(Extended, frozen=True):
     """Another objective, in which every pair that does not go together costs more than a plan that is known.
 
     So no such pair is in a best plan; sums of all of them stay within 64 bits (see `above`).

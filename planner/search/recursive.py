@@ -7,7 +7,8 @@ step made a group fetch is seen in full. The subtracted term is a constant of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from planner.search.costs.domains import Domain
 from planner.search.solver.limits import Limits

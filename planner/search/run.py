@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 
-from msgspec.structs import replace as with_fields
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
@@ -25,8 +25,7 @@ from planner.search.space import Candidate, Space
 from tensor_partitioner.display.progress import tracked
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """A search for given ways: the winning candidate, and a record of the search, with the lower bound and the gap."""
 
     candidate: Candidate
@@ -65,9 +64,9 @@ class SearchResult:
             return self
         lower = bound * space.objective.tick_s if isinstance(space.objective, Time) else bound
         if is_of_space and lower <= self.cost:
-            record = with_fields(self.record, lower_bound=lower, bound_by=searcher)
+            record = replace(self.record, lower_bound=lower, bound_by=searcher)
         else:
-            record = with_fields(self.record, details={**self.record.details, "its_space_has_at_least": lower})
+            record = replace(self.record, details={**self.record.details, "its_space_has_at_least": lower})
         return replace(self, record=record)
 
 

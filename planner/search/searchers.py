@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.errors import PlanError
 from planner.layout import PlacementSet
@@ -16,8 +17,7 @@ REPLICATING = (PlacementSet.REPLICATED,)
 WITHOUT_PARTIAL = (PlacementSet.SPLIT, PlacementSet.REPLICATED)
 
 
-@dataclass(frozen=True, slots=True)
-class Searcher:
+class Searcher(Struct, frozen=True):
     """A searcher: `search` takes a space of plans and limits, and returns an outcome.
 
     `placements` are the sets that it searches; asked for less, it searches the smallest that has it. `ties` are the

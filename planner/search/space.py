@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, Ways
@@ -31,8 +33,7 @@ State = tuple[Any, ...]
 """A layout or a strategy, over all or the first few steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 
     `tables` remembers costs between searches. `partial_sums` says what may be partial, where anything may. A strategy
@@ -123,8 +124,7 @@ class Space:
         return {node.name: plain[of["node", node.name]] for node in self.coarse.graph.nodes}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a searcher found: a state per variable, its cost in the objective's unit, and details for people.
 
     `lower_bound` is a cost below which no plan of the searched space lies, where the searcher knows one.
@@ -143,8 +143,7 @@ class Outcome:
         return cls(choice, found.value, max(0, found.bound), details)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """What a searcher's outcome is in its space; `search` is the same search of another space of the coarse graph."""
 
     searcher: str

@@ -6,11 +6,11 @@ group fetch is forgotten. Shares shrink alike where nothing is replicated; under
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from planner.layout import REPLICATE, Ways
 from planner.search import SEARCHERS, Limits, Outcome, Space

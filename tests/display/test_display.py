@@ -4,8 +4,8 @@ import re
 import traceback
 from dataclasses import fields, replace
 
-import msgspec
 import pytest
+from msgspec.structs import replace as changed
 
 import planner
 import simulator
@@ -57,7 +57,7 @@ def test_what_is_said_of_data_parallelism():
     b = planner.GraphBuilder()
     b.apply("neg", b.input("x", (4, 4)), name="n")
     assert "times" not in row(planner.plan(b.finish({}, {}), workers=2))
-    unknown = replace(PLAN, search=msgspec.structs.replace(PLAN.search, data_parallel_bytes=None))
+    unknown = replace(PLAN, search=changed(PLAN.search, data_parallel_bytes=None))
     assert row(unknown) is None
 
 
@@ -123,7 +123,7 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path):
 
 
 def test_a_searcher_of_ones_own(monkeypatch):
-    monkeypatch.setitem(planner.SEARCHERS, "mine", replace(planner.SEARCHERS["allrow"], name="mine"))
+    monkeypatch.setitem(planner.SEARCHERS, "mine", changed(planner.SEARCHERS["allrow"], name="mine"))
     mine, allrow = (planner.plan(GRAPH, workers=4, searcher=name) for name in ("mine", "allrow"))
     assert (mine.search.searcher, mine.search.winner) == ("mine", "mine")
     assert mine.total_bytes == allrow.total_bytes
@@ -131,12 +131,21 @@ def test_a_searcher_of_ones_own(monkeypatch):
 
 WRONG = {
     "no outcome": (lambda found: None, "expected an Outcome, found None"),
-    "too few states": (lambda found: replace(found, choice=found.choice[1:]), r"for every variable, found \d+ for \d+"),
-    "no state": (lambda found: replace(found, choice=(("b",), *found.choice[1:])), r"found \('b',\) for"),
-    "no states": (lambda found: replace(found, choice=None), "for every variable, found None"),
-    "states of no steps": (lambda found: replace(found, choice=(3, *found.choice[1:])), "found 3 for"),
-    "other cost": (lambda found: replace(found, cost=found.cost - 1), r"expected a cost of \d+, which .* found \d+"),
-    "no bound": (lambda found: replace(found, lower_bound=found.cost + 1), r"expected a lower bound of at most \d+"),
+    "too few states": (
+        lambda found: changed(found, choice=found.choice[1:]),
+        r"for every variable, found \d+ for \d+",
+    ),
+    "no state": (lambda found: changed(found, choice=(("b",), *found.choice[1:])), r"found \('b',\) for"),
+    "no states": (lambda found: changed(found, choice=None), "for every variable, found None"),
+    "states of no steps": (lambda found: changed(found, choice=(3, *found.choice[1:])), "found 3 for"),
+    "other cost": (
+        lambda found: changed(found, cost=found.cost - 1),
+        r"expected a cost of \d+, which .* found \d+",
+    ),
+    "no bound": (
+        lambda found: changed(found, lower_bound=found.cost + 1),
+        r"expected a lower bound of at most \d+",
+    ),
 }
 
 

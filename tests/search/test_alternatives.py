@@ -1,9 +1,9 @@
 """The alternatives: what each may choose, worked examples, published figures, enumeration within the restriction."""
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
@@ -246,8 +246,7 @@ def test_a_batch_of_one_cannot_be_split_and_the_cheapest_remains():
         assert all(layout[0] != Shard(0) or graph.tensors[of].shape[0] > 1 for of, layout in plan.layouts.items())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Restricted(Space):
+class Restricted(Space, frozen=True, eq=False):
     """A space in which every state satisfies `allowed(variable, state, states)`, where any does."""
 
     allowed: object = None

@@ -1,11 +1,11 @@
 """The joint search where it may not be exact: what it says of the optimum holds."""
 
-from dataclasses import replace
 from functools import cache
 from math import prod
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from planner.models import build
 from planner.plans.check import MOST_BYTES, most_moved_bytes

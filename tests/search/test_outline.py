@@ -1,12 +1,12 @@
 """What a problem would be, no table made: against the problem that is made."""
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from planner.models import build
 from planner.search import SearchOptions, space_of

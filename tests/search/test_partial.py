@@ -1,12 +1,12 @@
 """Partial sums in the search: tables = exchanges, what goes together = what a plan may hold, the best = brute force."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init

@@ -1,6 +1,5 @@
 """The stages of the solver, each and in any order: what they say of the optimum holds."""
 
-from dataclasses import replace
 from functools import cache
 from itertools import permutations
 from time import process_time
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.costs.tables import Tables

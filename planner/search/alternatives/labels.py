@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+
+from msgspec import Struct
 
 import tdl
 from planner.graph.ir import Graph, Node
@@ -24,8 +25,7 @@ Place = tuple[str, tuple[str | None, ...]]
 """A tensor that a node reads or writes, and the plain variable, if any, that indexes each of its dimensions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Labelled dimensions of every tensor and labelled variables of every node, by name."""
 
     tensors: Mapping[str, frozenset[int]]

@@ -8,9 +8,10 @@ hybrid parallelism composes two rules step by step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
+
+from msgspec.structs import replace
 
 from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways
 from planner.search.alternatives.labels import (

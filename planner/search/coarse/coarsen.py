@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 
+from msgspec import Struct
+
 import tdl
 from planner.graph.accumulation import accumulation_groups
 from planner.graph.facts import is_recomputed, nodes_taking_inputs
@@ -61,16 +63,14 @@ class Ties(Shown):
         return set(self.applied) <= set(other.applied)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorVariable:
+class TensorVariable(Struct, frozen=True):
     """Tensors of one shape that share one layout."""
 
     members: tuple[str, ...]
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVariable:
+class NodeVariable(Struct, frozen=True):
     """Alike nodes that share one strategy.
 
     `only_takes_inputs`: all only take elements of the graph's inputs: doing that everywhere repeats no work.
@@ -84,8 +84,7 @@ class NodeVariable:
 Variable = TensorVariable | NodeVariable
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Struct, frozen=True):
     """A cost that depends on the nodes' strategies and one tensor's layout: `scope` numbers the variables, tensor last.
 
     It occurs `count` times; `weight` is its elements' size in bytes, added up over these.
@@ -97,8 +96,7 @@ class Factor:
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CoarseGraph:
+class CoarseGraph(Struct, frozen=True, eq=False):
     """What the search works on; `variable_of` maps ("tensor" | "node", name) to the variable it belongs to."""
 
     graph: Graph
@@ -126,8 +124,7 @@ def coarsen(
     return Coarsenings(graph).of(ties, partial=partial, untied=untied)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
+class _Grouped(Struct, frozen=True):
     """The variable of every tensor and node, and the sums of what may differ: by sum, a node of each variable."""
 
     variable_of: dict[Name, int]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.costs.tables import Term
@@ -17,8 +18,7 @@ from planner.search.costs.tables import Term
 HUB_NEIGHBOURS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
+class Repeats(Struct, frozen=True):
     """Which variable acts for each variable, and how often each term counts (0: another stands for it)."""
 
     stands_for: tuple[int, ...]

@@ -12,10 +12,10 @@ result that stays partial is not reduced there. What goes together, no table say
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, combinations, product
 
 import numpy as np
+from msgspec import Struct
 
 from planner.layout import Signature
 from planner.search.costs.counts import product_of_ways_by_mask
@@ -27,8 +27,7 @@ from planner.search.costs.tables import Table
 from planner.search.costs.volumes import Volumes, volume_not_owned
 
 
-@dataclass(frozen=True, slots=True)
-class FetchCost:
+class FetchCost(Struct, frozen=True):
     """One fetch of a tensor: per node, its operands' distinct needs of it.
 
     For one node, the cost of its fetch. For several nodes of a backward group, what fetching the union saves or adds
@@ -96,8 +95,7 @@ class FetchCost:
         return Crossings(across.of, tuple(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCost:
+class StoreCost(Struct, frozen=True):
     """One output on its way from where it is computed to where it is stored."""
 
     signature: Signature
@@ -122,8 +120,7 @@ class StoreCost:
         return store_crossings(self.signature, self.output, strategies[0], layouts)
 
 
-@dataclass(frozen=True, slots=True)
-class AgreementSaving:
+class AgreementSaving(Struct, frozen=True):
     """What alike nodes save that have one strategy, where their results add up: so many stores of one output."""
 
     store: StoreCost

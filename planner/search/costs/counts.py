@@ -8,11 +8,11 @@ tabulated once per (extent, index, steps) and worker: arrays [mask, worker], int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 import tdl
@@ -98,8 +98,7 @@ def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Count
     return counts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reach:
+class Reach(Struct, frozen=True, eq=False):
     """What index expressions reach of one dimension of `extent` indices; interned, compared by identity.
 
     `extents` gives the extent of every index variable that occurs, `variables` their names; `plain` names the variable

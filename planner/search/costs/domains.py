@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from math import prod
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.layout import (
@@ -31,8 +32,7 @@ from planner.search.costs.counts import counts_held
 Masks = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layouts:
+class Layouts(Struct, frozen=True, eq=False):
     """Candidate layouts of tensors of one shape, with the steps at which each shards, replicates or is partial.
 
     `sharded` is [dimension, state], `replicated` [state] and `partial` [state], or one 0 where none is: bit masks over
@@ -55,8 +55,7 @@ class Layouts:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Strategies:
+class Strategies(Struct, frozen=True, eq=False):
     """Candidate strategies, with the steps at which each chooses a variable (or `*`), as bit masks [state]."""
 
     ways: Ways

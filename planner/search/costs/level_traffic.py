@@ -8,12 +8,12 @@ every level's volume is a difference of two such counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, combinations
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.search.costs.counts import leading_step_masks, product_of_ways_by_mask
@@ -23,8 +23,7 @@ from planner.search.costs.tables import Table
 from planner.search.costs.volumes import volume_within_holdings
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Crossings:
+class Crossings(Struct, frozen=True, eq=False):
     """Elements across each level, transfer by transfer; all of them together are the cost's table.
 
     `parts` are tables [level, class of each node..., layout], each with the sign with which it counts: for nodes of a

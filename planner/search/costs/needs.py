@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 import tdl
@@ -46,8 +46,7 @@ def _reach_of_indices(signature: Signature, extent: int, indices: tuple[tdl.Inde
     return interned_reach_of_indices(extent, indices, tuple((name, signature.extents[name]) for name in variables))
 
 
-@dataclass(frozen=True, slots=True)
-class Classes:
+class Classes(Struct, frozen=True):
     """Strategies that do not differ in any of some masks: `of` is [state] -> class, `masks` is [class, column]."""
 
     of: NDArray[np.intp]

@@ -7,13 +7,13 @@ axes: `Term = (scope, number)`, scope strictly ascending.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from hashlib import sha256
 from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Table = NDArray[np.int64]
@@ -209,8 +209,7 @@ def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """Costs [state, ...], and each state's least."""
 
     costs: Table

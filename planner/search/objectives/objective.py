@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Scope, Table, Tables
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Struct, frozen=True):
     """A cost table of the variables in `scope`, by number, that counts `times`."""
 
     scope: Scope
@@ -39,8 +38,7 @@ class Objective(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Extended:
+class Extended(Struct, frozen=True, eq=False):
     """Another objective with something added to it."""
 
     objective: Objective
@@ -51,8 +49,7 @@ class Extended:
         return self.objective.allows_everywhere
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
+class Bytes(Struct, frozen=True):
     """Bytes that move in one iteration, summed over workers."""
 
     allows_everywhere: bool = False

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 import tdl
@@ -35,8 +35,7 @@ PerWorker = NDArray[np.float64]
 """[state, worker]"""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKernel:
+class NodeKernel(Struct, frozen=True):
     """What a node's time depends on beside its strategy: item sizes of operands and outputs, the dtype computed in."""
 
     signature: Signature
@@ -61,8 +60,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
     return ((v, kernel, count) for (v, kernel), count in found.items())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Worker:
+class Worker(Struct, frozen=True, eq=False):
     """A worker's device, how much slower its processor and its memory are while all workers compute, its share."""
 
     device: Device

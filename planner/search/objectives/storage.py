@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -65,8 +64,7 @@ def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PricedStorage(Extended):
+class PricedStorage(Extended, frozen=True, eq=False):
     """Another objective, in units 2^-shift as large, plus a price for every byte stored on some worker.
 
     `items` are bytes per element by variable of `coarse`; graphs with more ties are priced alike.

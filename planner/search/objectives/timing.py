@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from planner.layout import Ways
 from planner.search.coarse.coarsen import CoarseGraph, Factor
@@ -39,8 +39,7 @@ MOST_TICKS_PARTIAL = 1 << 48
 """The same where tensors may be partial: penalties for what does not go together lie above a plan's cost."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Time:
+class Time(Struct, frozen=True, eq=False):
     """Predicted time on a machine, in ticks of `tick_s` seconds.
 
     `byte_ticks`, `latency_ticks` and `message_ticks` are per level: of one byte that crosses it while all workers send,
@@ -126,8 +125,7 @@ def _elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layo
     return [cost.crossings(strategies, layouts).table_by_level()]
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Where a plan's predicted time goes: the bytes across each level, their seconds, latencies, computation."""
 
     level_bytes: tuple[int, ...]

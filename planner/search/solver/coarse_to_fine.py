@@ -8,9 +8,9 @@ problem as small, and its optimum is a choice. What is left between the two is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.search.solver.elimination import Order, eliminate_variables, states_of_least_cost

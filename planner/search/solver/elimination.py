@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, prod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Term
@@ -21,8 +21,7 @@ KEPT_BYTES = 4
 """Bytes of an entry of a large table that elimination keeps, as far as its costs do not differ by more than 4 GB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """An elimination order and what following it takes.
 
     It is `complete` if it names every variable: else the next would have taken more than was allowed.
@@ -94,15 +93,13 @@ def greedy_order_of_problem(problem: Problem, most_operations: float = inf) -> O
     return greedy_order(problem.sizes, [scope for scope, _ in problem.terms], most_operations, most_operations)
 
 
-@dataclass(frozen=True, slots=True)
-class _Eliminated:
+class _Eliminated(Struct, frozen=True):
     variable: int
     neighbours: Scope
     terms: tuple[tuple[int, Scope], ...]
 
 
-@dataclass(slots=True)
-class Elimination:
+class Elimination(Struct):
     """A problem with some variables eliminated: `remaining` has the same minimum over the others."""
 
     problem: Problem

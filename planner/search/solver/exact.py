@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from planner.search.solver.elimination import Order, greedy_order_of_problem, states_of_least_cost
 from planner.search.solver.isomorphism import lockstep_order
@@ -10,8 +10,7 @@ from planner.search.solver.limits import Limits
 from planner.search.solver.problem import Problem, problem_in_own_store
 
 
-@dataclass(frozen=True, slots=True)
-class Optimum:
+class Optimum(Struct, frozen=True):
     """A state per variable of least cost, and the elimination order that proved it."""
 
     states: tuple[int, ...]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 NO_BOUND = -(1 << 62)
 """What is known of the least cost where nothing is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Struct, frozen=True):
     """The numbers that the search is tuned by: none makes a bound or a plan wrong, each decides how soon they come."""
 
     quick_operations: float = 1e9
@@ -65,7 +65,7 @@ class Tuning:
     bound_seconds: float = 4.0
     """Seconds that the search for a bound alone may take, beyond what it takes to begin."""
 
-    bound_steps: Mapping[str, int] = field(default_factory=lambda: {"bytes": 3, "time": 2}, hash=False)
+    bound_steps: Mapping[str, int] = field(default_factory=lambda: {"bytes": 3, "time": 2})
     """By objective, steps up to which such a bound is sought, as beginning alone takes long."""
 
     sweeps: int = 30
@@ -75,8 +75,7 @@ class Tuning:
     """Messages end when five sweeps raise the bound by less than this part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a search may use: bytes of tables that an elimination keeps, its additions, CPU seconds where it is bounded.
 
     While a table is made it takes three times as much.
@@ -85,4 +84,4 @@ class Limits:
     memory_bytes: int = 3 << 30
     operations: float = 5e10
     seconds: float = 95.0
-    tuning: Tuning = field(default_factory=Tuning, repr=False)
+    tuning: Tuning = Tuning()

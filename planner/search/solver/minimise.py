@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.search.solver.coarse_to_fine import solve_over_groups, solve_over_halved_groups
 from planner.search.solver.elimination import Order
@@ -23,8 +24,7 @@ from planner.search.solver.search_state import SearchState
 CHECKED_SWEEPS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(Struct, frozen=True):
     """A state per variable, its cost, and a lower bound on every cost; equal where the solution is exact.
 
     `order` is the elimination that proved it, if one did.
@@ -36,8 +36,7 @@ class Solution:
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """What is to be minimised, within what, and until when (in the process's CPU seconds).
 
     `representatives` says of every variable which states may stand for which.

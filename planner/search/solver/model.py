@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
 from math import prod
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts, Strategies
@@ -47,8 +48,7 @@ OpenStates = Sequence[tuple[int, ...]]
 """The open states of every variable: those that are still to be chosen from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """What a problem would be, no table made: equal numbers stand for equal tables, of so many `entries` together."""
 
     sizes: tuple[int, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain
@@ -12,8 +13,7 @@ from planner.search.costs.tables import Scope, Tables, Term
 from planner.search.objectives.objective import BYTES, Objective
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class Problem(Struct, frozen=True, eq=False):
     """Minimise `constant` + the sum of the terms over states of variables 0..n-1, `sizes[v]` states each."""
 
     tables: Tables

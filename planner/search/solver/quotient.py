@@ -6,11 +6,11 @@ Tables over all states are made one after the other, and only what they come to 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
@@ -24,8 +24,7 @@ Representatives = Sequence[NDArray[np.intp]]
 """Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
 
 
-@dataclass(frozen=True, slots=True)
-class LazyTerm:
+class LazyTerm(Struct, frozen=True):
     """A term whose table is made when it is asked for; those of one `key` are equal. A scope is in any order."""
 
     scope: Scope
@@ -98,8 +97,7 @@ class Quotient:
         return self._groups[v].of_state
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
+class _Groups(Struct, frozen=True):
     """The groups of a variable's states: who stands for each, and all states by group, where each group begins."""
 
     key: bytes

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, lcm
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.plans.check import MOST_BYTES, most_moved_bytes
 from planner.search.coarse.coarsen import CoarseGraph, Factor
@@ -21,8 +23,7 @@ from planner.search.solver.problem import Problem, simplified_problem
 Key = tuple[Scope, Cost]
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardGroup:
+class BackwardGroup(Struct, frozen=True):
     """Nodes that share a fetch, which counts `times`.
 
     `scope` is (node..., tensor); `costs` are the terms of inclusion and exclusion, by positions of nodes.
@@ -44,8 +45,7 @@ class BackwardGroup:
         return SharedFetch(scope, costs, self.times // (comb(self.node_count, len(nodes)) * len(nodes)))
 
 
-@dataclass(frozen=True, slots=True)
-class SharedFetch:
+class SharedFetch(Struct, frozen=True):
     """What a shared fetch costs beyond the mean of what its nodes would fetch alone, times `times` * their number.
 
     `scope` and `costs` as in `BackwardGroup`.
@@ -56,8 +56,7 @@ class SharedFetch:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class RelaxedFetches:
+class RelaxedFetches(Struct, frozen=True):
     """A coarse graph without shared fetches in which no choice costs more than `scale` times what it did.
 
     Each node pays an equal part of what it would fetch alone; what a group's fetch costs beyond that is left out.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.search.costs.tables import Table
 from planner.search.solver.elimination import NOTHING_ELIMINATED, Order
@@ -14,8 +15,7 @@ from planner.search.solver.limits import NO_BOUND
 from planner.search.solver.model import Model, OpenStates
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SearchState:
+class SearchState(Struct, frozen=True, eq=False):
     """The incumbent, which is the best choice so far, its cost, a lower bound, and what a better choice may still have.
 
     `open_states` are the states of every variable that a better choice may have, `bounds` a lower bound on the cost of
