@@ -8,13 +8,13 @@ skip the iteration; outside reducers it reads zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 from operator import and_
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from tdl.analysis import Output
 from tdl.errors import TDLError
@@ -25,16 +25,14 @@ from tdl.index import Affine, Bounds, Digits, Index, Whole
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Masked:
+class Masked(Struct, frozen=True):
     """A value at every point, and where its reads were inside; both broadcast over the variables' axes."""
 
     value: Array
     inside: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluator:
+class Evaluator(Struct, frozen=True):
     """Evaluates expressions over given bounds of every variable (in axis order)."""
 
     arrays: Sequence[Array]

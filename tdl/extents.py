@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from msgspec import Struct
 
 from tdl.errors import TDLError
 from tdl.expr import Element, Expr, OpaqueElement, Reduce
@@ -15,8 +16,7 @@ from tdl.trace import Traced
 Shapes = Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """One dimension of an operand (or of an opaque result of that size) and the index that runs over it."""
 
     operand: int
@@ -31,8 +31,7 @@ class Use:
         return f"{self.tensor}[{self.dimension}]"
 
 
-@dataclass(frozen=True, slots=True)
-class ExtentRules:
+class ExtentRules(Struct, frozen=True):
     """What fixes each variable's extent, sorted by kind when the operator is described."""
 
     variables: tuple[str, ...]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """An elementwise function; `result` is "bool", "int", "float", or "same" where it is that of the arguments."""
 
     numpy: Callable[..., Any]
@@ -19,8 +18,7 @@ class Function:
     symbol: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Combine:
+class Combine(Struct, frozen=True):
     """A reducer: a commutative, associative ufunc and its identity."""
 
     numpy: np.ufunc

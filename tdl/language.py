@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, signature
 from itertools import chain
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from tdl.errors import TDLError
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, apply, lift, walk
@@ -25,8 +26,7 @@ __all__ = [
 Body = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """An operand while its operator is traced; `operand[i, j]` is an element."""
 
     position: int
@@ -51,16 +51,14 @@ class Operand:
         raise TDLError(f"'{self.name}' is a tensor and cannot be iterated over; index it")
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """An output whose expression stands at coordinates other than the lambda's own."""
 
     coordinates: tuple[Index, ...]
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Lambda:
+class Lambda(Struct, frozen=True):
     """A lambda with the names, and the declared extents, of its index variables."""
 
     body: Body
@@ -144,8 +142,7 @@ def Prod(body: Body, *, rank: int | None = None, names: Sequence[str] | None = N
     return _reduce("Prod", body, rank, names)
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueFunction:
+class OpaqueFunction(Struct, frozen=True):
     """A function the analysis does not look into; it is computed whole for each value of its operands' variables.
 
     `function` is its NumPy meaning, for reference evaluation. The result has the shape of operand number `like`
@@ -163,8 +160,7 @@ class OpaqueFunction:
         return OpaqueResult(self, tuple(lift(operand) for operand in operands))
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueResult:
+class OpaqueResult(Struct, frozen=True):
     """The whole result of an opaque function; index it to get an element."""
 
     opaque: OpaqueFunction

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+
+from msgspec import Struct, field
 
 from tdl.errors import TDLError
 from tdl.expr import Coordinate, Element, Expr, OpaqueElement, Reduce, lift, walk
@@ -13,8 +14,7 @@ from tdl.index import Affine, Index, Whole
 from tdl.language import Lambda, Operand, Placed, tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(Struct, frozen=True):
     """What a description returned: output coordinates and values, and the index variables they are written in."""
 
     output_variables: tuple[str, ...]
@@ -62,8 +62,7 @@ def _placed(value: object, names: tuple[str, ...]) -> Placed:
     return value
 
 
-@dataclass(slots=True)
-class _Scope:
+class _Scope(Struct):
     """Checks that every variable is bound once along each path and that slices stay inside opaque functions."""
 
     seen: dict[str, None] = field(default_factory=dict)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from tdl.expr import Call, Element, Expr, Reduce
 from tdl.index import Affine
 from tdl.trace import Traced, indices
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """`sum(count * product of the extents of variables)`."""
 
     terms: tuple[tuple[float, tuple[str, ...]], ...]
@@ -35,8 +35,7 @@ def work(traced: Traced) -> Work:
     return Work(tuple((count, tuple(sorted(names, key=order.__getitem__))) for names, count in counter.totals.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Counter:
+class _Counter(Struct, frozen=True):
     """Totals by set of variables; `free` remembers what each visited node depends on, so that it counts once."""
 
     totals: dict[frozenset[str], float]
