@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -32,6 +32,8 @@ class Cluster(ABC):
     host_rank: int
     ranks_on_host: int
     cores: int
+    library: str = field(default="arrays", kw_only=True)
+    """Whose kernels jobs run; see `executor.fastest`."""
 
     @property
     def crowded(self) -> bool:

@@ -21,7 +21,7 @@ from executor.check import check
 from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
 from executor.data import DataSet
-from executor.kernels import KERNEL_SET
+from executor.kernels import LIBRARIES
 from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
 from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
@@ -121,10 +121,11 @@ class JobResult:
     """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
 
     `evaluations` are by the number of steps done. `diverged` is the loss that ended training, where it was to.
-    `left_out` are entries of the state dict whose content is not known.
+    `left_out` are entries of the state dict whose content is not known, `library` says whose kernels ran.
     """
 
     first_step: int = 0
+    library: str = ""
     ranks: list[RankResult] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     answers: tuple[int, int] = (0, 0)
@@ -153,7 +154,7 @@ class Job:
         self._cluster = cluster
         self._graph = programs.plan.graph
         self._trainer = Trainer(programs, cluster, request.xp, request.transport, request.schedule)
-        self._result = JobResult(request.first_step)
+        self._result = JobResult(request.first_step, self._trainer.kernels.library)
         self._saver: Saver | None = None
         if request.checkpoint is not None:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
@@ -299,7 +300,9 @@ class Job:
         if xp is not np:
             # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
             temporaries = xp.get_default_memory_pool().total_bytes()
-        elif self._request.measure_memory and trainer.worker.kernels is KERNEL_SET:  # Python sees what NumPy allocates
+        elif (
+            self._request.measure_memory and trainer.kernels is LIBRARIES["arrays"]
+        ):  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
         sizes[KERNEL_TEMPORARIES] = temporaries
         return sizes

@@ -14,6 +14,7 @@ from executor.arena import Memory
 from executor.backend import asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
+from executor.fastest import kernel_set
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
@@ -97,6 +98,7 @@ class Trainer:
         self.xp = xp
         self._medium = cluster.medium(transport)
         self.arena = self._medium.arena(xp, programs.arena_bytes, cluster.comm)
+        self.kernels = kernel_set(cluster.library, Memory(self.arena, programs.training.worker), cluster)
         self.worker = self._worker(programs.training)
         self.reset()
 
@@ -120,7 +122,7 @@ class Trainer:
         def transport(memory: Memory) -> Transport:
             return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.worker, self.arena, transport, self._rate, self._medium.kernels)
+        return Worker(program.worker, self.arena, transport, self._rate, self.kernels)
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:

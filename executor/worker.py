@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-
-import numpy as np
+from collections.abc import Callable, Iterable, Mapping
 
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
-from executor.exchange import Action, combiner, in_order
-from executor.kernels import KERNEL_SET, NARROW, KernelCall, KernelSet
+from executor.exchange import Action, in_order
+from executor.kernel_calls import KernelCalls, kernel_calls
+from executor.kernels import LIBRARIES, KernelSet
 from executor.schedules import Rate
 from executor.transport import Transport
-from executor.values import Array
-from planner.program.arena import align
-from planner.program.tasks import Compute, Fetch, Kernel, Reduce, Send, SlicedCall, Task, Wait, WorkerProgram
-from planner.program.workspace import combined_bytes
+from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, Wait, WorkerProgram
 
 
 class Worker:
@@ -32,15 +28,12 @@ class Worker:
         arena: Arena,
         transport: Callable[[Memory], Transport],
         rate: Rate | None = None,
-        kernels: KernelSet = KERNEL_SET,
+        kernels: KernelSet = LIBRARIES["arrays"],
     ) -> None:
         self.program = program
-        self.kernels = kernels
-        self._rate = rate or Rate()
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
-        scratch_bytes = max((combined_bytes(program, call) for call in self._calls()), default=0)
-        self._scratch = arena.xp.empty(scratch_bytes, np.uint8)
+        self._calls = KernelCalls(self.memory, kernels, rate or Rate())
         ordered = self.transport.ordered
         self._actions = [ordered(number, self._action(task)) for number, task in enumerate(program.tasks)]
         self._finish = self.transport.finish()
@@ -49,8 +42,8 @@ class Worker:
     def outside_arena(self) -> Mapping[str, int]:
         """Bytes allocated beside the arena, by what they are; temporaries inside kernels are not among them."""
         sizes = dict(self.transport.outside_arena)
-        if self._scratch.nbytes:
-            sizes["partial results of one kernel call before they are combined"] = self._scratch.nbytes
+        if self._calls.scratch.nbytes:
+            sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
 
     def run(self, settle: bool = False) -> list[float]:
@@ -82,12 +75,6 @@ class Worker:
         self._finish()
         synchronize(self.memory.xp)
 
-    def _calls(self) -> Iterator[SlicedCall]:
-        for task in self.program.tasks:
-            if isinstance(task, Compute):
-                for kernel in task.kernels:
-                    yield from kernel.calls
-
     def _action(self, task: Task) -> Action:
         match task:
             case Send():
@@ -97,43 +84,4 @@ class Worker:
             case Wait():
                 return self.transport.wait(task)
             case Compute():
-                return in_order([self._call(kernel, call) for kernel in task.kernels for call in kernel.calls])
-
-    def _call(self, kernel: Kernel, call: SlicedCall) -> Action:
-        """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
-        if kernel.op not in self.kernels.kernels:
-            raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
-        part = self.memory.part
-        targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
-        adds = call.combine == "Sum" and kernel.op in self.kernels.adding and self._adds_up(targets)
-        results = targets if adds or call.combine is None else self._scratch_like(targets)
-        prepared = KernelCall(
-            xp=self.memory.xp,
-            inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
-            outputs=results,
-            attributes=self._rate.applied(kernel.attributes),
-            ranges=call.ranges,
-            origins=call.origins,
-        )
-        compute = self.kernels.bind(kernel.op, prepared, adds)
-        if adds or call.combine is None:
-            return compute
-        combine = combiner(self.memory.xp, call.combine)
-
-        def action() -> None:
-            compute()
-            for target, result in zip(targets, results, strict=True):
-                combine(target, result, out=target)
-
-        return action
-
-    def _adds_up(self, targets: tuple[Array, ...]) -> bool:
-        """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
-        return self.memory.xp is np and all(target.dtype.name not in NARROW for target in targets)
-
-    def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        start, views = 0, []
-        for array in arrays:
-            views.append(self._scratch[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
-            start += align(array.nbytes)
-        return tuple(views)
+                return in_order([self._calls.action(*call) for call in kernel_calls([task])])

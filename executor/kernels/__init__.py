@@ -37,7 +37,7 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
-KERNEL_SET = KernelSet("array module", KERNELS, ADDING)
-"""The kernels on NumPy's and CuPy's arrays."""
+LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING)}
+"""Sets of kernels by name: those on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
 
-__all__ = ["ADDING", "KERNELS", "KERNEL_SET", "NARROW", "Array", "Kernel", "KernelCall", "KernelSet", "run"]
+__all__ = ["ADDING", "KERNELS", "LIBRARIES", "NARROW", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

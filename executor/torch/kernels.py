@@ -142,6 +142,17 @@ def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
     return kernel
 
 
+def silu(call: KernelCall) -> None:
+    """X times its logistic function."""
+    (x,) = map(tensor_of, call.inputs)
+    tensor_of(call.outputs[0]).copy_(aten.silu(x))
+
+
+def silu_backward(call: KernelCall) -> None:
+    """Gradient of silu."""
+    tensor_of(call.outputs[0]).copy_(aten.silu_backward(*map(tensor_of, call.inputs)))
+
+
 TORCH_KERNELS: dict[str, Kernel] = {
     "mm": mm,
     "bmm": bmm,
@@ -157,6 +168,8 @@ TORCH_KERNELS: dict[str, Kernel] = {
     "tanh_backward": _gradient(aten.tanh_backward.grad_input),
     "gelu": gelu,
     "gelu_backward": gelu_backward,
+    "silu": silu,
+    "silu_backward": silu_backward,
 }
 """PyTorch's kernel of an operator, by the operator's name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from executor.backend import BackendError
 from executor.cluster import Cluster
-from executor.torch.kernels import KERNEL_SET
 from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import Medium, TransportError
@@ -36,14 +35,15 @@ class ProcessGroupCluster(Cluster):
     """All ranks of the default process group; what they tell each other goes by a group of its own, over gloo."""
 
     diagnostics: dist.ProcessGroup
+    library: str = field(default="torch", kw_only=True)
 
     def medium(self, name: str) -> Medium:
-        """Return PyTorch's memory, messages and kernels."""
+        """Return PyTorch's memory and messages."""
 
         def transport(memory: Any, _comm: object, crowded: bool) -> ProcessGroupMessages:
             return ProcessGroupMessages(memory, group_of(name, dist.group.WORLD), crowded)
 
-        return Medium(torch_arena, transport, KERNEL_SET)
+        return Medium(torch_arena, transport)
 
     def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the backend that carries the arrays' messages."""

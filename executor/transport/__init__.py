@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from executor.arena import Arena, Memory
 from executor.exchange import Action
-from executor.kernels import KERNEL_SET, KernelSet
 from executor.values import ArrayModule
 from planner.errors import InputError
 from planner.program.tasks import Fetch, Reduce, Send, Wait
@@ -60,12 +59,10 @@ class Medium:
     """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
 
     Both are given the communicator of the cluster whose medium it is, and transports whether ranks outnumber cores.
-    `kernels` are those that run on such an arena.
     """
 
     arena: Callable[[ArrayModule, int, Any], Arena]
     transport: MakeTransport
-    kernels: KernelSet = KERNEL_SET
 
 
 def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:

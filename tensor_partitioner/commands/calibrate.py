@@ -28,7 +28,7 @@ from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.console import WRITTEN, operators_option, stdout
-from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster
+from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, kernels_option, with_kernels
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
 
@@ -51,6 +51,7 @@ PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
 @click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
+@kernels_option
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
 @click.option("--seconds", type=click.FloatRange(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
@@ -63,6 +64,7 @@ def calibrate(ranks: MpiCluster, /, plans: tuple[Path, ...], **options: Any) -> 
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
     cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
     """
+    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]))
     return Calibration(ranks, plans, options).run()
 
 

@@ -36,7 +36,14 @@ from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
-from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, load_pytorch
+from tensor_partitioner.commands.on_ranks import (
+    TRANSPORT,
+    command_main,
+    job_cluster,
+    kernels_option,
+    load_pytorch,
+    with_kernels,
+)
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
 from tensor_partitioner.display.progress import progress
 
@@ -49,6 +56,7 @@ OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
 @click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
+@kernels_option
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
@@ -62,6 +70,7 @@ OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
     collect_seldom()
+    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]))
     return Execution(ranks, plans, options).run()
 
 
@@ -98,7 +107,7 @@ class Execution:
                     result = job.run(advance)
                 reason = ""
                 if self.ranks.rank == 0:
-                    reports.append(report(plan, path, result, self._settings(request, threads)))
+                    reports.append(report(plan, path, result, self._settings(request, result, threads)))
                     reason = failure(reports[-1], result)
                     self._tell_left_out(result)
                 on_first_rank(self.ranks, partial(self._write, reports, result))
@@ -163,12 +172,12 @@ class Execution:
             return nullcontext(lambda: None)
         return progress(path.name, request.steps - request.first_step)
 
-    def _settings(self, request: JobRequest, threads: int) -> dict[str, Setting]:
+    def _settings(self, request: JobRequest, result: JobResult, threads: int) -> dict[str, Setting]:
         on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if request.xp is np else {}
         return {
             "backend": request.xp.__name__,
             **on_host,
-            "kernels": self.ranks.medium(request.transport).kernels.library,
+            "kernels": result.library,
             "transport": transports_between(request.transport, self.ranks.size, self.ranks.ranks_on_host),
             "prefetch": self.options["prefetch"],
             "data": request.data.identity,

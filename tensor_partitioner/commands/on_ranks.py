@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
-from typing import NoReturn
+from importlib.util import find_spec
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from executor.cluster import Cluster
+from executor.fastest import AUTO
 from executor.process.environment import is_torchrun
 from executor.process.launch import agree, job_main, require_alike
 from executor.transport import CHOICES
@@ -20,6 +23,23 @@ from tensor_partitioner.display.progress import STATUS, StatusLine
 
 TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
 """The help of `--transport`."""
+
+KERNELS = "Of NumPy or CuPy, of PyTorch, or of every operator the faster.  [default: arrays; under torchrun torch]"
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=Cluster)
+
+
+def kernels_option(command: F) -> F:
+    """Give a command the option `--kernels`."""
+    return click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS)(command)
+
+
+def with_kernels(ranks: C, name: str | None) -> C:
+    """Return the ranks with the kernels that `--kernels` names; InputError for PyTorch's where it is not installed."""
+    if name == "torch" or (name == AUTO and find_spec("torch") is not None):
+        load_pytorch(f"--kernels {name}")
+    return ranks if name is None else replace(ranks, library=name)
 
 
 def job_cluster() -> Cluster:

@@ -1,0 +1,73 @@
+"""The kernel calls of a program as actions on a worker's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from executor.arena import Memory
+from executor.exchange import Action, combiner
+from executor.kernels import NARROW, KernelCall, KernelSet
+from executor.schedules import Rate
+from executor.values import Array
+from planner.program.arena import align
+from planner.program.tasks import Compute, Kernel, SlicedCall, Task
+from planner.program.workspace import combined_bytes
+
+
+def kernel_calls(tasks: Iterable[Task]) -> Iterator[tuple[Kernel, SlicedCall]]:
+    """Yield every call of every kernel in order."""
+    for task in tasks:
+        if isinstance(task, Compute):
+            for kernel in task.kernels:
+                for call in kernel.calls:
+                    yield kernel, call
+
+
+class KernelCalls:
+    """The calls of a program's kernels over a memory; `rate` multiplies learning rates."""
+
+    def __init__(self, memory: Memory, kernels: KernelSet, rate: Rate) -> None:
+        self._memory, self._kernels, self._rate = memory, kernels, rate
+        combined = (combined_bytes(memory.program, call) for _, call in kernel_calls(memory.program.tasks))
+        self.scratch = memory.xp.empty(max(combined, default=0), np.uint8)
+
+    def action(self, kernel: Kernel, call: SlicedCall) -> Action:
+        """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
+        if kernel.op not in self._kernels.kernels:
+            raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
+        part = self._memory.part
+        targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
+        adds = call.combine == "Sum" and kernel.op in self._kernels.adding and self._adds_up(targets)
+        results = targets if adds or call.combine is None else self._scratch_like(targets)
+        prepared = KernelCall(
+            xp=self._memory.xp,
+            inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
+            outputs=results,
+            attributes=self._rate.applied(kernel.attributes),
+            ranges=call.ranges,
+            origins=call.origins,
+        )
+        compute = self._kernels.bind(kernel.op, prepared, adds)
+        if adds or call.combine is None:
+            return compute
+        combine = combiner(self._memory.xp, call.combine)
+
+        def action() -> None:
+            compute()
+            for target, result in zip(targets, results, strict=True):
+                combine(target, result, out=target)
+
+        return action
+
+    def _adds_up(self, targets: tuple[Array, ...]) -> bool:
+        """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
+        return self._memory.xp is np and all(target.dtype.name not in NARROW for target in targets)
+
+    def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        start, views = 0, []
+        for array in arrays:
+            views.append(self.scratch[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
+            start += align(array.nbytes)
+        return tuple(views)

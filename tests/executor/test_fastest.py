@@ -1,0 +1,71 @@
+"""Every operator by the library that is faster: chosen by measured seconds, the same on all ranks, as exact."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import executor.torch  # noqa: E402, F401 (registers PyTorch's kernels)
+import planner  # noqa: E402
+from executor import fastest  # noqa: E402
+from executor.cluster import single_rank  # noqa: E402
+from executor.data import Random  # noqa: E402
+from executor.kernels import KERNELS, LIBRARIES  # noqa: E402
+from executor.torch.kernels import TORCH_KERNELS  # noqa: E402
+from executor.training import Trainer, rank_programs  # noqa: E402
+from planner.errors import InputError  # noqa: E402
+from planner.report.schema import read_reports  # noqa: E402
+
+GRAPH = planner.model("cnn-3-8", batch=4, image=8, channels=3, classes=5)
+
+
+def trained(library):
+    plan = planner.plan(GRAPH, workers=1)
+    trainer = Trainer(rank_programs(plan, 0), replace(single_rank(1), library=library), np, "p2p")
+    data = Random(plan.graph, plan.seed)
+    for step in range(3):
+        trainer.load(data, step)
+        trainer.run()
+    return trainer, {name: trainer.host_copy(name) for name in plan.graph.updates.values()}
+
+
+def test_an_operator_is_computed_by_what_took_the_least_seconds(monkeypatch):
+    seconds = {(op, name): float((op == "mm") == (name == "torch")) for op in TORCH_KERNELS for name in LIBRARIES}
+    monkeypatch.setattr(fastest, "_seconds", lambda _: seconds)
+    trainer, _ = trained("auto")
+    assert trainer.kernels.kernels["mm"] is KERNELS["mm"]
+    assert trainer.kernels.kernels["convolution"] is TORCH_KERNELS["convolution"]
+    assert trainer.kernels.kernels["softmax"] is KERNELS["softmax"]
+    assert "convolution" in trainer.kernels.library
+
+
+def test_what_is_measured_are_operators_of_the_program_that_libraries_compute_apart():
+    trainer, _ = trained("arrays")
+    seconds = fastest._seconds(trainer.worker.memory)
+    used = {node.op for node in GRAPH.nodes}
+    assert {op for op, _ in seconds} == used & set(TORCH_KERNELS)
+    assert all(taken > 0 for taken in seconds.values())
+
+
+@pytest.mark.parametrize("library", ["torch", "auto"])
+def test_libraries_train_alike(library):
+    (_, expected), (_, found) = trained("arrays"), trained(library)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_library_that_there_is_not():
+    with pytest.raises(InputError, match="kernels 'mkl': expected one of arrays, torch, auto"):
+        trained("mkl")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("library", "said"), [("arrays", "array module"), ("torch", "torch"), ("auto", "")])
+def test_the_command(tmp_path, ranks, library, said):
+    plan, report = tmp_path / "plan.json", tmp_path / "report.json"
+    planner.plan(GRAPH, workers=2).save(plan)
+    done = ranks(2, "-m", "tensor_partitioner", "execute", plan, "--kernels", library, "--check", "--json", report)
+    assert done.returncode == 0, done.stderr
+    (job,) = read_reports(report)
+    assert job.settings["kernels"].startswith(said)
