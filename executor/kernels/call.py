@@ -89,6 +89,7 @@ class KernelCall:
 Kernel = Callable[[KernelCall], None]
 
 NARROW = ("float16", "bfloat16")
+PRODUCTS = ("mm", "bmm", "einsum")
 
 
 def run(kernel: Kernel, call: KernelCall) -> None:
@@ -129,7 +130,13 @@ class KernelSet:
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""
         kernel = self.adding[op] if adds else self.kernels[op]
-        return partial(kernel, call) if op in self.native else bind(kernel, call)
+        return partial(kernel, call) if op in self.native or _is_half_product(op, call) else bind(kernel, call)
+
+
+def _is_half_product(op: str, call: KernelCall) -> bool:
+    """True for products of float16 on a GPU: CuPy's cuBLAS adds them up in single precision and rounds once."""
+    halves = all(array.dtype == np.float16 for array in (*call.inputs, *call.outputs))
+    return op in PRODUCTS and call.xp is not np and halves
 
 
 def _is_narrow(array: Array) -> bool:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-import executor.torch  # noqa: E402, F401 (registers PyTorch's kernels)
-import planner  # noqa: E402
-from executor import fastest  # noqa: E402
-from executor.cluster import single_rank  # noqa: E402
-from executor.data import Random  # noqa: E402
-from executor.kernels import KERNELS, LIBRARIES  # noqa: E402
-from executor.torch.kernels import TORCH_KERNELS  # noqa: E402
-from executor.training import Trainer, rank_programs  # noqa: E402
-from planner.errors import InputError  # noqa: E402
-from planner.report.schema import read_reports  # noqa: E402
+import executor.torch  # noqa: F401 (registers PyTorch's kernels)
+import planner
+from executor import fastest
+from executor.cluster import single_rank
+from executor.data import Random
+from executor.kernels import KERNELS, LIBRARIES
+from executor.torch.kernels import TORCH_KERNELS
+from executor.training import Trainer, rank_programs
+from planner.errors import InputError
+from planner.report.schema import read_reports
 
 GRAPH = planner.model("cnn-3-8", batch=4, image=8, channels=3, classes=5)
 

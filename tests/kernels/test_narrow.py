@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from executor.kernels import KERNELS, KernelCall, run
+from executor.kernels import KERNELS, KernelCall, KernelSet, run
 from executor.kernels.call import NARROW
+from tests import cupy_double
 
 random = np.random.default_rng(0)
 
@@ -46,3 +47,15 @@ def test_other_operands_are_passed_as_they_are():
     run(lambda call: seen.extend((*call.inputs, *call.outputs)), KernelCall(np, (x,), (out,), {}, {}, ()))
     assert seen[0] is x
     assert seen[1] is out
+
+
+@pytest.mark.parametrize(("dtype", "as_they_are"), [("float16", True), ("bfloat16", False)])
+def test_products_of_halves_stay_halves_on_a_gpu(dtype, as_they_are):
+    """CuPy hands them to cuBLAS, which has no loop of CuPy's for bfloat16; sums of small whole numbers are exact."""
+    seen = []
+    with cupy_double.installed() as cupy:
+        a, b, out = (cupy.asarray(random.integers(-3, 3, (4, 4)).astype(dtype)) for _ in range(3))
+        kernels = KernelSet("observed", {"mm": lambda call: (seen.extend(call.inputs), KERNELS["mm"](call))}, {})
+        kernels.bind("mm", KernelCall(cupy, (a, b), (out,), {}, {}, ()))()
+        assert [one.dtype.name == dtype for one in seen] == [as_they_are] * 2
+        np.testing.assert_array_equal(out.get(), a.get().astype(int) @ b.get().astype(int))
