@@ -5,6 +5,7 @@ Training reads what it computes of the batch; `inference_graph` reads the averag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.graph.build import Average, GraphBuilder
@@ -17,25 +18,29 @@ from planner.graph.micro_batches import copies_of
 def update_averages(builder: GraphBuilder) -> dict[str, str]:
     """Append the updates of the builder's averages, states and all; return which tensor replaces which state.
 
-    Of several micro-batches an average follows one after the other.
+    An average follows one after the other of several micro-batches, and of the calls within each.
     """
-    return {average.state: _updated(builder, average) for average in builder.averages}
+    updates: dict[str, str] = {}
+    for average in builder.averages:
+        if average.state not in updates:
+            of_state = [other for other in builder.averages if other.state == average.state]
+            updates[average.state] = _updated(builder, average.state, of_state)
+    return updates
 
 
-def _updated(builder: GraphBuilder, average: Average) -> str:
-    copies = copies_of(builder, average.tensor)
-    now = builder.state(average.state, builder.shape(copies[0]), average.init)
-    for number, copy in enumerate(copies):
-        mark = f"@{number}" if copy != average.tensor else ""
+def _updated(builder: GraphBuilder, state: str, averages: Sequence[Average]) -> str:
+    """Let a state follow what its averages say, in order; return its value after the last."""
+    copies = list(zip(*(copies_of(builder, average.tensor) for average in averages), strict=True))
+    followed = [pair for each in copies for pair in zip(averages, each, strict=True)]
+    now = builder.state(state, builder.shape(copies[0][0]), averages[0].init)
+    for number, (average, copy) in enumerate(followed):
+        mark = f"@{number}" if len(followed) > 1 else ""
         value = copy
         if builder.tensors[copy].dtype != builder.weight_dtype:
-            name = f"{average.state}.cast{mark}"
-            value = builder.apply("cast", value, name=name, role="state", dtype=builder.weight_dtype)
+            value = builder.apply("cast", value, name=f"{state}.cast{mark}", role="state", dtype=builder.weight_dtype)
         if average.factor != 1:
-            name = f"{average.state}.scaled{mark}"
-            value = builder.apply("scale", value, name=name, role="state", factor=average.factor)
-        name = f"{average.state}.next{mark}"
-        now = builder.apply("lerp", now, value, name=name, role="state", weight=average.momentum)
+            value = builder.apply("scale", value, name=f"{state}.scaled{mark}", role="state", factor=average.factor)
+        now = builder.apply("lerp", now, value, name=f"{state}.next{mark}", role="state", weight=average.momentum)
     return now
 
 

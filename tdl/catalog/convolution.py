@@ -76,8 +76,10 @@ def col2im(columns: Operand, *, stride: Pair, padding: Pair, dilation: Pair = (1
 
 
 @op(category="reduction")
-def max_pool2d_with_indices(input: Operand, *, stride: Pair, padding: Pair, kernel: Pair) -> Body:
-    (ky, kx), at = kernel, _Window(stride, padding).input
+def max_pool2d_with_indices(
+    input: Operand, *, stride: Pair, padding: Pair, kernel: Pair, dilation: Pair = (1, 1)
+) -> Body:
+    (ky, kx), at = kernel, _Window(stride, padding, dilation).input
 
     def outputs(n: Expr, c: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr]:
         greatest = Max(lambda wy=ky, wx=kx: input[n, c, *at(y, x, wy, wx)])
@@ -89,9 +91,9 @@ def max_pool2d_with_indices(input: Operand, *, stride: Pair, padding: Pair, kern
 
 @op(category="reduction")
 def max_pool2d_with_indices_backward(
-    grad: Operand, indices: Operand, *, stride: Pair, padding: Pair, kernel: Pair
+    grad: Operand, indices: Operand, *, stride: Pair, padding: Pair, kernel: Pair, dilation: Pair = (1, 1)
 ) -> Body:
-    (ky, kx), at = kernel, _Window(stride, padding).output
+    (ky, kx), at = kernel, _Window(stride, padding, dilation).output
     return lambda n, c, y, x: Sum(
         lambda dy=ky, dx=kx: where(indices[n, c, *at(y, x, dy, dx)] == dy * kx + dx, grad[n, c, *at(y, x, dy, dx)], 0)
     )

@@ -77,9 +77,9 @@ def hooked(self, x):
     return x
 
 
-def normalized(times, **named):
-    model, inputs = made(lambda self, x: self.norm(self.norm(x)) if times == 2 else self.norm(x))
-    model.norm = nn.BatchNorm1d(6, **named)
+def average_of_all():
+    model, inputs = made(lambda self, x: self.norm(x))
+    model.norm = nn.BatchNorm1d(6, momentum=None)
     return model, inputs
 
 
@@ -107,8 +107,6 @@ whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40,
 index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 activation_hook = partial(made, hooked)
 reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
-normalized_twice = partial(normalized, 2)
-average_of_all = partial(normalized, 1, momentum=None)
 
 SAID = {
     "control_flow": r"refused_models\.py:\d+: .*data-dependent.*use torch\.where",
@@ -132,7 +130,6 @@ SAID = {
     "index_of_two": r"refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
     "reentrant": r"refused_models\.py:\d+: .*use_reentrant=False",
-    "normalized_twice": r"batch_norm that is called twice.*refused_models\.py:\d+",
     "average_of_all": r"norm: BatchNorm1d with momentum=None has no operator",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
     "loss_without_a_line": r"soft_margin_loss has no operator here .* \(1 times, first at the loss\)",

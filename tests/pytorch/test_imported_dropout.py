@@ -19,22 +19,34 @@ from planner.pytorch import from_torch  # noqa: E402
 ROWS, WIDTH, LR = 16, 6, 0.2
 
 
+def stochastic_depth(x, p):
+    """Drop whole rows, as image models write it."""
+    return x * x.new_empty(len(x), 1).bernoulli_(1 - p).div_(1 - p)
+
+
+DROPS = {
+    "elements": torch.nn.functional.dropout,
+    "rows": stochastic_depth,
+    "channels": lambda x, p: torch.nn.functional.dropout2d(x.view(ROWS, 2, 3, 1), p).reshape(ROWS, WIDTH),
+}
+
+
 class Dropping(torch.nn.Module):
     """A perceptron whose `drop` may be exchanged."""
 
-    def __init__(self):
+    def __init__(self, drop):
         super().__init__()
         self.one, self.two = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
-        self.drop = torch.nn.functional.dropout
+        self.drop = DROPS[drop]
 
     def forward(self, x):
         x = self.drop(torch.tanh(self.one(x)), 0.25)
         return self.drop(self.two(x), 0.5).square().mean()
 
 
-def module():
+def module(drop="elements"):
     torch.manual_seed(0)
-    return Dropping().double()
+    return Dropping(drop).double()
 
 
 def masks(graph, number):
@@ -46,9 +58,16 @@ def masks(graph, number):
             yield torch.tensor(description.evaluate([ones, np.asarray(number, np.int32)], node.attrs)[0])
 
 
-@pytest.mark.parametrize("ways", [(), (2, 2)])
-def test_eager_given_the_masks(ways):
-    ours = module()
+def _dropped(x, mask):
+    """Multiply by a mask of elements, rows or channels of three."""
+    return (x.view(*mask.shape[:2], *(3, 1)[: mask.ndim - 2]) * mask).reshape(x.shape) if mask.ndim > 2 else x * mask
+
+
+@pytest.mark.parametrize(
+    ("drop", "ways"), [("elements", ()), ("elements", (2, 2)), ("rows", (2,)), ("channels", (2, 2))]
+)
+def test_eager_given_the_masks(drop, ways):
+    ours = module(drop)
     graph = from_torch(ours, (torch.zeros(ROWS, WIDTH, dtype=torch.float64),), optimizer=Optimizer("sgd", lr=LR))
     plan = search(graph, SearchOptions(ways=ways or (2,)))
     plan = plan if ways else single_worker(plan)
@@ -61,7 +80,7 @@ def test_eager_given_the_masks(ways):
     for step in range(3):
         run.step()
         given = iter(list(masks(graph, first + step)))
-        ours.drop = lambda x, p, given=given: x * next(given)
+        ours.drop = lambda x, p, given=given: _dropped(x, next(given))
         optimizer.zero_grad()
         ours(torch.tensor(run.gather(data))).backward()
         optimizer.step()

@@ -32,13 +32,14 @@ class Windows:
         return {"extents": {variable: known[variable] for variable in variables}}
 
 
-def _windows(draw: Draw, pooling: bool = False) -> Windows:
+def _windows(draw: Draw, pooling: bool = False, dilated: bool = True) -> Windows:
     """Draw windows, every one of which reads some element of the image."""
-    sides, apart = [], 1 if pooling or draw.flag() else draw.size(1, 3)
+    sides, apart = [], 1 if not dilated or draw.flag() else draw.size(1, 3)
     for _ in range(2):
         kernel, stride, result = draw.size(1, 4 if apart == 1 else 3), draw.size(1, 3), draw.size(1, 5)
         reach = (kernel - 1) * apart + 1
-        padding = draw.size(0, reach // 2 if pooling or apart > 1 else reach - 1)
+        most = reach // 2 if pooling or apart > 1 else reach - 1
+        padding = draw.size(0, (kernel - 1) // 2 if pooling and apart > 1 else most)
         image = (result - 1) * stride + reach - 2 * padding
         while image < 1:
             image, result = image + stride, result + 1
@@ -76,13 +77,13 @@ def _col2im(draw: Draw) -> Case:
 
 
 def _pool(draw: Draw, outputs: int = 1) -> Case:
-    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
+    w, outer = _windows(draw, pooling=True, dilated=outputs == 2), draw.sizes(2, 2, 3)
     attributes = w.attributes | w.extents("dy", "dx") | {"kernel": w.kernel}
     return Case((draw.array(*outer, *w.image),), attributes, shapes=((*outer, *w.result),) * outputs)
 
 
 def _pool_backward(draw: Draw, indexed: bool) -> Case:
-    w, outer = _windows(draw, pooling=True), draw.sizes(2, 2, 3)
+    w, outer = _windows(draw, pooling=True, dilated=indexed), draw.sizes(2, 2, 3)
     attributes = w.attributes | w.extents("y", "x", "dy", "dx") | {"kernel": w.kernel}
     grad = draw.array(*outer, *w.result)
     if not indexed:

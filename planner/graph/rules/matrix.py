@@ -83,7 +83,7 @@ def _transposed_convolution(b: Backward) -> Gradients:
 
 
 def _pool(b: Backward) -> Gradients:
-    inputs, window = (b.gradient, *b.node.outputs[1:]), b.attrs("stride", "padding", "kernel")
+    inputs, window = (b.gradient, *b.node.outputs[1:]), b.attrs("stride", "padding", "kernel", "dilation")
     extents: Value = dict(zip(("y", "x", "dy", "dx"), (*b.shape(0)[2:], *integers(b, "kernel")), strict=True))
     return (b.emit(f"{b.node.op}_backward", inputs, 0, **window, extents=extents),)
 

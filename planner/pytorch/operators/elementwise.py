@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from planner.graph.dropout import iteration
 from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
@@ -191,8 +192,36 @@ def _overwritten(t: Translation, call: TracedCall) -> Value:
 
 @converter("dropout", "feature_dropout")
 def _dropout(t: Translation, call: TracedCall) -> Value:
+    """Drop elements, or whole channels, in training."""
     value, p = call.first("input", "self"), call.number("p")
     if not call.flag("train") or not p:
         return value
-    refuse_if(call.op == "feature_dropout", "dropout of whole channels in training: build the model with p=0")
-    return dropped(t, value, p)
+    if call.op == "dropout":
+        return dropped(t, value, p)
+    channels = (*value.shape[:2], *(1 for _ in value.shape[2:]))
+    return binary(t, "mul", value, dropped(t, full(t, channels, 1.0, t.dtype(value)), p))
+
+
+@converter("bernoulli")
+def _bernoulli(t: Translation, call: TracedCall) -> Value:
+    """Return ones with probability p, else zeros: what dropout leaves of ones, as stochastic depth does."""
+    refuse_if("p" not in call.arguments, "bernoulli of probabilities in a tensor: compare torch.rand with them")
+    call.ignore("self")
+    kept = dropped(t, full(t, call.shapes[0], 1.0, t.builder.dtype), 1 - call.number("p"))
+    return as_dtype(t, unary(t, "ne_scalar", kept, value=0.0), call.dtypes[0])
+
+
+@converter("rand", "rand_like", "randn", "randn_like", "uniform", "normal")
+def _random(t: Translation, call: TracedCall) -> Value:
+    """Draw numbers of the graph's own, for every element and every step."""
+    call.ignore("self", "size")
+    is_normal, shape = call.op.startswith("n") or "randn" in call.op, call.shapes[0]
+    names = [f"i{dim}" for dim in range(len(shape))]
+    seed, extents = len(t.builder.nodes), dict(zip(names, shape, strict=True))
+    kind = "randn" if is_normal else "rand"
+    drawn = t.plain(
+        t.emit(kind, iteration(t.builder), rank=len(shape), seed=seed, dtype=call.dtypes[0], extents=extents)
+    )
+    least, other = ("mean", "std") if is_normal else ("from", "to")
+    start, end = (call.argument(name, value) for name, value in ((least, 0.0), (other, 1.0)))
+    return _shifted(t, scaled(t, drawn, end if is_normal else end - start), start)

@@ -146,9 +146,26 @@ def _divided(t: Translation, total: Value, weight: Value) -> Value:
     return binary(t, "add", mean, unary(t, "stop_gradient", nothing))
 
 
-@converter("mse_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+@converter("mse_loss", "l1_loss", "binary_cross_entropy")
 def _elementwise_loss(t: Translation, call: TracedCall) -> Value:
-    return _of_elements(t, call, call.op, (call["self"], call["target"]))
+    pair = call["self"], call["target"]
+    if call.integer("reduction") != UNREDUCED or call.op == "binary_cross_entropy":
+        return _of_elements(t, call, call.op, pair)
+    return unary(t, "square" if call.op == "mse_loss" else "abs", binary(t, "sub", *pair))
+
+
+@converter("binary_cross_entropy_with_logits")
+def _cross_entropy_of_logits(t: Translation, call: TracedCall) -> Value:
+    """Weigh elements, and those of the class, where there are weights: (1 - t) x - (1 + (p - 1) t) log sigmoid(x)."""
+    x, target, weight, positive = call["self"], call["target"], call.optional("weight"), call.optional("pos_weight")
+    if weight is None and positive is None and call.integer("reduction") != UNREDUCED:
+        return _of_elements(t, call, call.op, (x, target))
+    logs = unary(t, "log_sigmoid", x)
+    if positive is not None:
+        more = binary(t, "mul", target, unary(t, "add_scalar", positive, value=-1.0))
+        logs = binary(t, "mul", logs, unary(t, "add_scalar", more, value=1.0))
+    loss = binary(t, "sub", binary(t, "mul", unary(t, "rsub_scalar", target, value=1.0), x), logs)
+    return _reduced(t, call, loss if weight is None else binary(t, "mul", loss, weight))
 
 
 def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value], factor: float = 1.0) -> Value:
@@ -159,6 +176,14 @@ def _of_elements(t: Translation, call: TracedCall, op: str, pair: Sequence[Value
     pair = [value if value.rank else view(t, value, (1,)) for value in pair]
     (loss,) = t.emit_as("loss", op, *(dense(t, value) for value in pair), count=count)
     return Value(loss, (), ())
+
+
+def _reduced(t: Translation, call: TracedCall, loss: Value) -> Value:
+    """Return a loss of elements as it is, added up or averaged."""
+    if call.integer("reduction") == UNREDUCED:
+        return loss
+    total = reduce(t, "sum", loss, ())
+    return unary(t, "scale", total, factor=1 / prod(loss.shape)) if call.integer("reduction") == MEAN else total
 
 
 @converter("smooth_l1_loss", "huber_loss")
@@ -185,7 +210,4 @@ def _kl_div(t: Translation, call: TracedCall) -> Value:
         safe = masked(t, target, unary(t, "eq_scalar", target, value=0.0), 1.0)
         entropy = binary(t, "mul", target, unary(t, "log", safe))
     loss = binary(t, "sub", entropy, binary(t, "mul", target, logs))
-    if call.integer("reduction") == UNREDUCED:
-        return loss
-    total = reduce(t, "sum", loss, ())
-    return unary(t, "scale", total, factor=1 / prod(loss.shape)) if call.integer("reduction") == MEAN else total
+    return _reduced(t, call, loss)

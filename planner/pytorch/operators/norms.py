@@ -40,8 +40,6 @@ def _keep_statistics(t: Translation, call: TracedCall, followed: dict[str, tuple
     for name, (tensor, factor) in followed.items():
         call.ignore(name, "momentum")
         if (state := call.sources.get(name)) is not None:
-            is_second = any(average.state == state for average in t.builder.averages)
-            refuse_if(is_second, "batch_norm that is called twice in a step: give each call a module of its own")
             init = ZEROS if name == "running_mean" else ONES
             t.builder.averages.append(Average(state, tensor, init, factor, call.number("momentum")))
 

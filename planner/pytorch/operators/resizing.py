@@ -1,6 +1,8 @@
-"""Images made larger or smaller."""
+"""Images, sequences and volumes made larger or smaller."""
 
 from __future__ import annotations
+
+import re
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -8,43 +10,58 @@ import torch.nn.functional as F  # noqa: N812
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.operations import contract
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter
 from planner.pytorch.operators.elementwise import TORCH
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import view
 
 
-@converter("upsample_nearest2d")
+@converter("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _repeated(t: Translation, call: TracedCall) -> Value:
     """Repeat every row and column, of an image that grows by a whole factor."""
-    x, (rows, columns) = call.first("input", "self"), call.shapes[0][2:]
-    height, width = x.shape[2:]
-    scales = call.argument("scale_factors") or (rows / height, columns / width)
-    if tuple(scales) != (rows // height, columns // width):
+    x, size = call.first("input", "self"), call.shapes[0][2:]
+    scales = call.argument("scale_factors") or [new / old for new, old in zip(size, x.shape[2:], strict=True)]
+    times = [new // old for new, old in zip(size, x.shape[2:], strict=True)]
+    if list(scales) != times:
         return _interpolated(t, call)
     call.ignore("output_size")
-    return view(t, x.repeated(4, columns // width).repeated(3, rows // height), call.shapes[0])
+    for dim in reversed(range(2, x.rank)):
+        x = x.repeated(dim + 1, times[dim - 2])
+    return view(t, x, call.shapes[0])
 
 
-@converter("upsample_bilinear2d", "upsample_bicubic2d")
+@converter(
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+)  # fmt: skip
 def _interpolated(t: Translation, call: TracedCall) -> Value:
-    """Resize rows and columns each by a matrix, which the resizing of unit vectors is."""
+    """Resize each dimension by a matrix, which the resizing of unit vectors is."""
     value = call.first("self", "input")
-    refuse_if(value.rank != 4, f"{call.op} of {value.rank - 2} dimensions: expected images, [n, c, y, x]")
     call.ignore("output_size")
-    for dim, order in ((2, (0, 1, 3, 2)), (3, (0, 1, 2, 3))):
-        matrix = value_of(t, Content(_matrix(value.shape[dim], call, dim).to(TORCH[t.dtype(value)])))
-        value = contract(t, value, matrix, [(dim, 1)]).permuted(order)
+    for dim in range(2, value.rank):
+        value = mapped(t, value, dim, _matrix(value.shape[dim], call, dim))
     return value
+
+
+def mapped(t: Translation, value: Value, dim: int, matrix: torch.Tensor) -> Value:
+    """Multiply a dimension by a matrix [new extent, extent]."""
+    constant = value_of(t, Content(matrix.to(TORCH[t.dtype(value)])))
+    product = contract(t, value, constant, [(dim, 1)])
+    return product.permuted([*range(dim), value.rank - 1, *range(dim, value.rank - 1)])
+
+
+MODES = {"linear": "bilinear", "trilinear": "bilinear", "nearest_exact": "nearest-exact"}
+"""What some interpolations are called for images."""
 
 
 def _matrix(extent: int, call: TracedCall, dim: int) -> torch.Tensor:
     """Return the matrix [new extent, extent] that resizes one dimension."""
-    unit = torch.eye(extent, dtype=torch.float64)[None, :, :, None]
-    mode = call.op.removeprefix("upsample_").removesuffix("2d")
-    corners = None if mode == "nearest" else call.flag("align_corners")
+    unit = torch.eye(extent, dtype=torch.float64)[None, None]
+    mode = re.sub(r"^_?upsample_|\dd(_aa)?$", "", call.op)
+    mode, is_smooth = MODES.get(mode, mode), call.op.endswith("_aa")
+    corners = None if mode.startswith("nearest") else call.flag("align_corners")
+    size: dict[str, object] = {"size": (extent, call.shapes[0][dim])}
     if scales := call.argument("scale_factors"):
-        resized = F.interpolate(unit, scale_factor=(float(scales[dim - 2]), 1.0), mode=mode, align_corners=corners)
-    else:
-        resized = F.interpolate(unit, (call.shapes[0][dim], 1), mode=mode, align_corners=corners)
-    return resized[0, :, :, 0].T
+        size = {"scale_factor": (1.0, float(scales[dim - 2]))}
+    return F.interpolate(unit, **size, mode=mode, align_corners=corners, antialias=is_smooth)[0, 0].T

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
+
+import torch
+import torch.nn.functional as F  # noqa: N812
 
 from planner.graph.ir import FLOATING
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import dense, densely, merged, squeezed, view
 
@@ -218,27 +222,43 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
 
 @converter("pad", "constant_pad_nd")
 def _pad(t: Translation, call: TracedCall) -> Value:
-    value = call["self"]
-    low, high = [0] * value.rank, [0] * value.rank
-    mode = call.argument("mode", "constant")
-    refuse_if(mode != "constant", f"pad with mode {mode}: expected constant")
-    filling = call.argument("value") or 0
-    for place, amount in enumerate(call.integers("pad")):
-        dim = value.rank - 1 - place // 2
-        if amount >= 0:
-            (high if place % 2 else low)[dim] = amount
-            continue
-        kept = range(value.shape[dim] + amount) if place % 2 else range(-amount, value.shape[dim])
-        value = sliced(t, value, dim, kept)
+    """Put elements before and after those of dimensions, the last first; amounts below zero leave elements out."""
+    value, mode = call["self"], call.argument("mode", "constant")
+    amounts = call.integers("pad")
+    pairs = zip(amounts[::2], amounts[1::2], strict=True)
+    by_dim = {value.rank - 1 - number: pair for number, pair in enumerate(pairs)}
+    if mode != "constant":
+        return _repeated_at_bounds(t, value, by_dim, mode)
+    for dim, (low, high) in by_dim.items():
+        value = sliced(t, value, dim, range(max(0, -low), value.shape[dim] + min(0, high)))
+    return padded(
+        t, value, {dim: (max(0, low), max(0, high)) for dim, (low, high) in by_dim.items()}, call.argument("value") or 0
+    )
+
+
+Amounts = Mapping[int, tuple[int, int]]
+"""How many elements are put before and after those of a dimension, by its number."""
+
+
+def padded(t: Translation, value: Value, amounts: Amounts, filling: float = 0) -> Value:
+    """Return the value with a number before and after the elements of some dimensions."""
+    low, high = (tuple(amounts.get(dim, (0, 0))[side] for dim in range(value.rank)) for side in (0, 1))
     if not any((*low, *high)):
         return value
     value = densely(t, value)
-    return t.plain(
-        t.emit(
-            "constant_pad_nd", value.tensor, low=tuple(low), high=tuple(high), sizes=value.shape,
-            value=float(filling) if call.dtypes[0] in FLOATING else int(filling),
-        )
-    )  # fmt: skip
+    filling = float(filling) if t.dtype(value) in FLOATING else int(filling)
+    return t.plain(t.emit("constant_pad_nd", value.tensor, low=low, high=high, sizes=value.shape, value=filling))
+
+
+def _repeated_at_bounds(t: Translation, value: Value, amounts: Amounts, mode: str) -> Value:
+    """Return the value with elements of its own at its bounds: reflected, the last ones, or those of the other end."""
+    for dim, (low, high) in amounts.items():
+        extent = value.shape[dim]
+        places = F.pad(torch.arange(extent, dtype=torch.float64)[None], (low, high), mode)[0].int().tolist()
+        ends = (*places[:low], *places[low + extent :])
+        parts = [taken(t, value, dim, place).repeated(dim) for place in ends]
+        value = joined(t, [*parts[:low], value, *parts[low:]], dim)
+    return value
 
 
 @converter("flip")
@@ -252,7 +272,9 @@ def _flip(t: Translation, call: TracedCall) -> Value:
 def _roll(t: Translation, call: TracedCall) -> Value:
     """Put the last elements of a dimension before the others."""
     value, shifts, dims = call["self"], call.integers("shifts"), call.integers("dims")
-    refuse_if(not dims, "roll of all elements in a row: expected dims")
+    if not dims:
+        flat = replace(call, arguments={**call.arguments, "self": view(t, value, (prod(value.shape),)), "dims": (0,)})
+        return view(t, _roll(t, flat), value.shape)
     for shift, numbered in zip(shifts, dims, strict=True):
         dim = numbered % value.rank
         extent = value.shape[dim]
