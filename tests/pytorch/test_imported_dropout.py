@@ -5,6 +5,7 @@ import pytest
 
 import tdl
 from planner.errors import GraphError
+from planner.graph.build import DATA
 from planner.graph.dropout import ITERATION
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
@@ -34,7 +35,7 @@ DROPS = {
 class Dropping(torch.nn.Module):
     """A perceptron whose `drop` may be exchanged."""
 
-    def __init__(self, drop):
+    def __init__(self, drop="elements"):
         super().__init__()
         self.one, self.two = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
         self.drop = DROPS[drop]
@@ -73,10 +74,11 @@ def test_eager_given_the_masks(drop, ways):
     plan = plan if ways else single_worker(plan)
     run = Loopback(plan, lower(plan))
     names = [name for name in graph.updates if name != ITERATION]
-    state = {name: torch.tensor(run.gather(name)) for name in names}
+    shapes = {name: tensor.shape for name, tensor in ours.state_dict().items()}
+    state = {name: torch.tensor(run.gather(name)).reshape(shapes[name]) for name in names}
     ours.load_state_dict(state)
     first, optimizer = int(run.gather(ITERATION)), torch.optim.SGD(ours.parameters(), lr=LR)
-    (data,) = [name for name, tensor in graph.tensors.items() if tensor.role == "input" and tensor.shape]
+    (data,) = [name for name, tensor in graph.tensors.items() if tensor.init == DATA]
     for step in range(3):
         run.step()
         given = iter(list(masks(graph, first + step)))
@@ -85,7 +87,7 @@ def test_eager_given_the_masks(drop, ways):
         ours(torch.tensor(run.gather(data))).backward()
         optimizer.step()
     for name, expected in ours.state_dict().items():
-        np.testing.assert_allclose(run.gather(name), expected.numpy(), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(run.gather(name).reshape(expected.shape), expected.numpy(), rtol=0, atol=1e-13)
 
 
 def test_it_is_not_compared_with_other_masks():
