@@ -61,7 +61,6 @@ def _matrix(extent: int, call: TracedCall, dim: int) -> torch.Tensor:
     mode = re.sub(r"^_?upsample_|\dd(_aa)?$", "", call.op)
     mode, is_smooth = MODES.get(mode, mode), call.op.endswith("_aa")
     corners = None if mode.startswith("nearest") else call.flag("align_corners")
-    size: dict[str, object] = {"size": (extent, call.shapes[0][dim])}
-    if scales := call.argument("scale_factors"):
-        size = {"scale_factor": (1.0, float(scales[dim - 2]))}
-    return F.interpolate(unit, **size, mode=mode, align_corners=corners, antialias=is_smooth)[0, 0].T
+    scales = call.argument("scale_factors")
+    size, scale = (None, (1.0, float(scales[dim - 2]))) if scales else ((extent, call.shapes[0][dim]), None)
+    return F.interpolate(unit, size, scale, mode, align_corners=corners, antialias=is_smooth)[0, 0].T
