@@ -63,9 +63,9 @@ def sigmoid(call: KernelCall) -> None:
 
 
 def threshold_backward(call: KernelCall) -> None:
-    """Pass the gradient where the result of relu is positive."""
+    """Pass the gradient unless the result of relu is zero."""
     grad, result = call.inputs
-    call.xp.copyto(call.outputs[0], kept_where(result > 0, grad))
+    call.xp.copyto(call.outputs[0], kept_where(~(result <= 0), grad))
 
 
 def sigmoid_backward(call: KernelCall) -> None:

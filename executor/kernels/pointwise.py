@@ -16,6 +16,7 @@ from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import broadcast
 from executor.kernels.special import logistic, special
+from tdl.catalog.pointwise import SIXTH
 
 
 def elu(xp: ModuleType, x: Array, alpha: float = 1.0, scale: float = 1.0) -> Array:
@@ -30,8 +31,15 @@ def clamp(xp: ModuleType, x: Array, min: float = -math.inf, max: float = math.in
 
 
 def tied(xp: ModuleType, grad: Array, first: Array, second: Array) -> Array:
-    """Share of a gradient that goes to `first`: where it is the greater, half where they are equal."""
-    return grad * ((first > second) + 0.5 * (first == second))
+    """Share of a gradient that goes to `first`: all unless it is the lesser, half where they are equal."""
+    return xp.where(first < second, 0, xp.where(first == second, 0.5 * grad, grad))
+
+
+def atan2_backward(xp: ModuleType, grad: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """Gradients of an angle, which are zero where both coordinates are."""
+    squares = a * a + b * b
+    share = xp.where(squares == 0, 0, grad / squares)
+    return share * b, -share * a
 
 
 ARRAY_FUNCTIONS = {
@@ -67,9 +75,9 @@ ROWS: dict[str, Callable[..., Array]] = {
     **{name: _array_function(function) for name, function in ARRAY_FUNCTIONS.items()},
     **{name: _python_operator(function) for name, function in PYTHON_OPERATORS.items()},
     **{f"{name}_scalar": _python_operator(function) for name, function in PYTHON_OPERATORS.items()},
-    "abs_backward": lambda xp, g, x: xp.copysign(g, g * x) * (x != 0),
+    "abs_backward": lambda xp, g, x: xp.where(x > 0, g, xp.where(x < 0, -g, 0)),
     "acos_backward": lambda xp, g, x: -g / xp.sqrt((1 - x) * (1 + x)),
-    "acosh_backward": lambda xp, g, x: g / xp.sqrt((x - 1) * (x + 1)),
+    "acosh_backward": lambda xp, g, x: g / xp.sqrt((x - 1) * (x + 1) + 0.0),
     "asin_backward": lambda xp, g, x: g / xp.sqrt((1 - x) * (1 + x)),
     "asinh_backward": lambda xp, g, x: g / xp.hypot(x, 1),
     "atan_backward": lambda xp, g, x: g / (1 + x * x),
@@ -82,15 +90,17 @@ ROWS: dict[str, Callable[..., Array]] = {
     "cosh_backward": lambda xp, g, x: g * xp.sinh(x),
     "elu": elu,
     "elu_backward": lambda xp, g, x, alpha=1.0, scale=1.0: (
-        g * scale * xp.where(x > 0, 1, alpha * xp.exp(xp.minimum(x, 0)))
+        g * scale * xp.where(x <= 0, alpha * xp.exp(xp.minimum(x, 0)), 1)
     ),
     "erf": lambda xp, x: special(xp).erf(x),
     "erf_backward": lambda xp, g, x: g * xp.exp(-x * x) * (2 / math.sqrt(math.pi)),
     "expm1_backward": lambda xp, g, x: g * xp.exp(x),
     "hardsigmoid": lambda xp, x: xp.clip(x / 6 + 0.5, 0, 1),
-    "hardsigmoid_backward": lambda xp, g, x: g * (xp.abs(x) < 3) / 6,
+    "hardsigmoid_backward": lambda xp, g, x: xp.where(xp.abs(x) < 3, g * SIXTH, 0),
     "hardswish": lambda xp, x: x * xp.clip(x + 3, 0, 6) / 6,
-    "hardswish_backward": lambda xp, g, x: g * xp.where(x > 3, 1, xp.where(x < -3, 0, (2 * x + 3) / 6)),
+    "hardswish_backward": lambda xp, g, x: xp.where(x <= -3, 0, g * xp.where(x < 3, (2 * x + 3) / 6, 1)),
+    "hardtanh": clamp,
+    "hardtanh_backward": lambda xp, g, x, min=-1.0, max=1.0: xp.where((x <= min) | (x >= max), 0, g),
     "leaky_relu": lambda xp, x, negative_slope=0.01: xp.where(x > 0, x, x * negative_slope),
     "leaky_relu_backward": lambda xp, g, x, negative_slope=0.01: xp.where(x > 0, g, g * negative_slope),
     "log10_backward": lambda xp, g, x: g / x * (1 / math.log(10)),
@@ -113,19 +123,24 @@ ROWS: dict[str, Callable[..., Array]] = {
     "square_backward": lambda xp, g, x: 2 * g * x,
     "stop_gradient": lambda xp, x: x,
     "tan_backward": lambda xp, g, x: g / xp.cos(x) ** 2,
-    "atan2_backward": lambda xp, g, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
+    "atan2_backward": atan2_backward,
     "fmod_backward": lambda xp, g, a, b: (g, -g * xp.trunc(a / b)),
     "hypot_backward": lambda xp, g, a, b: (g * a / xp.hypot(a, b), g * b / xp.hypot(a, b)),
     "maximum_backward": lambda xp, g, a, b: (tied(xp, g, a, b), tied(xp, g, b, a)),
     "minimum_backward": lambda xp, g, a, b: (tied(xp, g, b, a), tied(xp, g, a, b)),
-    "pow_backward": lambda xp, g, a, b: (g * b * xp.power(a, b - 1), g * xp.power(a, b) * xp.log(a)),
+    "pow_backward": lambda xp, g, a, b: (
+        xp.where(b == 0, 0, g * b * xp.power(a, b - 1)),
+        xp.where((a == 0) & (b >= 0), 0, g * xp.power(a, b) * xp.log(a)),
+    ),
     "remainder_backward": lambda xp, g, a, b: (g, -g * xp.floor(a / b)),
     "add_scalar": lambda xp, a, value: a + value,
     "rsub_scalar": lambda xp, a, value: value - a,
     "pow_scalar": lambda xp, a, value: a**value,
-    "pow_scalar_backward": lambda xp, g, a, value: g * value * a ** (value - 1),
+    "pow_scalar_backward": lambda xp, g, a, value: g * value * a ** (value - 1) if value else xp.zeros_like(g),
     "rpow_scalar": lambda xp, a, value: value**a,
-    "rpow_scalar_backward": lambda xp, g, a, value: g * value**a * math.log(value),
+    "rpow_scalar_backward": lambda xp, g, a, value: (
+        g * value**a * math.log(value) if value else g * xp.where(a >= 0, 0, -math.inf)
+    ),
     "fmod_scalar": lambda xp, a, value: xp.fmod(a, value),
     "remainder_scalar": lambda xp, a, value: xp.remainder(a, value),
     "lerp": lambda xp, a, b, weight: (1 - weight) * a + weight * b,

@@ -12,14 +12,14 @@ from rich.table import Table
 from torch import nn
 
 from executor.backend import asnumpy
-from executor.check import Difference, least_precise, relative_difference, tolerance, with_rounding
+from executor.check import Difference, least_precise, tolerance, with_rounding
 from executor.cluster import HostArray, single_rank
 from executor.torch.distributed import Batch
 from executor.torch.state_files import array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import GraphError
-from planner.graph.dropout import ITERATION
+from planner.graph.dropout import counter
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
@@ -30,8 +30,14 @@ from tensor_partitioner import display
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
 
-STEPS = 2
-"""In the second, an optimizer's states and their constants take part."""
+LEAST_SHARE = 1e-3
+"""A gradient is compared as if its largest value were at least this share of the largest of all gradients: one that is
+zero but for rounding has no digits."""
+
+GRADIENT = "gradient"
+
+STEPS = 3
+"""From the second on an optimizer's states and their constants take part, and what the module counts by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +116,37 @@ def verified(user: UserModel, model: str) -> Verification:
     if not isinstance(user.optimizer, torch.optim.Optimizer):
         user = user._replace(optimizer=torch.optim.SGD(user.module.parameters(), lr=Optimizer("sgd").lr))
     graph = imported(user)
-    if ITERATION in graph.tensors:
+    if counter(graph.tensors):
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
     ours = _ours(graph, user)
     loss, gradients = _trained(user)
     dtype, compared = least_precise(graph), []
-    for name, what, theirs in ((graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)):
+    largest = max(map(_size, map(array_of, gradients.values())), default=0.0)
+    theirs = (graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)
+    for name, what, expected in theirs:
         value, by_rounding = ours[name]
-        gap = relative_difference(value.reshape(theirs.shape), theirs)
+        least = LEAST_SHARE * largest if what == GRADIENT else 0.0
+        gap = _difference(value.reshape(expected.shape), expected, least)
         compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, LEAST[dtype]))))
     return Verification(model, dtype, tuple(compared))
+
+
+def _size(array: HostArray) -> float:
+    """Return the largest absolute value that is finite."""
+    return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+
+
+def _difference(actual: HostArray, expected: HostArray, least: float) -> float:
+    """Return max|actual - expected| relative to the largest expected value, or `least` where that is larger.
+
+    The same infinity, or no number in both, is no difference.
+    """
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    is_equal = (a == b) | (np.isnan(a) & np.isnan(b))
+    gap = float(np.abs(np.where(is_equal, 0, a) - np.where(is_equal, 0, b)).max(initial=0.0))
+    return gap / (max(_size(expected), least) or 1.0)
 
 
 def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]]:
@@ -166,8 +191,7 @@ def _theirs(
             continue
         seen.add(entry.tensor)
         if name in gradients and entry.tensor in graph.updates:
-            read = makers[graph.updates[entry.tensor]].inputs
-            (gradient,) = (operand for operand in read if graph.tensors[operand].role == "gradient")
+            _, gradient, *_ = makers[graph.updates[entry.tensor]].inputs
             if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
-                yield gradient, "gradient", array_of(gradients[name])
+                yield gradient, GRADIENT, array_of(gradients[name])
         yield entry.tensor, "after the steps", array_of(tensor)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from planner.errors import GraphError
 from planner.graph.checking import check
@@ -43,8 +44,9 @@ class GraphBuilder:
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
     and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Weights in `frozen`
     are not trained. `averages` will be kept of what nodes compute. A node with one output gives that tensor the node's
-    own name; one with several appends ".0", ".1", ... unless names are given. Every method raises GraphError for a name
-    already taken and for operands that do not fit the operator.
+    own name; one with several appends ".0", ".1", ... unless names are given. Names in `reserved` are the user's: what
+    is added to a model gets no such name, nor one that such a name begins with. Every method raises GraphError for a
+    name already taken and for operands that do not fit the operator.
 
     >>> builder = GraphBuilder()
     >>> output = builder.apply("relu", builder.input("x", (8, 4)), name="y")
@@ -52,9 +54,10 @@ class GraphBuilder:
     (8, 4)
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
+    def __init__(self, dtype: str = "float32", reserved: Iterable[str] = ()) -> None:
         self.dtype = MIXED.get(dtype, dtype)
         self.weight_dtype = "float32" if dtype in MIXED else dtype
+        self.reserved = {prefix for name in reserved for prefix in accumulate(name.split("."), "{}.{}".format)}
         self.copies: dict[str, str] = {}
         self.frozen: set[str] = set()
         self.averages: list[Average] = []
@@ -85,6 +88,12 @@ class GraphBuilder:
     def state(self, name: str, shape: Sequence[int], init: Init = ZEROS) -> str:
         """Add a tensor that the optimizer keeps between iterations; return its name."""
         return self.declare(Tensor(name, tuple(shape), self.weight_dtype, "state", init))
+
+    def shared(self, tensor: Tensor) -> str:
+        """Add a tensor that all who need it share, under its name or, where that is another's, a longer one."""
+        while tensor.name in self.reserved or self.tensors.get(tensor.name, tensor) != tensor:
+            tensor = replace(tensor, name=f"{tensor.name}_")
+        return tensor.name if tensor.name in self.tensors else self.declare(tensor)
 
     def constant(self, name: str, array: Array, role: str = "constant") -> str:
         """Add a tensor of given values (see `constants.py`), a "constant" or a "buffer"; return its name."""

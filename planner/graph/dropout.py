@@ -14,11 +14,8 @@ import tdl
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Init, Node, Tensor, Value
 
-ITERATION = "iteration"
-"""The state that counts iterations."""
-
-FIRST = Init("integers", below=1 << 30)
-"""Where it begins: there is room for as many iterations again in 32 bits."""
+ITERATION = Tensor("iteration", (), "int32", "state", Init("integers", below=1 << 30))
+"""The state that counts iterations. It begins where there is room for as many again in 32 bits."""
 
 
 def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> str:
@@ -33,17 +30,21 @@ def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> st
 
 def iteration(builder: GraphBuilder) -> str:
     """Return the state that counts iterations, which is added where there is none yet."""
-    if ITERATION not in builder.tensors:
-        builder.declare(Tensor(ITERATION, (), "int32", "state", FIRST))
-    return ITERATION
+    return builder.shared(ITERATION)
+
+
+def counter(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the state that counts iterations; None where nothing reads their number."""
+    names = (name for name, tensor in tensors.items() if (tensor.init, tensor.role) == (ITERATION.init, "state"))
+    return next(names, None)
 
 
 def count_iterations(builder: GraphBuilder) -> dict[str, str]:
     """Append the node that counts iterations, if something reads their number; return the update."""
-    if ITERATION not in builder.tensors:
+    if (name := counter(builder.tensors)) is None:
         return {}
-    node = Node(f"{ITERATION}.update", "increment", (ITERATION,), (f"{ITERATION}.next",))
-    return {ITERATION: builder.emit(node, "state")[0]}
+    node = Node(f"{name}.update", "increment", (name,), (f"{name}.next",))
+    return {name: builder.emit(node, "state")[0]}
 
 
 def without_dropout(graph: Graph) -> Graph:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.build import GraphBuilder
+from planner.graph.build import ZEROS, GraphBuilder
 from planner.graph.clipping import clip_by_norm, clip_by_value
-from planner.graph.ir import Node, Value
+from planner.graph.ir import Node, Tensor, Value
 from tensor_partitioner.display import Shown
 
 OPTIMIZERS: dict[str, str | None] = {
@@ -105,9 +105,9 @@ def update_weights(
     operators = {weight: op for weight in gradients if (op := operator_of(optimizers[weight].name)) is not None}
     if not operators:
         return {}
-    updates: Updates = {}
+    updates, step = Updates(), ""
     if any(STEPS in tdl.catalog[op].operands for op in operators.values()):
-        step = builder.state("step", ())
+        step = builder.shared(Tensor("step", (), builder.weight_dtype, "state", ZEROS))
         updates = _update(builder, "increment", (step,), (step,), {})
     gradients = _clipped(builder, {one: gradients[one] for one in operators}, [optimizers[one] for one in operators])
     for weight, op in operators.items():
@@ -115,7 +115,7 @@ def update_weights(
         gradient = _with_decay(builder, weight, gradients[weight], one.weight_decay)
         attrs: dict[str, Value] = {name: getattr(one, name) for name in tdl.catalog[op].attributes}
         _check_epsilon(builder, attrs)
-        updates |= _updated(builder, op, weight, gradient, attrs)
+        updates |= _updated(builder, op, (weight, gradient, f"{step}.next"), attrs)
     return updates
 
 
@@ -149,12 +149,13 @@ def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float
     return builder.apply("add", gradient, added, name=f"{weight}{DECAYED}", role="gradient")
 
 
-def _updated(builder: GraphBuilder, op: str, weight: str, gradient: str, attrs: Mapping[str, Value]) -> Updates:
-    """Append the node that updates one weight, and its states."""
-    operands = tdl.catalog[op].operands[2:]
-    names = {operand: f"{weight}.{operand}" for operand in operands if operand != STEPS}
+def _updated(builder: GraphBuilder, op: str, operands: tuple[str, str, str], attrs: Mapping[str, Value]) -> Updates:
+    """Append the node that updates one weight, and its states, from its gradient and the number of steps."""
+    weight, gradient, steps = operands
+    rest = tdl.catalog[op].operands[2:]
+    names = {operand: f"{weight}.{operand}" for operand in rest if operand != STEPS}
     states = {operand: builder.state(name, builder.shape(weight)) for operand, name in names.items()}
-    inputs = (weight, gradient, *(states.get(operand, "step.next") for operand in operands))
+    inputs = (weight, gradient, *(states.get(operand, steps) for operand in rest))
     return _update(builder, op, inputs, (weight, *states.values()), attrs)
 
 

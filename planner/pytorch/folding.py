@@ -65,7 +65,9 @@ def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
         for node in trace.nodes:
             if node not in needed:
                 continue
-            if node.op == "placeholder":
+            if _is_empty(example(node)):
+                content = torch.zeros(example(node).shape, dtype=example(node).dtype)
+            elif node.op == "placeholder":
                 spec = sources[node.name]
                 content = None if is_data(spec) or is_parameter(spec) else trace.constant(str(spec.target))
             else:
@@ -73,6 +75,11 @@ def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
             if content is not None:
                 known[node] = content
     return known
+
+
+def _is_empty(result: object) -> bool:
+    """Return True for a tensor without elements, whose content is known whatever it is made of."""
+    return isinstance(result, torch.Tensor) and any(isinstance(n, int) and not n for n in result.shape)
 
 
 def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:

@@ -77,7 +77,13 @@ class _Pass:
 
     def __init__(self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], *, opaque_unknown: bool) -> None:
         self.trace, self.sources, self.frozen = trace, trace.sources, frozen
-        self.t = Translation(_dtype_of(trace), cuts, negative=trace.negative, opaque_unknown=opaque_unknown)
+        self.t = Translation(
+            _dtype_of(trace),
+            cuts,
+            reserved=trace.user_names(),
+            negative=trace.negative,
+            opaque_unknown=opaque_unknown,
+        )
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
         self.refused: dict[str, list[str]] = {}

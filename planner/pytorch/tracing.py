@@ -97,6 +97,11 @@ class Trace:
         parameters = reversed(self.parameters.items())  # type: ignore[call-overload]
         return {id(parameter): name.removeprefix("module.") for name, parameter in parameters}
 
+    def user_names(self) -> frozenset[str]:
+        """Return the names that the user gave: those of the state dict, and of data."""
+        state = (name.removeprefix("module.") for name in self.program.state_dict)
+        return frozenset((*state, *self.data.values()))
+
     def changed_buffers(self) -> frozenset[str]:
         """Return the names, in the module, of buffers that an operator changes in place."""
         sources = self.sources
@@ -115,11 +120,15 @@ class Trace:
 
 
 def names_of(module: nn.Module, inputs: Inputs, targets: int) -> list[str]:
-    """Return what a module calls its inputs, and names for the targets of a loss."""
+    """Return what a module calls its inputs, and names for the targets of a loss, none of them twice or a weight's."""
     parameters = [p.name for p in signature(module.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
     names = parameters[: len(inputs)] + [f"input{number}" for number in range(len(parameters), len(inputs))]
     names = list(inputs) if isinstance(inputs, Mapping) else names
-    return names + (["target"] if targets == 1 else [f"target{number}" for number in range(targets)])
+    names += ["target"] if targets == 1 else [f"target{number}" for number in range(targets)]
+    for place in range(len(names)):
+        while names[place] in names[:place] or isinstance(getattr(module, names[place], None), torch.Tensor):
+            names[place] += "_"
+    return names
 
 
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:

@@ -30,11 +30,19 @@ class Translation:
 
     `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
     source. `negative` are data that hold negative whole numbers. `opaque_unknown`: operators that have none here are
-    called whole.
+    called whole. No node has a name in `reserved`, which are those of the user's tensors.
     """
 
-    def __init__(self, dtype: str, cuts: Cuts, *, negative: Container[str] = (), opaque_unknown: bool = False) -> None:
-        self.builder = GraphBuilder(dtype)
+    def __init__(
+        self,
+        dtype: str,
+        cuts: Cuts,
+        *,
+        reserved: Iterable[str] = (),
+        negative: Container[str] = (),
+        opaque_unknown: bool = False,
+    ) -> None:
+        self.builder = GraphBuilder(dtype, reserved)
         self.axes = Axes()
         self.place = self.line = ""
         self.opaque_unknown = opaque_unknown
@@ -74,9 +82,7 @@ class Translation:
 
     def constant(self, init: Init) -> Value:
         """Return a scalar that is always 0 or 1."""
-        name = f"constant.{init.kind}"
-        if name not in self.builder.tensors:
-            self.builder.input(name, (), init)
+        name = self.builder.shared(Tensor(f"constant.{init.kind}", (), self.builder.dtype, "input", init))
         return Value(name, (), ())
 
     def literal(self, content: Array, init: Callable[[], Init]) -> str:
@@ -130,7 +136,8 @@ class Translation:
         """Return a name for a node at this place of the model that no other node of this timestep has."""
         base = f"{self.place}.{what}" if self.place else what
         number = self._names[base, self._step] = self._names.get((base, self._step), -1) + 1
-        return f"{base}.{number}" if number else base
+        name = f"{base}.{number}" if number else base
+        return self._name(what) if name in self.builder.reserved else name
 
     def holds_below(self, value: Value, limit: int, ignored: int | None = None) -> None:
         """Note that whole numbers of the data are from 0 below a limit, or the one that is ignored."""

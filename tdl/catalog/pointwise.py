@@ -22,6 +22,9 @@ from tdl.operator import Operator
 
 Function = Callable[..., Any]
 
+SIXTH = 11184811 / 2**26
+"""1/6 in single precision, which PyTorch multiplies by in double precision as well."""
+
 ROOT_HALF, ROOT_TWO_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
@@ -53,6 +56,11 @@ def hard(x: Expr) -> Expr:
     return fn.minimum(fn.maximum(x + 3, 0), 6) / 6
 
 
+def hardtanh(x: Expr, *, min: float = -1.0, max: float = 1.0) -> Expr:
+    """Clamp; unlike the clamp's the slope at the bounds is zero."""
+    return clamp(x, min=min, max=max)
+
+
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), in which nothing overflows."""
     return fn.maximum(x, 0) + fn.log1p(fn.exp(-fn.absolute(x)))
@@ -60,12 +68,22 @@ def softplus(x: Expr) -> Expr:
 
 def ahead(a: Expr, b: Expr) -> Expr:
     """Share of the greater's gradient that is a's: all, none, or half at a tie."""
-    return fn.where(a > b, 1, fn.where(a == b, 0.5, 0))
+    return fn.where(a < b, 0, fn.where(a == b, 0.5, 1))
+
+
+def unless(condition: Expr, value: Expr) -> Expr:
+    """Return zero where a condition holds, whatever the value there."""
+    return fn.where(condition, 0, value)
 
 
 def behind(a: Expr, b: Expr) -> Expr:
     """Share of the lesser's gradient that is a's."""
     return ahead(b, a)
+
+
+def rpow_slope(a: Expr, *, value: float) -> Expr:
+    """Slope of a power of a number: at that of zero it is zero from 0 on, and has no bound before."""
+    return power(value, a) * math.log(value) if value else fn.where(a >= 0, 0, -math.inf)
 
 
 PLAIN: Mapping[str, Function] = {
@@ -80,7 +98,7 @@ PLAIN: Mapping[str, Function] = {
     "sigmoid_backward": lambda grad, result: grad * result * (1 - result),
     "tanh": fn.tanh,
     "tanh_backward": lambda grad, result: grad * (1 - result * result),
-    "threshold_backward": lambda grad, result: fn.where(result > 0, grad, 0),
+    "threshold_backward": lambda grad, result: fn.where(result <= 0, 0, grad),
 }
 
 ARITHMETIC: Mapping[str, Function] = {
@@ -107,13 +125,14 @@ UNARY: Mapping[str, tuple[Function, Function | None]] = {
     "clone": (lambda x: x, None),
     "cos": (fn.cos, lambda x: -fn.sin(x)),
     "cosh": (fn.cosh, fn.sinh),
-    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: fn.where(x > 0, scale, scale * alpha * fn.exp(x))),
+    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: fn.where(x <= 0, scale * alpha * fn.exp(x), scale)),
     "erf": (fn.erf, lambda x: fn.exp(-x * x) * (2 / math.sqrt(math.pi))),
     "expm1": (fn.expm1, fn.exp),
     "floor": (fn.floor, None),
     "gelu": (gelu, gelu_slope),
-    "hardsigmoid": (hard, lambda x: fn.where((x > -3) & (x < 3), 1 / 6, 0)),
-    "hardswish": (lambda x: x * hard(x), lambda x: fn.where(x < -3, 0, fn.where(x > 3, 1, x / 3 + 0.5))),
+    "hardsigmoid": (hard, lambda x: fn.where((x > -3) & (x < 3), SIXTH, 0)),
+    "hardswish": (lambda x: x * hard(x), lambda x: fn.where(x <= -3, 0, fn.where(x < 3, x / 3 + 0.5, 1))),
+    "hardtanh": (hardtanh, lambda x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, 1)),
     "isinf": (fn.isinf, None),
     "isnan": (fn.isnan, None),
     "leaky_relu": (
@@ -141,7 +160,11 @@ UNARY: Mapping[str, tuple[Function, Function | None]] = {
 }
 
 BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
-    "atan2": (fn.atan2, lambda a, b: b / (a * a + b * b), lambda a, b: -a / (a * a + b * b)),
+    "atan2": (
+        fn.atan2,
+        lambda a, b: unless((a == 0) & (b == 0), b / (a * a + b * b)),
+        lambda a, b: unless((a == 0) & (b == 0), -a / (a * a + b * b)),
+    ),
     "eq": (lambda a, b: a == b, None, None),
     "fmod": (fn.fmod, lambda a, b: 1, lambda a, b: -fn.trunc(a / b)),
     "ge": (lambda a, b: a >= b, None, None),
@@ -156,15 +179,22 @@ BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
     "maximum": (fn.maximum, ahead, behind),
     "minimum": (fn.minimum, behind, ahead),
     "ne": (lambda a, b: a != b, None, None),
-    "pow": (power, lambda a, b: b * power(a, b - 1), lambda a, b: power(a, b) * fn.log(a)),
+    "pow": (
+        power,
+        lambda a, b: unless(b == 0, b * power(a, b - 1)),
+        lambda a, b: unless((a == 0) & (b >= 0), power(a, b) * fn.log(a)),
+    ),
     "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -fn.floor(a / b)),
 }
 
 SCALAR: Mapping[str, tuple[Function, Function | None]] = {
     "add_scalar": (lambda a, *, value: a + value, None),
     "rsub_scalar": (lambda a, *, value: value - a, None),
-    "pow_scalar": (lambda a, *, value: power(a, value), lambda a, *, value: value * power(a, value - 1)),
-    "rpow_scalar": (lambda a, *, value: power(value, a), lambda a, *, value: power(value, a) * math.log(value)),
+    "pow_scalar": (
+        lambda a, *, value: power(a, value),
+        lambda a, *, value: value * power(a, value - 1 if value else 1),
+    ),
+    "rpow_scalar": (lambda a, *, value: power(value, a), rpow_slope),
     "fmod_scalar": (lambda a, *, value: fn.fmod(a, value), None),
     "remainder_scalar": (lambda a, *, value: a % value, None),
     "eq_scalar": (lambda a, *, value: a == value, None),

@@ -73,11 +73,11 @@ def test_eager_given_the_masks(drop, ways):
     plan = search(graph, SearchOptions(ways=ways or (2,)))
     plan = plan if ways else single_worker(plan)
     run = Loopback(plan, lower(plan))
-    names = [name for name in graph.updates if name != ITERATION]
+    names = [name for name in graph.updates if name != ITERATION.name]
     shapes = {name: tensor.shape for name, tensor in ours.state_dict().items()}
     state = {name: torch.tensor(run.gather(name)).reshape(shapes[name]) for name in names}
     ours.load_state_dict(state)
-    first, optimizer = int(run.gather(ITERATION)), torch.optim.SGD(ours.parameters(), lr=LR)
+    first, optimizer = int(run.gather(ITERATION.name)), torch.optim.SGD(ours.parameters(), lr=LR)
     (data,) = [name for name, tensor in graph.tensors.items() if tensor.init == DATA]
     for step in range(3):
         run.step()

@@ -69,6 +69,7 @@ UNARY_ORACLES = {
     "gelu": functional.gelu,
     "hardsigmoid": functional.hardsigmoid,
     "hardswish": functional.hardswish,
+    "hardtanh": lambda x, min=-1.0, max=1.0: functional.hardtanh(x, min, max),
     "leaky_relu": functional.leaky_relu,
     "log_sigmoid": functional.logsigmoid,
     "silu": functional.silu,

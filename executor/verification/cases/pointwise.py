@@ -48,7 +48,7 @@ def not_finite(draw: Draw, *shape: int) -> Array:
 DOMAINS: Mapping[str, Domain] = {
     **dict.fromkeys(("acos", "asin", "atanh"), within_one),
     **dict.fromkeys(("log10", "log1p", "log2", "rsqrt", "sqrt", "pow_scalar"), above_zero),
-    **dict.fromkeys(("hardsigmoid", "hardswish", "softplus", "log_sigmoid", "elu", "gelu", "clamp"), wide),
+    **dict.fromkeys(("hardsigmoid", "hardswish", "hardtanh", "softplus", "log_sigmoid", "elu", "gelu", "clamp"), wide),
     **dict.fromkeys(("reciprocal", "cbrt"), off_zero),
     **dict.fromkeys(("isinf", "isnan"), not_finite),
     "acosh": above_one,
@@ -59,6 +59,7 @@ ATTRIBUTES: Mapping[str, Callable[[Draw], Mapping[str, Value]]] = {
     "clamp": lambda draw: [{"min": -1.5, "max": 1.0}, {"min": 0.5}, {"max": -0.25}][draw.size(0, 2)],
     "elu": lambda draw: {"alpha": draw.size(1, 3) / 2, "scale": draw.size(1, 3) / 2},
     "gelu": lambda draw: {"approximate": ("none", "tanh")[draw.size(0, 1)]},
+    "hardtanh": lambda draw: {"min": -draw.size(1, 3) / 2, "max": draw.size(1, 3) / 2},
     "leaky_relu": lambda draw: {"negative_slope": draw.size(1, 3) / 8},
     "lerp": lambda draw: {"weight": draw.size(1, 7) / 8},
     **dict.fromkeys(SCALAR, lambda draw: {"value": (-2, -1, 1, 2, 3)[draw.size(0, 4)] / 2}),

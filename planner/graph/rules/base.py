@@ -112,21 +112,13 @@ def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
     """Return the gradient of a tensor as a tensor's name: a constant becomes a multiple of a scalar input of ones."""
     if isinstance(gradient, str):
         return gradient
-    ones = _one(builder, builder.tensors[of].dtype)
+    ones = builder.shared(Tensor("one", (), builder.tensors[of].dtype, "input", ONES))
     if gradient == 1.0:
         return ones
     name = f"{ones}.times.{gradient}"
     if name not in builder.tensors:
         builder.apply("scale", ones, name=name, role="gradient", factor=gradient)
     return name
-
-
-def _one(builder: GraphBuilder, dtype: str) -> str:
-    """Return the scalar input of ones, added under a name that is free where there is none yet."""
-    name = "one"
-    while name in builder.tensors and builder.tensors[name] != Tensor(name, (), dtype, "input", ONES):
-        name += "_"
-    return name if name in builder.tensors else builder.input(name, (), ONES, dtype)
 
 
 def flat(b: Backward) -> Gradients:

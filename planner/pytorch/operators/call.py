@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import view
 from tdl import TDLError
 
 
@@ -159,6 +161,24 @@ def converter(*names: str) -> Callable[[C], C]:
         return entry
 
     return enter
+
+
+def of_vectors(convert: C) -> C:
+    """Let a converter of an operator along a dimension take scalars for vectors of one element, as PyTorch does."""
+
+    @wraps(convert)
+    def converted(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:
+        operands = {name: call[name] for name in ("self", "index") if name in call.arguments}
+        if all(value.rank for value in operands.values()):
+            return convert(t, call)
+        vectors = {name: value if value.rank else value.repeated(0) for name, value in operands.items()}
+        shapes = tuple(shape or (1,) for shape in call.shapes)
+        results = convert(t, replace(call, arguments={**call.arguments, **vectors}, shapes=shapes))
+        if isinstance(results, Value):
+            return view(t, results, call.shapes[0])
+        return tuple(view(t, result, shape) for result, shape in zip(results, call.shapes, strict=True))
+
+    return converted  # type: ignore[return-value]
 
 
 def key_of(name: str) -> str:

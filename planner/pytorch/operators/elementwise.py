@@ -31,13 +31,13 @@ ATTRIBUTES: Mapping[str, Mapping[str, type[str | float]]] = {
 }
 """Arguments of some that are attributes here, and of what type."""
 
-CLAMPS: Mapping[str, tuple[str | float, str | float]] = {
-    "clamp": ("min", "max"),
-    "clamp_min": ("min", "max"),
-    "hardtanh": ("min_val", "max_val"),
-    "relu6": (0.0, 6.0),
+CLAMPS: Mapping[str, tuple[str, str | float, str | float]] = {
+    "clamp": ("clamp", "min", "max"),
+    "clamp_min": ("clamp", "min", "max"),
+    "hardtanh": ("hardtanh", "min_val", "max_val"),
+    "relu6": ("hardtanh", 0.0, 6.0),
 }
-"""Operators that clamp: the arguments, or numbers, between which their results lie."""
+"""Operators that clamp: the catalog's, and the arguments, or numbers, between which their results lie."""
 
 TORCH = {name: dtype for dtype, name in reversed(DTYPES.items())}
 
@@ -106,11 +106,12 @@ def _mish(t: Translation, call: TracedCall) -> Value:
 
 @converter(*CLAMPS)
 def _clamp(t: Translation, call: TracedCall) -> Value:
-    bounds = [call.value(call.argument(bound)) if isinstance(bound, str) else bound for bound in CLAMPS[call.op]]
+    op, *ends = CLAMPS[call.op]
+    bounds = [call.value(call.argument(end)) if isinstance(end, str) else end for end in ends]
     refuse_if(any(isinstance(b, Value) for b in bounds), "clamp by tensors: use torch.maximum and torch.minimum")
     pairs = zip(("min", "max"), bounds, strict=True)
     attributes: dict[str, Attribute] = {name: float(bound) for name, bound in pairs if bound is not None}
-    return unary(t, "clamp", call["self"], **attributes)
+    return unary(t, op, call["self"], **attributes)
 
 
 def scaled(t: Translation, value: Value, factor: float) -> Value:
@@ -122,16 +123,20 @@ def _shifted(t: Translation, value: Value, shift: float) -> Value:
     return unary(t, "add_scalar", value, value=in_dtype(shift, t.dtype(value))) if shift else value
 
 
-@converter("add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2")
+OF_NUMBERS = ("add", "sub", "mul", "div", "pow")
+"""Operators that take a number for either operand."""
+
+
+@converter(*OF_NUMBERS, "maximum", "minimum", "atan2")
 def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
     dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
     refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with a rounding_mode: round the quotient")
-    alpha = call.argument("alpha", 1)
-    if (number := call.constant(second)) is not None:
+    alpha, takes_number = call.argument("alpha", 1), call.op in OF_NUMBERS
+    if takes_number and (number := call.constant(second)) is not None:
         result = _with_number(t, call, as_dtype(t, call["self"], dtype), number * alpha)
         return expanded(t, result, call.shapes[0])
-    if (number := call.constant("self")) is not None:
+    if takes_number and (number := call.constant("self")) is not None:
         result = _of_number(t, call, number, scaled(t, as_dtype(t, call[second], dtype), alpha))
         return expanded(t, result, call.shapes[0])
     left, right = (as_dtype(t, call[name], dtype) for name in ("self", second))
@@ -144,13 +149,27 @@ def _with_number(t: Translation, call: TracedCall, value: Value, number: float) 
         "add": lambda: _shifted(t, value, number),
         "sub": lambda: _shifted(t, value, -number),
         "mul": lambda: scaled(t, value, number),
-        "div": lambda: scaled(t, value, 1.0 / number),
-        "pow": lambda: unary(t, "square", value) if number == 2 else unary(t, "pow_scalar", value, value=float(number)),
-        "maximum": lambda: unary(t, "clamp", value, min=float(number)),
-        "minimum": lambda: unary(t, "clamp", value, max=float(number)),
+        "div": lambda: _divided(t, call, value, number),
+        "pow": lambda: _power(t, value, number),
     }
-    refuse_if(call.op not in by_number, f"{call.op} of a tensor and a number has no operator here")
     return by_number[call.op]()
+
+
+def _power(t: Translation, value: Value, number: float) -> Value:
+    """Raise to a power, by the functions that PyTorch has for some."""
+    if number in POWERS:
+        return unary(t, POWERS[number], value)
+    return unary(t, "pow_scalar", value, value=float(number))
+
+
+POWERS: Mapping[float, str] = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+
+
+def _divided(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
+    """Divide by a number, exactly where the quotient of whole numbers may be whole."""
+    if number and t.dtype(call["self"]) in FLOATING:
+        return scaled(t, value, 1.0 / number)
+    return binary(t, "div", value, full(t, (), number, t.dtype(value)))
 
 
 def _of_number(t: Translation, call: TracedCall, number: float, value: Value) -> Value:

@@ -10,7 +10,7 @@ from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content, value_of
 from planner.pytorch.operations import as_dtype, binary, contract, reduce, unary
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.shapes import joined, range_of, sliced, taken
 from planner.pytorch.translation import Translation
@@ -71,6 +71,7 @@ def _from_the_start(t: Translation, indices: Value | Content, extent: int) -> Va
 
 
 @converter("index_select")
+@of_vectors
 def _index_select(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
     return selected(t, value, call.dim(value.rank), call["index"])
@@ -98,6 +99,7 @@ def _unfold(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("gather")
+@of_vectors
 def _gather(t: Translation, call: TracedCall) -> Value:
     value, indices = densely(t, call["self"]), densely(t, call["index"])
     dim = call.dim(value.rank)
@@ -110,22 +112,23 @@ def _gather(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("sort")
+@of_vectors
 def _sort(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     return _ordered(t, "sort", call["self"], call.dim(call["self"].rank), descending=call.flag("descending"))
 
 
 @converter("topk")
+@of_vectors
 def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Take the greatest elements of a dimension, or the least."""
     dim = call.dim(call["self"].rank)
     return _ordered(t, "topk", call["self"], dim, k=call.integer("k"), largest=call.flag("largest"))
 
 
+@of_vectors
 def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Take the greatest or the least element of a dimension, and its place."""
-    rank = call["self"].rank
-    refuse_if(not rank, f"{call.op} along a dimension of a scalar: expected one dimension at least")
-    dim = call.dim(rank)
+    dim = call.dim(call["self"].rank)
     results = _ordered(t, "topk", call["self"], dim, k=1, largest=call.op == "max")
     return results if call.flag("keepdim") else tuple(taken(t, result, dim, 0) for result in results)
 

@@ -7,7 +7,7 @@ from math import prod
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.indexing import one_hot
 from planner.pytorch.translation import Translation
@@ -30,6 +30,7 @@ def softmax(t: Translation, x: Value, dim: int, op: str = "softmax") -> Value:
 
 
 @converter("softmax", "log_softmax")
+@of_vectors
 def _softmax(t: Translation, call: TracedCall) -> Value:
     value = as_dtype(t, call["self"], call.dtypes[0])
     return softmax(t, value, call.dim(value.rank), call.op)

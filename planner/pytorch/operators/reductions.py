@@ -9,7 +9,7 @@ from numpy import broadcast_shapes
 
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import in_wider_dtype, masked
 from planner.pytorch.operators.indexing import extreme
 from planner.pytorch.operators.shapes import expanded
@@ -63,10 +63,11 @@ def _var(t: Translation, call: TracedCall) -> Value:
     variance = t.alike(t.emit("var", value.tensor, centre.tensor, dims=axes, count=count), centre)
     for dim in sorted(dims) if keep else ():
         variance = variance.repeated(dim)
-    return unary(t, "sqrt", variance) if call.op == "std" else variance
+    return _root(t, variance) if call.op == "std" else variance
 
 
 @converter("cumsum")
+@of_vectors
 def _cumsum(t: Translation, call: TracedCall) -> Value:
     value = as_dtype(t, call["self"], call.dtypes[0])
     value, axis = single(t, value, call.dim(value.rank))
@@ -86,8 +87,12 @@ def _logsumexp(t: Translation, call: TracedCall) -> Value:
 
 
 def length(t: Translation, value: Value, dims: Sequence[int], keep: bool = False) -> Value:
-    """Return the root of the sum of squares over dimensions, whose gradient is zero where it is, as PyTorch's."""
-    squares = reduce(t, "sum", unary(t, "square", value), dims, keep)
+    """Return the root of the sum of squares over dimensions."""
+    return _root(t, reduce(t, "sum", unary(t, "square", value), dims, keep))
+
+
+def _root(t: Translation, squares: Value) -> Value:
+    """Return the square root, whose gradient is zero where it is, as that of PyTorch's lengths and deviations."""
     zero = unary(t, "eq_scalar", squares, value=0.0)
     return masked(t, unary(t, "sqrt", masked(t, squares, zero, 1.0)), zero, 0.0)
 

@@ -116,7 +116,7 @@ def sliced(t: Translation, value: Value, dim: int, wanted: range) -> Value:
         return value
     length = -(-(stop - start) // step)
     shape = (*value.shape[:dim], length, *value.shape[dim + 1 :])
-    if not value.dims[dim]:
+    if not value.dims[dim] or not length:  # an empty range is a constant: nobody reads this one
         return Value(value.tensor, value.dims, shape)
     inner = prod(t.extent(value, value.dims[dim][1:]))
     if step == 1 and length < extent and not extent % length and not start % length and len(value.dims[dim]) == 1:
