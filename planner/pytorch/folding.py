@@ -65,6 +65,7 @@ def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
         for node in trace.nodes:
             if node not in needed:
                 continue
+            content: Any
             if _is_empty(example(node)):
                 content = torch.zeros(example(node).shape, dtype=example(node).dtype)
             elif node.op == "placeholder":
