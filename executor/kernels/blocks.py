@@ -16,7 +16,9 @@ BLOCK_ELEMENTS = 1 << 16
 def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Cut arrays that broadcast to the shape of the first, all at the same places; one block where that is a GPU's."""
     first = arrays[0]
-    if xp is not np or first.size <= BLOCK_ELEMENTS:
+    if not first.ndim:
+        yield tuple(array.reshape(1) for array in arrays)  # of scalars functions return numbers, not arrays
+    elif xp is not np or first.size <= BLOCK_ELEMENTS:
         yield arrays
     elif all(array.shape == first.shape and array.flags.c_contiguous for array in arrays if array.ndim):
         flat = [array.reshape(-1) if array.ndim else array for array in arrays]

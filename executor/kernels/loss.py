@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from tdl.catalog.loss import LEAST_LOG, LEAST_VARIANCE
 
 Row = Callable[..., Array]
 
@@ -54,11 +59,22 @@ def cross_entropy_backward(call: KernelCall) -> None:
     call.xp.multiply(gradient, call.number("factor"), out=call.outputs[0])
 
 
+def _logs(xp: ModuleType, probability: Array) -> tuple[Array, Array]:
+    """Return the logarithms of a probability and of its complement, or LEAST_LOG where they are less."""
+    with np.errstate(divide="ignore"):
+        return xp.maximum(xp.log(probability), LEAST_LOG), xp.maximum(xp.log1p(-probability), LEAST_LOG)
+
+
+def _binary_cross_entropy(xp: ModuleType, x: Array, target: Array) -> Array:
+    log, log_of_rest = _logs(xp, x)
+    return -(target * log + (1 - target) * log_of_rest)
+
+
 LOSSES: dict[str, Row] = {
     "mse_loss": lambda xp, x, t: xp.square(x - t),
     "l1_loss": lambda xp, x, t: xp.abs(x - t),
     "smooth_l1_loss": lambda xp, x, t: _smooth(xp.minimum(xp.abs(x - t), 1), xp.abs(x - t)),
-    "binary_cross_entropy": lambda xp, x, t: -(t * xp.log(x) + (1 - t) * xp.log1p(-x)),
+    "binary_cross_entropy": _binary_cross_entropy,
     "binary_cross_entropy_with_logits": lambda xp, x, t: xp.logaddexp(0, x) - x * t,
     "kl_div": lambda xp, x, t: t * xp.log(t) - t * x,
 }
@@ -68,7 +84,10 @@ SLOPES: dict[str, Row] = {
     "mse_loss": lambda xp, x, t: (2 * (x - t), 2 * (t - x)),
     "l1_loss": lambda xp, x, t: (xp.sign(x - t), xp.sign(t - x)),
     "smooth_l1_loss": lambda xp, x, t: (xp.clip(x - t, -1, 1), xp.clip(t - x, -1, 1)),
-    "binary_cross_entropy": lambda xp, x, t: ((1 - t) / (1 - x) - t / x, xp.log((1 - x) / x)),
+    "binary_cross_entropy": lambda xp, x, t: (
+        (x - t) / xp.maximum(x * (1 - x), LEAST_VARIANCE),
+        operator.neg(operator.sub(*_logs(xp, x))),
+    ),
     "binary_cross_entropy_with_logits": lambda xp, x, t: (0.5 + 0.5 * xp.tanh(0.5 * x) - t, -x),
     "kl_div": lambda xp, x, t: (-t, xp.log(t) - x + 1),
 }

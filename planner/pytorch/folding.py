@@ -10,16 +10,21 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.graphs import example, leaves, packet
+from planner.pytorch.functional import WRITTEN
+from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
 Known = Mapping[Node, Content]
 """From a node to its result."""
 
+UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided")
+"""Operators whose result holds anything."""
+
 FILLED: Mapping[str, float | str] = {
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted"), 0),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", *UNWRITTEN), 0),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
     **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
 }
@@ -42,6 +47,28 @@ def needed_for(loss: Node) -> set[Node]:
         needed |= before
         waiting += before
     return needed
+
+
+def refuse_unwritten(trace: Trace, needed: AbstractSet[Node]) -> None:
+    """Raise a GraphError, with the line, for an operator that reads a tensor which was made without content.
+
+    It may be written over, as a whole or through views of it.
+    """
+    unwritten = set[Node]()
+    for node in trace.nodes:
+        name, is_free = packet(node).removesuffix("_"), node not in needed or _is_random(node)
+        if name in UNWRITTEN or (name in WRITTEN and node.args[0] in unwritten):
+            unwritten.add(node)
+        elif not is_free and name not in OVERWRITING and (read := unwritten.intersection(node.all_input_nodes)):
+            raise GraphError(f"{where(node)}: reads what {packet(read.pop())} made, which holds anything: use zeros")
+
+
+def _is_random(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "select_scatter"))
+"""Operators that do not depend on what their first operand holds, or where they write nothing."""
 
 
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
@@ -94,7 +121,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     if packet(node) in FILLED:
         return _filled(node)
     operands = node.all_input_nodes
-    if any(operand not in known for operand in operands) or torch.Tag.nondeterministic_seeded in node.target.tags:
+    if any(operand not in known for operand in operands) or _is_random(node):
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
     result = node.target(*arguments, **named)

@@ -19,7 +19,7 @@ from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.entries import entries
-from planner.pytorch.folding import Known, bound, folded, needed_for
+from planner.pytorch.folding import Known, bound, folded, needed_for, refuse_unwritten
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
@@ -58,6 +58,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     trace = traced(Step(module, loss, inputs), arguments, names_of(module, inputs, len(targets)))
     result = trace.first_result()
     needed = needed_for(result)
+    refuse_unwritten(trace, needed)
     known = folded(trace, needed)
     nodes = [node for node in trace.nodes if node in needed and node not in known]
     frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from inspect import getsourcefile
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
@@ -87,7 +89,10 @@ def failure(error: Exception) -> GraphError:
     return GraphError(f"{where}PyTorch cannot export the module: {reason}")
 
 
-ADVICE = {"GuardOnDataDependentSymNode": "; where data decides, use torch.where"}
+ADVICE = {
+    "GuardOnDataDependentSymNode": "; where data decides, use torch.where",
+    "UserWarning": " Cast explicitly",
+}
 """By PyTorch's error, what to do."""
 
 
@@ -106,6 +111,28 @@ class HooksRefused(TorchFunctionMode):
             where = _line(traceback.extract_stack())
             raise GraphError(f"{where}register_hook: a hook of a tensor would not run: remove it")
         return function(*args, **(kwargs or {}))
+
+
+def python_numbers(module: nn.Module) -> dict[str, float]:
+    """Return the numbers that modules keep in attributes, and how much is in their containers, by name."""
+    kept: dict[str, float] = {}
+    for path, part in module.named_modules():
+        for name in vars(part).keys() - OF_MODULES:
+            value = vars(part)[name]
+            if isinstance(value, int | float):
+                kept[f"{path}.{name}".removeprefix(".")] = value
+            elif isinstance(value, list | dict | set):
+                kept[f"{path}.{name}".removeprefix(".")] = len(value)
+    return kept
+
+
+OF_MODULES = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+
+
+def random_states() -> tuple[object, object]:
+    """Return the states of the generators of Python and of NumPy."""
+    return random.getstate(), str(np.random.get_state(legacy=False))
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from planner.pytorch.refusing import (
     HooksRefused,
     failure,
     own_functions,
+    python_numbers,
+    random_states,
     refuse_averages_of_all,
     refuse_devices,
     refuse_functions,
@@ -41,7 +43,10 @@ def in_order(inputs: Inputs) -> list[Any]:
 
 
 class Step(nn.Module):
-    """A module with its loss: what is traced."""
+    """A module with its loss: what is traced.
+
+    `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what.
+    """
 
     def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: Inputs) -> None:
         super().__init__()
@@ -49,11 +54,17 @@ class Step(nn.Module):
         self._loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
         self.functions: set[type] = set()
+        self.changed: set[str] = set()
+        self.calls = 1
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
-        result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+        for _ in range(self.calls):
+            before = python_numbers(self.module)
+            result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+        changes = {name: (before.get(name, now), now) for name, now in python_numbers(self.module).items()}
+        self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
         if self._loss is not None:
             loss = self._loss(result, *targets)
         else:
@@ -160,12 +171,34 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(printed), HooksRefused(), silent():
             warnings.simplefilter("ignore")
-            program = export(step, arguments, strict=False)
+            warnings.filterwarnings("error", ".*Disabling autocast")
+            program = _exported_once(step, arguments)
     except GraphError:
         raise
     except Exception as error:
         raise failure(error) from error
     sys.stderr.write(printed.getvalue())
+    return program
+
+
+def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; a GraphError for what Python does at every call: it would be done once."""
+    states = random_states()
+    program = export(step, arguments, strict=False)
+    if random_states() != states:
+        raise GraphError(
+            "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"
+        )
+    if step.changed:
+        step.changed.clear()
+        step.calls = 2
+        export(step, arguments, strict=False)
+        step.calls = 1
+    if step.changed:
+        raise GraphError(
+            f"forward changes {min(step.changed)}, as Python does it: once, at import, and not at every step; count "
+            "outside of the module"
+        )
     return program
 
 

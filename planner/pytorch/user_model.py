@@ -16,9 +16,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import Optimizer
+from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
-from planner.pytorch.tracing import Inputs
+from planner.pytorch.tracing import Inputs, is_known
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -50,16 +51,20 @@ def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False) -> obj
     """Return the graph of the module that a function returns, or what it returns where that is no module.
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
-    which PyTorch raises a RuntimeError, runs once more, with memory; one that fails otherwise does not.
+    which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
+    drawn after those of parameters; one that fails otherwise does not.
     """
     fakes = Fakes()
     try:
         with _without_memory(fakes), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             result = make()
+        is_other = fakes.are_read or any(tensor in fakes.draws for tensor in _contents(result))
     except RuntimeError:
         if not fakes.count:
             raise
+        is_other = True
+    if is_other:
         fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
         return result
@@ -77,12 +82,20 @@ def imported(model: UserModel, *, opaque_unknown: bool = False) -> Graph:
     return from_torch(module, inputs, loss=loss, targets=targets, optimizer=optimizer, opaque_unknown=opaque_unknown)
 
 
+def _contents(result: Any) -> Iterator[torch.Tensor]:
+    """Yield the buffers and other tensors of the module that a function returns, if it does."""
+    module = result[0] if isinstance(result, tuple) and result else result
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        held = (*part.buffers(recurse=False), *vars(part).values())
+        yield from (value for value in held if isinstance(value, torch.Tensor))
+
+
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, tensors made from nothing get no memory where that would be much."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, fakes: Fakes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.mode = mode
+        self.mode, self.fakes = mode, fakes
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, a large tensor's without memory."""
@@ -90,7 +103,9 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
         is_large = is_told and args and prod(args[0]) > LARGE
         with self.mode if is_large else nullcontext():
-            return function(*args, **(kwargs or {}))
+            result = function(*args, **(kwargs or {}))
+        self.fakes.follow(function, [*args, *(kwargs or {}).values()], result)
+        return result
 
 
 LARGE = 1 << 28
@@ -98,11 +113,25 @@ LARGE = 1 << 28
 
 
 class Fakes:
-    """Parameters without memory, by the parameter that each stands for, and how many there were."""
+    """Parameters without memory, by the parameter that each stands for, and how many there were.
+
+    They draw no random numbers, so that `draws`, which depend on what is drawn after that, are other numbers than with
+    memory. `are_read`: the function asked for one of them.
+    """
 
     def __init__(self) -> None:
-        self.of = WeakTensorKeyDictionary()
+        self.of, self.draws = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
         self.count = 0
+        self.draw_nothing = self.are_read = False
+
+    def follow(self, function: OpOverload, arguments: list[object], result: object) -> None:
+        """Note what an operator returns that depends on random numbers."""
+        is_random = torch.Tag.nondeterministic_seeded in function.tags
+        tensors = [value for argument in arguments for value in leaves(argument) if isinstance(value, torch.Tensor)]
+        self.draw_nothing |= is_random and any(isinstance(tensor, FakeTensor) for tensor in (*tensors, result))
+        if (is_random and self.draw_nothing) or any(tensor in self.draws for tensor in tensors):
+            self.are_read |= not isinstance(result, torch.Tensor | list | tuple)
+            self.draws.update({value: True for value in leaves(result) if isinstance(value, torch.Tensor)})
 
 
 @contextmanager
@@ -121,7 +150,7 @@ def _without_memory(fakes: Fakes) -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]
     try:
-        with _LargeAreFake(mode):
+        with _LargeAreFake(mode, fakes):
             yield
     finally:
         handle.remove()
@@ -165,6 +194,8 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     kind = type(optimizer).__name__
     if type(optimizer) not in OPTIMIZERS:
         raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
+    if any(map(_has_stepped, optimizer.state.values())):
+        raise GraphError(f"{kind} has taken steps already, whose states are not imported: return a new one")
     settings = {p: _settings(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
     of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
     known = {*model.module.parameters(), *of_loss}
@@ -174,6 +205,12 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
             f"the first of shape {list(strange[0].shape)}: give it those of the module that is returned"
         )
     return settings
+
+
+def _has_stepped(state: Mapping[str, Any]) -> bool:
+    """Return True for what an optimizer keeps of a parameter, unless it is from before the first step."""
+    steps = state.get("step")
+    return bool(state) and not (isinstance(steps, torch.Tensor) and is_known(steps) and steps == 0)
 
 
 def _settings(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:

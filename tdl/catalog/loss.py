@@ -15,6 +15,15 @@ from tdl.operator import Operator, op
 
 Function = Callable[[Expr, Expr], Expr]
 
+LEAST_LOG, LEAST_VARIANCE = -100.0, 1e-12
+"""What binary cross entropy takes for less: a logarithm, and p (1 - p) that its gradient is divided by."""
+
+
+def bounded_log(x: Expr) -> Expr:
+    """Logarithm, or LEAST_LOG where it is less."""
+    return maximum(log(x), LEAST_LOG)
+
+
 LOSSES: Mapping[str, tuple[Function, Function, Function]] = {
     "mse_loss": (lambda x, t: (x - t) * (x - t), lambda x, t: 2 * (x - t), lambda x, t: 2 * (t - x)),
     "l1_loss": (lambda x, t: absolute(x - t), lambda x, t: sign(x - t), lambda x, t: sign(t - x)),
@@ -24,9 +33,9 @@ LOSSES: Mapping[str, tuple[Function, Function, Function]] = {
         lambda x, t: where(absolute(x - t) < 1, t - x, sign(t - x)),
     ),
     "binary_cross_entropy": (
-        lambda x, t: -t * log(x) - (1 - t) * log(1 - x),
-        lambda x, t: (x - t) / (x * (1 - x)),
-        lambda x, t: log(1 - x) - log(x),
+        lambda x, t: -t * bounded_log(x) - (1 - t) * bounded_log(1 - x),
+        lambda x, t: (x - t) / maximum(x * (1 - x), LEAST_VARIANCE),
+        lambda x, t: bounded_log(1 - x) - bounded_log(x),
     ),
     "binary_cross_entropy_with_logits": (
         lambda x, t: maximum(x, 0) - x * t + log1p(exp(-absolute(x))),

@@ -1,0 +1,292 @@
+"""What PyTorch does at the edges the imported graph does too, on fresh data at every step, or it is refused."""
+
+import copy
+import random
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from executor.cluster import single_rank  # noqa: E402
+from executor.torch.distributed import Batch  # noqa: E402
+from executor.torch.state_files import array_of  # noqa: E402
+from executor.training import Trainer, rank_programs  # noqa: E402
+from executor.weights import Weights  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
+from planner.plans.plan import undivided  # noqa: E402
+from planner.pytorch import graph_of  # noqa: E402
+from planner.pytorch.user_model import UserModel, imported, user_model  # noqa: E402
+
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def compare(module, *batches, optimizer=torch.optim.AdamW):
+    """Train a module, and its graph, on one batch after the other; return the largest difference, and the graph."""
+    module = module.double()
+    twin = copy.deepcopy(module)
+    model = UserModel(module, batches[0], None, (), optimizer(module.parameters(), lr=0.05))
+    graph = imported(model)
+    trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
+    trainer.begin_with(Weights.of({name: array_of(one).copy() for name, one in module.state_dict().items()}, graph))
+    theirs, worst = optimizer(twin.parameters(), lr=0.05), 0.0
+    for step, batch in enumerate(batches):
+        theirs.zero_grad()
+        loss = twin(*batch)
+        loss.backward()
+        theirs.step()
+        trainer.load(Batch(graph, module, batch, ()), step)
+        trainer.run()
+        worst = max(worst, abs(float(trainer.host_copy(graph.metrics["loss"])) - loss.item()))
+    for name, weight in twin.named_parameters():
+        ours = trainer.host_copy(name).reshape(weight.shape) - array_of(weight)
+        worst = max(worst, float(np.abs(ours).max(initial=0)))
+    return worst, graph
+
+
+def fresh(*shape):
+    """Batches of other values at every step, of shape [n, 6] unless told."""
+    return [(torch.randn(shape or (4, 6), dtype=torch.float64),) for _ in range(STEPS)]
+
+
+class Called(nn.Module):
+    """A layer, and a function of what it returns."""
+
+    def __init__(self, function, **buffers):
+        super().__init__()
+        self.fc, self.function = nn.Linear(6, 6), function
+        for name, content in buffers.items():
+            self.register_buffer(name, content)
+
+    def forward(self, x):
+        return self.function(self, self.fc(x)).sum()
+
+
+NAMES = ("step", "iteration", "one", "loss", "constant", "add", "mul", "x", "target", "grad")
+
+
+class Named(nn.Module):
+    """Parameters, buffers and a module that are called as a graph calls its own tensors."""
+
+    def __init__(self, names, kind):
+        super().__init__()
+        self.names, self.kind = names, kind
+        for name in names:
+            if kind == "parameter":
+                self.register_parameter(name, nn.Parameter(torch.randn(6)))
+            elif kind == "buffer":
+                self.register_buffer(name, torch.randn(6))
+            else:
+                self.add_module(name, nn.ParameterDict({"zeros": torch.randn(6), "grad": torch.randn(6)}))
+        self.weight = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        for name in self.names:
+            other = getattr(self, name)
+            tensors = other.values() if isinstance(other, nn.ParameterDict) else (other,)
+            for tensor in tensors:
+                x = torch.tanh(x * tensor + self.weight) + 1
+        return (x * x).sum()
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "module"])
+def test_names_of_the_user_and_of_the_graph_never_meet(kind):
+    worst, graph = compare(Named(NAMES, kind), *fresh())
+    assert worst < 1e-12
+    if kind == "buffer":
+        assert all(graph.entries[name].tensor is None for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_input_may_have_any_name(name):
+    module = Called(lambda self, x: x * x)
+    scope = {"Called": Called}
+    exec(f"class Other(Called):\n    def forward(self, {name}):\n        return super().forward({name})", scope)
+    module.__class__ = scope["Other"]
+    assert compare(module, *fresh())[0] < 1e-12
+
+
+def test_a_buffer_called_step_comes_back_as_it_was():
+    _, graph = compare(Called(lambda self, x: x * self.step, step=torch.tensor(3.0)), *fresh())
+    assert graph.entries["step"].tensor is None
+    assert {"step_", "step_.next"} <= graph.tensors.keys()
+
+
+def at(x, values):
+    """Values with the gradient of x."""
+    return x - x.detach() + values.detach()
+
+
+def constant(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, x: F.relu6(at(x, (5 * x).round())) * 3 + F.hardtanh(at(x, x.round())),
+        lambda self, x: F.hardswish(at(x, (3 * x).round())) + F.hardsigmoid(at(x, (3 * x).round())),
+        lambda self, x: F.hardtanh(x - x.detach() + 1) + F.hardswish(x - x.detach() - 3) + F.relu6(x - x.detach()),
+        lambda self, x: torch.std(x - x.detach() + 2, 1).sum() + torch.std(x, 0),
+        lambda self, x: torch.maximum(x - x.detach() + 1, constant(1.0)) + torch.minimum(x - x.detach(), constant(0.0)),
+        lambda self, x: torch.maximum(x, x) + torch.clamp(x - x.detach() + 1, 1, 2),
+        lambda self, x: torch.atan2(x - x.detach(), 2 * (x - x.detach())) + torch.atan2(x, constant(0.5)),
+        lambda self, x: (x - x.detach()) ** 0 + x**0 + 0 ** (x * x),
+        lambda self, x: torch.pow(x - x.detach(), (x - x.detach())) + torch.pow(x.abs() + 1, x),
+        lambda self, x: torch.floor(torch.arange(60).view(1, 10, 6) / 49).double() * x[:, None],
+        lambda self, x: F.binary_cross_entropy(torch.where(x > 0, 1.0, torch.sigmoid(x)), (x > 0).double()),
+        lambda self, x: torch.abs(x - x.detach()) + F.elu(x - x.detach()),
+    ],
+)
+def test_gradients_at_bounds_are_pytorchs(function):
+    assert compare(Called(function), *fresh(), optimizer=torch.optim.SGD)[0] < 1e-11
+
+
+class Saturated(nn.Module):
+    """Probabilities that are exactly zero and one, for which the logarithm has to be clamped."""
+
+    def __init__(self, right):
+        super().__init__()
+        self.weight, self.right = nn.Parameter(torch.ones(6)), right
+
+    def forward(self, x):
+        probability = torch.sigmoid(1000 * self.weight * torch.sign(x))
+        target = (x > 0) if self.right else (x < 0)
+        return F.binary_cross_entropy(probability, target.double())
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_saturated_probabilities_have_a_finite_loss(right):
+    assert compare(Saturated(right), *fresh(), optimizer=torch.optim.SGD)[0] < 1e-11
+
+
+@pytest.mark.parametrize("dim", [None, -1, -2, 0, 1])
+def test_weight_norm_of_any_dimension(dim):
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6), dim=dim)
+    assert compare(nn.Sequential(layer, Called(lambda self, x: x * x)), *fresh())[0] < 1e-12
+
+
+def drawn(after):
+    """A module with a buffer of random numbers, which `after` draws."""
+
+    def make():
+        torch.manual_seed(5)
+        module = Called(lambda self, x: x * self.noise)
+        module.register_buffer("noise", after())
+        return module, (torch.randn(4, 6),)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.randn(6),
+        lambda: torch.stack([torch.randn(6) * 2, torch.ones(6)]).prod(0),
+        lambda: torch.arange(6.0)[torch.randperm(6)],
+        lambda: torch.full((6,), torch.rand(()).item()),
+    ],
+)
+def test_random_buffers_are_those_of_the_seed(draw):
+    make = drawn(draw)
+    expected = imported(user_model(make()))
+    graph = graph_of(make)
+    assert (graph.tensors, graph.nodes) == (expected.tensors, expected.nodes)
+
+
+class Counting(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.fc, self.calls, self.seen, self.count = nn.Linear(6, 6), 0, [], count
+
+    def forward(self, x):
+        return (self.fc(x) * self.count(self)).sum()
+
+
+def count_calls(self):
+    self.calls += 1
+    return self.calls
+
+
+def collect(self):
+    self.seen.append(1)
+    return len(self.seen)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (count_calls, "forward changes calls from 1 to 2, as Python does it"),
+        (collect, "forward changes seen from 1 to 2"),
+        (lambda self: random.random(), "random numbers of Python or NumPy"),
+        (lambda self: np.random.rand(), "random numbers of Python or NumPy"),
+    ],
+)
+def test_what_python_changes_is_refused(count, message):
+    with pytest.raises(GraphError, match=message):
+        imported(UserModel(Counting(count), (torch.randn(4, 6),), None, (), None))
+
+
+def test_what_python_sets_once_is_no_count():
+    def kept(self):
+        self.width = 6
+        self.calls = 3
+        return self.calls
+
+    assert compare(Counting(kept), *fresh())[0] < 1e-12
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autocast has its device here")
+def test_autocast_of_a_device_that_is_not_there_is_refused():
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return x @ x.T
+
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: .*Disabling autocast.*[Cc]ast explicitly"):
+        imported(UserModel(Called(forward), (torch.randn(4, 6),), None, (), None))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_an_optimizer_that_has_stepped_is_refused(kind):
+    module = Called(lambda self, x: x * x)
+    optimizer = kind(module.parameters())
+    imported(UserModel(module, (torch.randn(4, 6),), None, (), optimizer))
+    module(torch.randn(4, 6)).backward()
+    optimizer.step()
+    with pytest.raises(GraphError, match=re.escape(f"{kind.__name__} has taken steps already")):
+        imported(UserModel(module, (torch.randn(4, 6),), None, (), optimizer))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.SGD])
+def test_scalars_are_trained(kind):
+    module = Called(lambda self, x: x * self.scale)
+    module.scale = nn.Parameter(torch.tensor(0.5))
+    assert compare(module, *fresh(), optimizer=kind)[0] < 1e-12
+
+
+def nothing(self, x):
+    return torch.empty_like(x) * x
+
+
+def test_what_was_never_written_is_refused():
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+.*empty_like"):
+        imported(UserModel(Called(nothing), (torch.randn(4, 6),), None, (), None))
+
+
+def written(self, x):
+    y = torch.empty_like(x)
+    y[:, :3] = x[:, 3:]
+    y[:, 3:].copy_(x[:, :3])
+    return y * torch.empty(6, dtype=x.dtype).fill_(2.0)
+
+
+def test_what_is_written_later_is_taken():
+    assert compare(Called(written), *fresh())[0] < 1e-12
