@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import topologies
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.check import check_workers
@@ -17,7 +18,6 @@ from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
 from planner.search.options import placements_of
 from planner.search.solver.limits import Tuning
-from topologies import Machine, load_topology
 
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
@@ -59,7 +59,7 @@ def plan(
     graph: Graph,
     workers: int | None = None,
     *,
-    machine: str | Machine | None = None,
+    machine: str | topologies.Machine | None = None,
     memory: int | str | None = None,
     **options: Any,
 ) -> Plan:
@@ -79,11 +79,11 @@ def plan(
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
     if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
         raise PlanError(f"unknown option {', '.join(unknown)}; the options are {', '.join((*OPTIONS, 'machine'))}")
-    if machine is not None and not isinstance(machine, str | Machine):
+    if machine is not None and not isinstance(machine, str | topologies.Machine):
         raise PlanError(f"expected a machine, its name or its YAML file, found {machine!r}")
     options = {name: _read(name, value) for name, value in options.items()}
     limit = read_memory(memory)
-    machine = load_topology(machine) if isinstance(machine, str) else machine
+    machine = topologies.load_topology(machine) if isinstance(machine, str) else machine
     capacities = _capacities(machine) if limit == DEVICES else []
     arena_of = _arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
     of_memory_only = limit is not None and options.get("objective", "bytes") == "bytes"
@@ -112,7 +112,7 @@ def _arena_sizes(plan: Plan) -> tuple[int, ...]:
     return tuple(import_module(LOWERING).arena_sizes(plan))
 
 
-def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
+def _needed_bytes(machine: topologies.Machine, capacities: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """Return what every worker takes of its device's memory; where there are capacities, with what its device lacks.
 
     So what is within the largest capacity fits in the worker's own.
@@ -124,7 +124,7 @@ def _needed_bytes(machine: Machine, capacities: Sequence[int], plan: Plan) -> tu
     return tuple(nbytes + max(capacities) - own for nbytes, own in zip(needed, capacities, strict=False))
 
 
-def _capacities(machine: Machine | None) -> list[int]:
+def _capacities(machine: topologies.Machine | None) -> list[int]:
     """Return what memory each device has: its own, or an equal part of what it shares."""
     if machine is None:
         raise PlanError(f"memory {DEVICES}: expected a machine, whose devices have memory, found none")

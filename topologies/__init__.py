@@ -1,14 +1,31 @@
-"""Machines as data: what devices, memories and links there are, and how traffic crosses them."""
+"""Machines as data: what devices, memories and links there are, and how traffic crosses them.
 
-from topologies import tables
-from topologies.errors import TopologyError, TopologyWarning
-from topologies.kernels import Kernel, Product, Window
-from topologies.level import Level, levels
-from topologies.library import available
-from topologies.load import full_text, load_topology, parse_topology
-from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
-from topologies.measured import Estimates, TransferAmounts
+A name is loaded when it is asked for, so that who plans for no machine reads no files of machines.
+"""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topologies.errors import TopologyError, TopologyWarning
+    from topologies.kernels import Kernel, Product, Window
+    from topologies.level import Level, levels
+    from topologies.library import available
+    from topologies.load import full_text, load_topology, parse_topology
+    from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
+    from topologies.measured import Estimates, TransferAmounts
+
+_HOMES = {
+    "topologies.errors": ("TopologyError", "TopologyWarning"),
+    "topologies.kernels": ("Kernel", "Product", "Window"),
+    "topologies.level": ("Level", "levels"),
+    "topologies.library": ("available",),
+    "topologies.load": ("full_text", "load_topology", "parse_topology"),
+    "topologies.machine": ("CATEGORIES", "Device", "Link", "Machine", "Memory", "Resource", "Route"),
+    "topologies.measured": ("Estimates", "TransferAmounts"),
+}
 __all__ = [
     "CATEGORIES",
     "Device",
@@ -30,5 +47,13 @@ __all__ = [
     "levels",
     "load_topology",
     "parse_topology",
-    "tables",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name from the module that has it."""
+    for module, names in _HOMES.items():
+        if name in names:
+            import_module("topologies.tables")  # where machines learn how to show themselves
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -95,29 +95,30 @@ def needed(signature: Signature, operand: int, strategy: Strategy, ways: Ways) -
     """Return what each worker needs of an operand: a product over its dimensions, united over the accesses."""
     shape = signature.shapes[operand]
     indices = [access.index for access in signature.description.accesses if access.operand == operand]
-
-    def region(worker: int) -> Region:
-        runs = split_runs(signature, strategy, ways, worker)
-        return tuple(
-            normalize(run for index in indices for run in reached(index[dim], signature.extents, runs, extent))
-            for dim, extent in enumerate(shape)
-        )
-
-    return tuple(region(worker) for worker in range(ways.workers))
+    return _reached_by_all(signature, tuple(zip(*indices, strict=True)), shape, strategy, ways)
 
 
 def produced(signature: Signature, output: int, strategy: Strategy, ways: Ways) -> tuple[Region, ...]:
     """Return which elements of an output each worker computes (whole values or partial results)."""
-    shape = signature.outputs[output]
     indices = signature.description.outputs[output].index
+    return _reached_by_all(signature, [(index,) for index in indices], signature.outputs[output], strategy, ways)
 
-    def region(worker: int) -> Region:
-        runs = split_runs(signature, strategy, ways, worker)
-        return tuple(
-            reached(index, signature.extents, runs, extent) for index, extent in zip(indices, shape, strict=True)
-        )
 
-    return tuple(region(worker) for worker in range(ways.workers))
+def _reached_by_all(
+    signature: Signature, indices: Sequence[Sequence[tdl.Index]], shape: Sequence[int], strategy: Strategy, ways: Ways
+) -> tuple[Region, ...]:
+    """What each worker reaches of a tensor by the indices of each of its dimensions; many workers reach the same."""
+    split = [split_runs(signature, strategy, ways, worker) for worker in range(ways.workers)]
+    dimensions = []
+    for of_dim, extent in zip(indices, shape, strict=True):
+        names = {name for index in of_dim if not isinstance(index, tdl.Whole) for name in index.variables}
+        known = [tuple(runs.get(name) for name in names) for runs in split]
+        results = {
+            key: normalize(run for index in of_dim for run in reached(index, signature.extents, runs, extent))
+            for key, runs in dict(zip(known, split, strict=True)).items()
+        }
+        dimensions.append([results[key] for key in known])
+    return tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
 
 
 def fetch(

@@ -19,11 +19,9 @@ from planner.layout import (
     Ways,
     can_split,
     eligible,
-    signatures,
 )
 from planner.layout.split import first_eligible
 from planner.plans.plan import Plan
-from planner.plans.traffic import Traffic
 
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
@@ -45,8 +43,8 @@ def check_plan(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
     check_countable(plan.graph, plan.ways)
     check_names(plan.layouts, plan.graph.tensors, "tensors")
-    found = signatures(plan.graph)
-    check_names(plan.strategies, found, "nodes")
+    check_names(plan.strategies, {node.name: node for node in plan.graph.nodes}, "nodes")
+    found = plan.traffic().signatures
     for name, layout in plan.layouts.items():
         _check_layout(plan, name, layout)
     for node in plan.graph.nodes:
@@ -145,8 +143,8 @@ def check_countable(graph: Graph, ways: Ways) -> None:
 
 def most_moved_bytes(graph: Graph, workers: int) -> int:
     """Return what would move if every worker read and stored everything."""
-    names = (name for node in graph.nodes for name in (*node.inputs, *node.outputs))
-    return workers * sum(graph.tensors[name].nbytes for name in names)
+    nbytes = {name: tensor.nbytes for name, tensor in graph.tensors.items()}
+    return workers * sum(nbytes[name] for node in graph.nodes for name in (*node.inputs, *node.outputs))
 
 
 def check_workers(workers: int) -> None:
@@ -221,7 +219,7 @@ def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
         if placement == PARTIAL
     ]
     if partial:
-        makers = Traffic(plan).makers()
+        makers = plan.traffic().makers()
         shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
         for name, step in partial:
             maker = None if name in shown else makers.get(name)

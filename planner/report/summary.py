@@ -14,9 +14,8 @@ from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, 
 from planner.graph.ir import ITEM_BYTES, Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
-from planner.program.tasks import Program
 from tensor_partitioner import display
-from tensor_partitioner.display import exact_bytes, facts, grid, percent, product, quantity, seconds, table
+from tensor_partitioner.display import exact_bytes, facts, grid, percent, product, quantity, seconds
 
 Rows = Iterator[tuple[str, str]]
 
@@ -44,19 +43,6 @@ def search_tables(found: SearchRecord) -> tuple[Table]:
     """Show how a plan was found; of one that was not searched that."""
     asked = [("search", f"{found.searcher}, placements {found.placements or '-'}")] if found.searcher else []
     return (facts("search", [*asked, *_found(found)] or [("search", "none: made by hand")]),)
-
-
-@display.tables.register
-def program_tables(program: Program) -> tuple[Table]:
-    """Show a program: its tasks by kind, which are every worker's, and each worker's buffers, arena and bytes."""
-    kinds = Counter(type(task).__name__ for task in program.workers[0].tasks)
-    tasks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    title = f"program for {grid(program.ways)} workers: {tasks}"
-    rows = [
-        [str(one.worker), str(len(one.buffers)), *map(exact_bytes, (one.arena_bytes, int(sent), int(received)))]
-        for one, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
-    ]
-    return (table(title, ["worker", "buffers", "arena bytes", "bytes sent", "bytes received"], rows),)
 
 
 def to_data(plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from planner.plans.search_record import Tried
 from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
-from planner.search.options import SearchOptions
+from planner.search.options import SearchOptions, ties_of
 from planner.search.run import SearchResult, result_with_bound, search_result, space_of
 from planner.search.solver.limits import Tuning
 from tensor_partitioner.display.progress import tracked
@@ -42,14 +42,13 @@ def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
     else:
         result = _best_over_factorisations(graph, workers, options, coarsenings)
     result = result_with_bound(result, coarsenings) if options.bound else result
-    plan, moved = result.plan, _data_parallel_bytes(graph, result.options.division, coarsenings)
     record = with_fields(
-        plan.search,
+        result.record,
         model=graph.name,
-        data_parallel_bytes=moved,
+        data_parallel_bytes=_data_parallel_bytes(graph, result.options, coarsenings),
         seconds=round(time.perf_counter() - started, 3),
     )
-    plan = replace(plan, search=record)
+    plan = with_fields(result, record=record).plan
     result.check_cost(plan)
     check_plan(plan)
     check_search(plan)
@@ -94,11 +93,13 @@ def _best_over_factorisations(
     return with_fields(best, record=with_fields(best.record, factorisations=tuple(tried)))
 
 
-def _data_parallel_bytes(graph: Graph, ways: Ways, coarsenings: Coarsenings) -> int | None:
+def _data_parallel_bytes(graph: Graph, searched: SearchOptions, coarsenings: Coarsenings) -> int | None:
     """Return what data parallelism over as many workers would move; None where there is no batch to split."""
+    ways = searched.division
     if no_data_parallelism(graph, ways.workers):
         return None
-    options = SearchOptions(Ways((ways.workers,), ways.shares) if ways else ways, "data-parallel")
+    one_step = Ways((ways.workers,), ways.shares) if ways else ways
+    options = SearchOptions(one_step, "data-parallel", ties=ties_of(searched, coarsenings))
     return data_parallel(space_of(graph, options, coarsenings), options.limits).cost
 
 

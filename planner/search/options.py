@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import topologies
 from planner.errors import PlanError
 from planner.layout import PlacementSet, Ways
 from planner.plans.plan import Plan
@@ -13,7 +14,6 @@ from planner.search.option import RULES_TEXT, described, read_rules, read_ties, 
 from planner.search.searchers import SEARCHERS
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest
-from topologies import Machine
 
 PLACEMENTS = tuple(PlacementSet)
 OBJECTIVES = ("bytes", "time")
@@ -51,7 +51,7 @@ class SearchOptions(Shown):
         default=(), metadata=described("--untie", UNTIE, read=read_rules, metavar="RULE,...")
     )
     objective: str = field(default="bytes", metadata=described("--objective", "Of which little.", choices=OBJECTIVES))
-    machine: Machine | None = None
+    machine: topologies.Machine | None = None
     memory_bytes: int | None = None
     arena_of: Callable[[Plan], Sequence[int]] | None = None
     bound: bool = False

@@ -23,9 +23,9 @@ class DisjointSets(Generic[T]):
 
     def tie(self, members: Iterable[T]) -> None:
         """Make the members' sets one."""
-        found = list(map(self.find, members))
-        for other in found[1:]:
-            self._parent[self.find(other)] = self.find(found[0])
+        roots = list(map(self.find, members))
+        for root in roots[1:]:
+            self._parent[root] = roots[0]
 
     def set_numbers(self) -> dict[T, int]:
         """Return the number of every member's set, in order of first members."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 import tdl
+import topologies
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Signature, Ways
 from planner.layout.products import contraction
@@ -25,7 +26,7 @@ from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
 from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Strategies
 from planner.search.costs.needs import Need, operand_need, output_landing
-from topologies import Device, Kernel, Machine
+from topologies.kernels import Kernel
 
 Seconds = NDArray[np.float64]
 READ_AND_WRITE = 2
@@ -63,7 +64,7 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
 class Worker(Struct, frozen=True, eq=False):
     """A worker's device, how much slower its processor and its memory are while all workers compute, its share."""
 
-    device: Device
+    device: topologies.Device
     processor: float
     memory: float
     share: int = 1
@@ -92,7 +93,7 @@ class Worker(Struct, frozen=True, eq=False):
         return calls * max(alone_s + device.spec.launch_latency_s, device.spec.host_launch_s)
 
 
-def workers_of_machine(machine: Machine, ways: Ways) -> tuple[Worker, ...]:
+def workers_of_machine(machine: topologies.Machine, ways: Ways) -> tuple[Worker, ...]:
     """Return the first devices of a machine as workers that compute at the same time."""
     devices = machine.devices[: prod(ways)]
     cores: Counter[int | None] = Counter()
@@ -101,7 +102,7 @@ def workers_of_machine(machine: Machine, ways: Ways) -> tuple[Worker, ...]:
         cores[device.processor] += device.spec.cores  # type: ignore[assignment]
         bandwidth[device.memory] += device.spec.memory_bandwidth_bytes_per_s  # type: ignore[assignment]
 
-    def worker_on_device(device: Device, share: int) -> Worker:
+    def worker_on_device(device: topologies.Device, share: int) -> Worker:
         bus = machine.resources[machine.memories[device.memory].resource].capacity
         shared = None if device.processor is None else machine.resources[device.processor].capacity
         processor = 1.0 if shared is None else max(1.0, cores[device.processor] / shared)

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
+import topologies
 from planner.layout import Ways
 from planner.search.coarse.coarsen import CoarseGraph, Factor
 from planner.search.costs.cost import Cost
@@ -27,7 +28,6 @@ from planner.search.objectives.roofline import (
     slowest_worker_seconds,
     workers_of_machine,
 )
-from topologies import Machine, levels
 
 COPIES = 2
 """Of all that is sent: into a message where it comes from, and out of it where it goes to."""
@@ -47,7 +47,7 @@ class Time(Struct, frozen=True, eq=False):
     first two hold copying into and out of messages. `workers` are the devices that compute.
     """
 
-    machine: Machine
+    machine: topologies.Machine
     workers: tuple[Worker, ...]
     tick_s: float
     byte_ticks: tuple[int, ...]
@@ -134,12 +134,12 @@ class Breakdown(Struct, frozen=True):
     compute_s: float
 
 
-def time_objective(machine: Machine, ways: Ways, coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
+def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
     """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than `most_ticks`.
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
-    found, workers = levels(machine, ways.factors), workers_of_machine(machine, ways)
+    found, workers = topologies.levels(machine, ways.factors), workers_of_machine(machine, ways)
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.spec.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
     byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
