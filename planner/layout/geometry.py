@@ -12,7 +12,7 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import REMEMBERED, Runs, eligible, first_eligible, iteration_runs, normalize
+from planner.layout.split import REMEMBERED, Runs, eligible, first_eligible, iteration_runs, normalize, runs_of_workers
 from planner.layout.ways import Ways
 
 Strategy = tuple[str, ...]
@@ -46,14 +46,17 @@ def can_split(signature: Signature, variable: str, ways: Ways, step: int) -> boo
     return variable == tdl.ON_ONE or eligible(signature.extents[variable], ways, step)
 
 
+def split_steps(strategy: Strategy) -> dict[str, tuple[int, ...]]:
+    """Return the steps at which a strategy splits each index variable, of those that it splits."""
+    names = (name for name in dict.fromkeys(strategy) if name not in (EVERYWHERE, TERMS))
+    return {name: tuple(step for step, choice in enumerate(strategy) if choice == name) for name in names}
+
+
 def split_runs(signature: Signature, strategy: Strategy, ways: Ways, worker: int) -> dict[str, Runs]:
     """Return the worker's runs of every index variable that the strategy splits."""
     return {
-        name: iteration_runs(
-            signature.extents[name], [s for s, choice in enumerate(strategy) if choice == name], ways, worker
-        )
-        for name in dict.fromkeys(strategy)
-        if name not in (EVERYWHERE, TERMS)
+        name: iteration_runs(signature.extents[name], steps, ways, worker)
+        for name, steps in split_steps(strategy).items()
     }
 
 
@@ -108,16 +111,18 @@ def _reached_by_all(
     signature: Signature, indices: Sequence[Sequence[tdl.Index]], shape: Sequence[int], strategy: Strategy, ways: Ways
 ) -> tuple[Region, ...]:
     """What each worker reaches of a tensor by the indices of each of its dimensions; many workers reach the same."""
-    split = [split_runs(signature, strategy, ways, worker) for worker in range(ways.workers)]
-    dimensions = []
+    extents, dimensions = signature.extents, []
+    split = {name: runs_of_workers(extents[name], steps, ways) for name, steps in split_steps(strategy).items()}
     for of_dim, extent in zip(indices, shape, strict=True):
-        names = {name for index in of_dim if not isinstance(index, tdl.Whole) for name in index.variables}
-        known = [tuple(runs.get(name) for name in names) for runs in split]
+        names = [name for name in split if any(name in index.variables for index in of_dim)]
+        runs = list(zip(*(split[name] for name in names), strict=True)) or [()] * ways.workers
         results = {
-            key: normalize(run for index in of_dim for run in reached(index, signature.extents, runs, extent))
-            for key, runs in dict(zip(known, split, strict=True)).items()
+            key: normalize(
+                run for index in of_dim for run in reached(index, extents, dict(zip(names, key, strict=True)), extent)
+            )
+            for key in dict.fromkeys(runs)
         }
-        dimensions.append([results[key] for key in known])
+        dimensions.append([results[key] for key in runs])
     return tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
 
 

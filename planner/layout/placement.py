@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.errors import PlanError
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """At this step each part of the workers holds its part of dimension `dim`."""
 
     dim: int
@@ -18,24 +18,21 @@ class Shard:
         return f"S{self.dim}"
 
 
-@dataclass(frozen=True, slots=True)
-class Replicate:
+class Replicate(Struct, frozen=True):
     """At this step every part of the workers holds the same."""
 
     def __str__(self) -> str:
         return "R"
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(Struct, frozen=True):
     """At this step every part holds a term of a sum: the tensor is the sum over the parts."""
 
     def __str__(self) -> str:
         return "P+"
 
 
-@dataclass(frozen=True, slots=True)
-class Single:
+class Single(Struct, frozen=True):
     """At this step only the part with digit 0 holds anything.
 
     It never describes a stored tensor: it is where a partial result is reduced that no dimension can share out.

@@ -97,6 +97,12 @@ def iteration_runs(extent: int, steps: Iterable[int], ways: Ways, worker: int) -
     return chosen_runs(extent, tuple(own[i] if i in at else None for i in range(len(ways))), cuts(ways, worker))
 
 
+@lru_cache(REMEMBERED)
+def runs_of_workers(extent: int, steps: tuple[int, ...], ways: Ways) -> tuple[Runs, ...]:
+    """Return every worker's `iteration_runs`."""
+    return tuple(iteration_runs(extent, steps, ways, worker) for worker in range(ways.workers))
+
+
 def normalize(runs: Iterable[tuple[int, int]]) -> Runs:
     """Sort runs and merge those that overlap or touch; empty ones vanish."""
     merged: list[tuple[int, int]] = []

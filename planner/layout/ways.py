@@ -38,7 +38,7 @@ class Ways:
         return isinstance(other, Ways) and self.factors == other.factors and self.shares == other.shares
 
     def __hash__(self) -> int:
-        return hash((self.factors, self.shares) if self.shares else self.factors)
+        return hash(self.factors)
 
     def __len__(self) -> int:
         return len(self.factors)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from planner.graph.accumulation import accumulation_groups
 from planner.graph.facts import is_recomputed, nodes_taking_inputs
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
+from planner.layout.split import REMEMBERED
 from planner.search.coarse.cost_terms import Charge, charged_fetches_and_stores
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeated_parts
@@ -139,7 +140,7 @@ class Coarsenings:
     """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._signatures = graph, signatures(graph)
+        self._graph, self._signatures, self._sums = graph, signatures(graph), accumulation_groups(graph)
         self._groups: dict[_Key, _Grouped] = {}
         self._charges: dict[tuple[_MayDiffer, bool], list[Charge]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
@@ -178,7 +179,9 @@ class Coarsenings:
                 _ties_within_timestep(graph, found, ties, untied), self._ties_of_timesteps if ties.unrolled else ()
             ):
                 sets.tie(tied)
-            may_differ = _tie_operands_of_sums(graph, sets, 1 if ties.accumulation or partial else MOST_DIFFERING)
+            may_differ = _tie_operands_of_sums(
+                graph, self._sums, sets, 1 if ties.accumulation or partial else MOST_DIFFERING
+            )
             self._groups[key] = _Grouped(sets.set_numbers(), may_differ)
         return self._groups[key]
 
@@ -190,7 +193,7 @@ class Coarsenings:
         key = tuple(may_differ.items()), partial
         if key not in self._charges:
             self._charges[key] = list(
-                charged_fetches_and_stores(self._graph, self._signatures, may_differ, partial=partial)
+                charged_fetches_and_stores(self._graph, self._signatures, self._sums, may_differ, partial=partial)
             )
         return self._charges[key]
 
@@ -267,13 +270,14 @@ def _ties_within_timestep(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_operands_of_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> dict[str, tuple[str, ...]]:
+def _tie_operands_of_sums(
+    graph: Graph, sums: Mapping[str, tuple[str, ...]], sets: DisjointSets[Name], most: int
+) -> dict[str, tuple[str, ...]]:
     """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
 
     Returns these: by sum, a node of each variable.
     """
     may_differ = {}
-    sums = accumulation_groups(graph)
     for node in graph.nodes:
         if node.name in sums:
             sets.tie([("tensor", name) for name in (*node.inputs, *node.outputs)])
@@ -287,18 +291,22 @@ def _tie_operands_of_sums(graph: Graph, sets: DisjointSets[Name], most: int) -> 
 
 def tensors_at_same_coordinates(node: Node, signature: Signature) -> list[str]:
     """Return an element-wise node's outputs and the operands of equal shape that it reads at its own coordinates."""
+    return [*node.outputs, *(node.inputs[operand] for operand in _operands_at_same_coordinates(signature))]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
     output = signature.description.outputs[0].index
     if not all(isinstance(index, tdl.Affine) and index.is_plain for index in output):
-        return list(node.outputs)
+        return ()
     reads: dict[int, list[tuple[tdl.Index, ...]]] = {}
     for access in signature.description.accesses:
         reads.setdefault(access.operand, []).append(access.index)
-    operands = [
-        node.inputs[operand]
+    return tuple(
+        operand
         for operand, indices in reads.items()
         if signature.shapes[operand] == signature.outputs[0] and all(index == output for index in indices)
-    ]
-    return [*node.outputs, *operands]
+    )
 
 
 def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import Graph
 from planner.layout import Signature
 from planner.search.costs.cost import AgreementSaving, Cost, FetchCost, StoreCost
-from planner.search.costs.needs import Need, operand_need
+from planner.search.costs.needs import Need, needs_of_operands
 
 Charge = tuple[tuple[str, ...], str, Cost]
 """(nodes, tensor, cost) of a fetch, a shared fetch or a store."""
 
 
 def charged_fetches_and_stores(
-    graph: Graph, found: Mapping[str, Signature], may_differ: Mapping[str, tuple[str, ...]], *, partial: bool
+    graph: Graph,
+    found: Mapping[str, Signature],
+    sums: Mapping[str, tuple[str, ...]],
+    may_differ: Mapping[str, tuple[str, ...]],
+    *,
+    partial: bool,
 ) -> Iterator[Charge]:
     """Yield every fetch, shared fetch and store.
 
-    A sum that can accumulate locally does, unless it is in `may_differ`: then it does where these nodes agree, which
-    stand for all that it sums. `partial`: tensors may be partial.
+    A sum that can accumulate locally, one of `sums`, does, unless it is in `may_differ`: then it does where these nodes
+    agree, which stand for all that it sums. `partial`: tensors may be partial.
     """
-    certain = {total: names for total, names in accumulation_groups(graph).items() if total not in may_differ}
+    certain = {total: names for total, names in sums.items() if total not in may_differ}
     summands = {name for names in certain.values() for name in names}
     groups: dict[tuple[str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
@@ -37,9 +41,8 @@ def charged_fetches_and_stores(
             stored_alone = StoreCost(found[agreeing[0]], 0)
             yield agreeing, node.outputs[0], AgreementSaving(stored_alone, len(node.inputs) - 1)
         for tensor in dict.fromkeys(node.inputs):
-            operands = [operand for operand, name in enumerate(node.inputs) if name == tensor]
-            needs = tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
-            reader = needs, tuple(operands) if partial else None
+            operands = tuple(operand for operand, name in enumerate(node.inputs) if name == tensor)
+            reader = needs_of_operands(signature, operands), operands if partial else None
             yield (node.name,), tensor, _fetch_cost_of_readers(graph.tensors[tensor].shape, [reader])
             if node.forward is not None:
                 groups.setdefault((node.forward, tensor), {})[node.name] = reader

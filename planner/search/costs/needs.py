@@ -22,6 +22,12 @@ Need = tuple[Reach, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
+def needs_of_operands(signature: Signature, operands: tuple[int, ...]) -> tuple[Need, ...]:
+    """Return what a node needs of a tensor that it reads through some operands, each need once."""
+    return tuple(dict.fromkeys(operand_need(signature, operand) for operand in operands))
+
+
+@lru_cache(maxsize=REMEMBERED)
 def operand_need(signature: Signature, operand: int) -> Need:
     """Return what a node needs of an operand: per dimension, everything its accesses reach."""
     accesses = [access for access in signature.description.accesses if access.operand == operand]
@@ -31,6 +37,7 @@ def operand_need(signature: Signature, operand: int) -> Need:
     )
 
 
+@lru_cache(maxsize=REMEMBERED)
 def output_landing(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index
@@ -41,8 +48,7 @@ def output_landing(signature: Signature, output: int) -> Need:
 
 
 def _reach_of_indices(signature: Signature, extent: int, indices: tuple[tdl.Index, ...]) -> Reach:
-    names = (() if isinstance(index, tdl.Whole) else index.variables for index in indices)
-    variables = dict.fromkeys(chain.from_iterable(names))
+    variables = dict.fromkeys(chain.from_iterable(index.variables for index in indices))
     return interned_reach_of_indices(extent, indices, tuple((name, signature.extents[name]) for name in variables))
 
 
