@@ -82,6 +82,8 @@ class Node:
 
 def renamed(node: Node, names: Mapping[str, str]) -> Node:
     """The node with other names of its tensors."""
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
     inputs = tuple(names.get(name, name) for name in node.inputs)
     return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from heapq import heappop, heappush
 from itertools import chain
 
 from msgspec import Struct
@@ -84,26 +85,28 @@ class Labelling:
     ) -> Labels:
         """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
         nodes: dict[str, frozenset[str]] = dict.fromkeys(self._places, frozenset())
-        touching: dict[str, set[str]] = defaultdict(set)
-        for name, touched in self._places.items():
+        touching: dict[str, set[int]] = defaultdict(set)
+        for number, touched in enumerate(self._places.values()):
             for tensor, _ in touched:
-                touching[tensor].add(name)
-        waiting = set(nodes)
-        while waiting:
-            for node in self._graph.nodes:
-                if node.name not in waiting:
-                    continue
-                waiting.discard(node.name)
-                places = self._places[node.name]
-                new = variables_passed_on(node, list(_labelled_variables(places, tensors)))
-                if nodes[node.name].issuperset(new):
-                    continue
-                nodes[node.name] |= frozenset(new)
-                for name, variables in places:
-                    dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
-                    if not is_weight_or_state(self._graph, name) and not dims <= tensors.get(name, frozenset()):
-                        tensors[name] = tensors.get(name, frozenset()) | dims
-                        waiting |= touching[name]
+                touching[tensor].add(number)
+        waiting = set(range(len(nodes)))
+        turns = [(0, number) for number in waiting]  # a heap: rounds over the nodes in order
+        while turns:
+            turn, number = heappop(turns)
+            waiting.discard(number)
+            node = self._graph.nodes[number]
+            places = self._places[node.name]
+            new = variables_passed_on(node, list(_labelled_variables(places, tensors)))
+            if nodes[node.name].issuperset(new):
+                continue
+            nodes[node.name] |= frozenset(new)
+            for name, variables in places:
+                dims = frozenset(dim for dim, variable in enumerate(variables) if variable in nodes[node.name])
+                if not is_weight_or_state(self._graph, name) and not dims <= tensors.get(name, frozenset()):
+                    tensors[name] = tensors.get(name, frozenset()) | dims
+                    for other in touching[name] - waiting:
+                        waiting.add(other)
+                        heappush(turns, (turn + (other <= number), other))
         return Labels(tensors, nodes)
 
 

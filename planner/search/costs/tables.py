@@ -33,6 +33,9 @@ CACHED_ELEMENTS = 1 << 15
 SPLIT_ELEMENTS = 1 << 22
 CHECKED_STATES = 4
 
+DIGESTED_ELEMENTS = 1 << 8
+"""From so many on an array is known by a digest of its contents."""
+
 LARGE_ELEMENTS = 1 << 16
 """From so many on an array is in 32 bits where its numbers fit."""
 
@@ -59,7 +62,7 @@ class Tables:
     def intern(self, array: Table) -> int:
         """Return the number of a table of these contents."""
         packed = _packed_table(np.asarray(array, dtype=np.int64, order="C"))
-        key = (packed.shape, sha256(packed.data).digest())
+        key = (packed.shape, packed.tobytes() if packed.size < DIGESTED_ELEMENTS else sha256(packed.data).digest())
         number = self._numbers.setdefault(key, len(self._arrays))
         if number == len(self._arrays):
             packed.flags.writeable = False
@@ -176,7 +179,7 @@ def _least_and_table_of_excess(array: Table) -> tuple[Table, Table]:
 
 
 def _is_axis_idle(array: Table, axis: int) -> bool:
-    first = array.take([0], axis=axis)
+    first = array[(*(slice(None),) * axis, slice(1))]
     return bool((array == first).all())
 
 
