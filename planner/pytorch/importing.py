@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
@@ -18,6 +20,7 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
+from planner.pytorch.decomposing import decompose, differentiable
 from planner.pytorch.entries import entries
 from planner.pytorch.folding import Known, bound, folded, needed_for, refuse_unwritten
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
@@ -56,53 +59,78 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
         )
     arguments = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), arguments, names_of(module, inputs, len(targets)))
+    frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
+    translation = _translated(trace, frozen, opaque_unknown)
+    graph = training_graph(translation.t.builder, translation.metrics, _by_name(trace, optimizer or Optimizer("sgd")))
+    return replace(graph, entries=entries(module, trace, graph))
+
+
+def _translated(trace: Trace, frozen: frozenset[int], opaque_unknown: bool) -> _Pass:
+    """Translate a trace. Of what is refused, PyTorch's own decompositions are tried, and then calls of PyTorch.
+
+    A call is not split, so what has a gradient is called with `opaque_unknown` alone.
+    """
+    whole: set[Node] = set()
+    while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
+        if not sum(decompose(trace.program.graph_module, node) for node in refused):
+            calls = refused.keys() - whole - (set() if opaque_unknown else differentiable(trace))
+            if not calls:
+                raise GraphError(_listed(refused))
+            whole |= calls
+    return translation
+
+
+def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
+    """Translate a trace as often as dimensions have to be cut finer."""
     result = trace.first_result()
     needed = needed_for(result)
     refuse_unwritten(trace, needed)
     known = folded(trace, needed)
     nodes = [node for node in trace.nodes if node in needed and node not in known]
-    frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
     cuts: Cuts = {}
     for _ in range(MOST_PASSES):
-        translation = _Pass(trace, known, cuts, frozen, opaque_unknown=opaque_unknown)
-        metrics = translation.run(result, nodes)
+        translation = _Pass(trace, known, cuts, frozen, whole)
+        translation.run(result, nodes)
         before, cuts = cuts, translation.t.axes.cuts(cuts, translation.t.extents)
-        if cuts == before:
+        if cuts == before or translation.refused:
             break
-    graph = training_graph(translation.t.builder, metrics, _by_name(trace, optimizer or Optimizer("sgd")))
-    return replace(graph, entries=entries(module, trace, graph))
+    return translation
+
+
+def _listed(refused: Mapping[Node, str]) -> str:
+    """Return every reason for which nodes are refused, how often, and where first."""
+    places = defaultdict[str, list[str]](list)
+    for node, why in refused.items():
+        places[why].append(where(node))
+    return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items())
 
 
 class _Pass:
     """One translation of every operator, with the sources' dimensions cut."""
 
-    def __init__(self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], *, opaque_unknown: bool) -> None:
-        self.trace, self.sources, self.frozen = trace, trace.sources, frozen
-        self.t = Translation(
-            _dtype_of(trace),
-            cuts,
-            reserved=trace.user_names(),
-            negative=trace.negative,
-            opaque_unknown=opaque_unknown,
-        )
+    def __init__(
+        self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], whole: AbstractSet[Node]
+    ) -> None:
+        self.trace, self.sources, self.frozen, self.whole = trace, trace.sources, frozen, whole
+        self.t = Translation(_dtype_of(trace), cuts, reserved=trace.user_names(), negative=trace.negative)
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
-        self.refused: dict[str, list[str]] = {}
+        self.refused: dict[Node, str] = {}
+        self.metrics: Mapping[str, str] = {}
 
-    def run(self, loss: Node, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """Translate the nodes; return the graph's metrics."""
+    def run(self, loss: Node, nodes: Sequence[Node]) -> None:
+        """Translate the nodes, and find the graph's metrics, unless operators are refused."""
         for node in nodes:
             if all(argument in self.values for argument in node.all_input_nodes):
                 self._translate(node)
         if self.refused:
-            reasons = (f"{why} ({len(at)} times, first at {at[0]})" for why, at in self.refused.items())
-            raise GraphError("; ".join(reasons))
+            return
         if not isinstance(result := self.values[loss], Value) or result.shape != ():
             kind = f"a result of shape {tuple(result.shape)}" if hasattr(result, "shape") else "none"
             raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
         self.t.finish_inputs()
         classes = {"logits": self.t.logits, "labels": self.t.labels} if self.t.logits else {}
-        return {"loss": result.tensor, **classes}
+        self.metrics = {"loss": result.tensor, **classes}
 
     def _translate(self, node: Node) -> None:
         self.t.place, self.t.line = place_of(node), line_of(node)
@@ -110,9 +138,9 @@ class _Pass:
             self.values[node] = self._source(node) if node.op == "placeholder" else self._converted(node)
             _check_alike(self.t, node, self.values[node])
         except UnsupportedError as error:
-            self.refused.setdefault(str(error), []).append(where(node))
+            self.refused[node] = str(error)
         except GraphError as error:
-            raise GraphError(f"{where(node)} ({node.target}): {error}") from error
+            self.refused[node] = f"{node.target}: {error}"
 
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
@@ -145,10 +173,10 @@ class _Pass:
             raise UnsupportedError(f"{node.target} has no operator here")
         name = packet(node)
         name = name if name in CONVERTERS else name.removesuffix("_")
-        if name not in CONVERTERS and not self.t.opaque_unknown:
+        if name not in CONVERTERS and node not in self.whole:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
         call = self._call(name, node)
-        if name not in CONVERTERS:
+        if node in self.whole:
             return called(self.t, node, {key: call.value(argument) for key, argument in call.arguments.items()})
         result = CONVERTERS[name](self.t, call)
         refuse_unread(call, node.target._schema)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+from torch._decomp import decomposition_table  # what operators are made of
+from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
 from torch.utils._python_dispatch import TorchDispatchMode  # sees what makes a tensor from nothing
 
 __all__ = [
-    "HOOKS", "LOGGERS", "FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode", "forward_class", "schema_of",
+    "DECOMPOSITIONS", "HOOKS", "LOGGERS", "FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode",
+    "fake_mode_of", "forward_class", "is_composite", "schema_of",
 ]  # fmt: skip
 
 HOOKS = (
@@ -21,6 +26,20 @@ HOOKS = (
 
 LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
 """Names of the loggers that say at length, as an export fails, what the error says."""
+
+
+DECOMPOSITIONS: Mapping[OpOverload, Callable[..., Any]] = decomposition_table  # type: ignore[assignment]
+"""Functions of other operators by the operator that they are the same as."""
+
+
+def is_composite(operator: OpOverload) -> bool:
+    """Return True if an operator is a function of others, of which gradients are taken one by one."""
+    return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
+    """Return the mode in which fake tensors were made, if any is among the examples."""
+    return detect_fake_mode(examples) or nullcontext()
 
 
 def forward_class(function: object) -> type:

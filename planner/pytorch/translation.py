@@ -29,23 +29,16 @@ class Translation:
     """A graph under construction from a trace, and the axes of its tensors.
 
     `place` is where the operator at hand stands in the model: nodes are named after it. `line` is that of the user's
-    source. `negative` are data that hold negative whole numbers. `opaque_unknown`: operators that have none here are
-    called whole. No node has a name in `reserved`, which are those of the user's tensors.
+    source. `negative` are data that hold negative whole numbers. No node has a name in `reserved`, which are those of
+    the user's tensors.
     """
 
     def __init__(
-        self,
-        dtype: str,
-        cuts: Cuts,
-        *,
-        reserved: Iterable[str] = (),
-        negative: Container[str] = (),
-        opaque_unknown: bool = False,
+        self, dtype: str, cuts: Cuts, *, reserved: Iterable[str] = (), negative: Container[str] = ()
     ) -> None:
         self.builder = GraphBuilder(dtype, reserved)
         self.axes = Axes()
         self.place = self.line = ""
-        self.opaque_unknown = opaque_unknown
         self._literals: dict[Hashable, str] = {}
         self.extents: dict[tuple[str, int], int] = {}
         self._cuts = cuts

@@ -185,10 +185,7 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
     lengths = list(t.extent(whole, flat))
     fine = _refined([length for length in lengths if length != 1], [extent for extent in shape if extent != 1])
     if fine is None:
-        raise GraphError(
-            f"{t.place}: a view of shape {value.shape} as {shape} mixes elements of dimensions that do not "
-            "divide each other; no split of them is the same before and after"
-        )
+        return view(t, _flattened(t, whole, _common(lengths, shape)), shape)
     fine = _with_ones(lengths, fine)
     whole = _split(t, whole, 0, lengths, fine)
     remaining = list(zip(whole.dims[0], fine, strict=True))
@@ -206,6 +203,24 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
     result = Value(whole.tensor, tuple(dims), shape)
     kept = [(axis,) for axis in range(t.rank(whole.tensor)) if axis not in ones]
     return _relaid(t, result, kept) if ones else result
+
+
+def _common(lengths: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the lengths of runs that neither of two shapes crosses.
+
+    >>> _common([2, 3, 4], [2, 6, 2]), _common([4, 3, 5], [4, 5, 3])
+    ([2, 12], [4, 15])
+    """
+    left, right = ({prod(extents[place:]) for place in range(len(extents) + 1)} for extents in (lengths, shape))
+    return [large // small for large, small in pairwise(sorted(left & right, reverse=True))]
+
+
+def _flattened(t: Translation, whole: Value, runs: Sequence[int]) -> Value:
+    """Return a value of one dimension with one axis for each run of these lengths: elements are mixed within them."""
+    groups = _grouped(t.extent(whole, whole.dims[0]), runs)
+    axes = iter(whole.dims[0])
+    laid = regrouped(t, whole, [tuple(next(axes) for _ in group) for group in groups])
+    return Value(laid.tensor, tuple((axis,) for axis in range(len(runs))), tuple(runs))
 
 
 def _refined(left: list[int], right: list[int]) -> list[int] | None:

@@ -90,6 +90,12 @@ def _by_indices(b: Backward) -> Gradients:
     return _scattered(b, f"{b.node.op}_backward", int(number(b, "dim")), "dim", inputs=b.node.inputs[1:])
 
 
+def _read_back(b: Backward) -> Gradients:
+    """Read the gradient where the operand's elements were added."""
+    op = b.node.op.removesuffix("_backward")
+    return b.emit(op, (b.gradient, b.node.inputs[1]), 0, **b.attrs("dim")), None
+
+
 def _in_order(b: Backward) -> Gradients:
     """Put the gradient of the values where they came from; none flows to where they were."""
     if b.arriving[0] is None:
@@ -111,6 +117,9 @@ RULES: dict[str, Rule] = {
     "embedding": _embedding,
     "index_select": _by_indices,
     "gather": _by_indices,
+    "embedding_dense_backward": lambda b: (b.emit("embedding", (b.gradient, b.node.inputs[1]), 0), None),
+    "index_select_backward": _read_back,
+    "gather_backward": _read_back,
     "sort": _in_order,
     "topk": _in_order,
 }

@@ -12,5 +12,6 @@ from planner.pytorch.operators import (  # noqa: F401  # for what they enter
     recurrent,
     reductions,
     resizing,
+    scattering,
     shapes,
 )

@@ -6,10 +6,9 @@ from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, unary
 from planner.pytorch.operators.call import TracedCall, converter, refuse_if
-from planner.pytorch.operators.elementwise import in_dtype
+from planner.pytorch.operators.elementwise import in_dtype, of_truth_values
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import densely
 
 LOGICAL = {
     f"{prefix}_{name}{suffix}": f"logical_{name}"
@@ -19,10 +18,10 @@ LOGICAL = {
 """The operator of truth values that each of PyTorch's is."""
 
 
-@converter("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool")
+@converter("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "prims::convert_element_type")
 def _cast(t: Translation, call: TracedCall) -> Value:
     call.ignore()
-    return as_dtype(t, call["self"], call.dtypes[0])
+    return as_dtype(t, call.first("self", "a"), call.dtypes[0])
 
 
 @converter("eq", "ne", "lt", "le", "gt", "ge")
@@ -50,9 +49,7 @@ def in_wider_dtype(t: Translation, left: Value, right: Value) -> tuple[Value, Va
 def _logical(t: Translation, call: TracedCall) -> Value:
     left, right = call["self"], call["other"]
     _refuse_whole_numbers(t, call.op, left, right)
-    if left.dims != right.dims or left.shape != right.shape:
-        left, right = (densely(t, expanded(t, value, call.shapes[0])) for value in (left, right))
-    return binary(t, LOGICAL[call.op], left, right)
+    return of_truth_values(t, LOGICAL[call.op], left, right, call.shapes[0])
 
 
 def _refuse_whole_numbers(t: Translation, op: str, *values: Value) -> None:

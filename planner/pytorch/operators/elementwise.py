@@ -16,6 +16,7 @@ from planner.pytorch.operations import as_dtype, binary, dropped, unary
 from planner.pytorch.operators.call import TracedCall, UnsupportedError, converter, refuse_if
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import densely
 
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor",
@@ -132,7 +133,7 @@ def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
     dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
     refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with a rounding_mode: round the quotient")
-    alpha, takes_number = call.argument("alpha", 1), call.op in OF_NUMBERS
+    alpha, takes_number = call.argument("alpha", 1), dtype != "bool" and call.op in OF_NUMBERS
     if takes_number and (number := call.constant(second)) is not None:
         result = _with_number(t, call, as_dtype(t, call["self"], dtype), number * alpha)
         return expanded(t, result, call.shapes[0])
@@ -140,7 +141,20 @@ def _binary(t: Translation, call: TracedCall) -> Value:
         result = _of_number(t, call, number, scaled(t, as_dtype(t, call[second], dtype), alpha))
         return expanded(t, result, call.shapes[0])
     left, right = (as_dtype(t, call[name], dtype) for name in ("self", second))
+    if dtype == "bool":
+        return of_truth_values(t, OF_TRUTH_VALUES[call.op], left, right, call.shapes[0])
     return binary(t, call.op, left, scaled(t, right, alpha))
+
+
+OF_TRUTH_VALUES = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+"""What arithmetic of truth values is."""
+
+
+def of_truth_values(t: Translation, op: str, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
+    """Apply an operator of two truth values."""
+    if left.dims != right.dims or left.shape != right.shape:
+        left, right = (densely(t, expanded(t, value, shape)) for value in (left, right))
+    return binary(t, op, left, right)
 
 
 def _with_number(t: Translation, call: TracedCall, value: Value, number: float) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import torch
+from numpy import broadcast_shapes
 
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Value
@@ -12,7 +13,7 @@ from planner.pytorch.contents import Content, value_of
 from planner.pytorch.operations import as_dtype, binary, contract, reduce, unary
 from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
-from planner.pytorch.operators.shapes import joined, range_of, sliced, taken
+from planner.pytorch.operators.shapes import expanded, joined, range_of, sliced, taken
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import dense, densely, merged, regrouped, single, view
 
@@ -48,15 +49,89 @@ def _without_gradient(t: Translation, call: TracedCall, rows: Value, indices: Va
 
 @converter("index")
 def _index(t: Translation, call: TracedCall) -> Value:
-    """Read a dimension at whole numbers."""
-    value, indices = call["self"], call.tensors("indices")
-    dims = [dim for dim, index in enumerate(indices) if index is not None]
-    refuse_if(
-        len(dims) != 1 or t.dtype(indices[dims[0]]) != "int32",
-        "an index other than by whole numbers in one dimension: use torch.where, or gather",
-    )
-    (dim,) = dims
-    return selected(t, value, dim, _from_the_start(t, call.argument("indices")[dim], value.shape[dim]))
+    """Read dimensions at whole numbers: one after another where each index runs along dimensions of its own."""
+    value = call["self"]
+    indices = indices_of(t, call, value)
+    shape = broadcast_shapes(*(index.shape for _, index in indices))
+    runs = [_runs_along(index, len(shape)) for _, index in indices]
+    dims = [dim for dim, _ in indices]
+    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    if len({dim for run in runs for dim in run}) < sum(map(len, runs)):
+        return _read_together(t, value, indices, first)
+    for dim, index in indices:
+        value = _read(t, value, dim, view(t, index, (prod(index.shape),)))
+    rest = [dim for dim in range(value.rank) if dim not in dims]
+    before, after = ([value.shape[dim] for dim in part] for part in (rest[:first], rest[first:]))
+    laid = value.permuted([*rest[:first], *dims, *rest[first:]])
+    laid = view(t, laid, (*before, *(shape[at] for run in runs for at in run), *after))
+    order = [at for run in runs for at in run]
+    places = [first + order.index(at) for at in sorted(order)]
+    laid = laid.permuted([*range(first), *places, *range(first + len(order), laid.rank)])
+    return view(t, laid, (*before, *shape, *after))
+
+
+Indices = list[tuple[int, Value]]
+"""Dimensions, in order, with what they are read or written at."""
+
+
+def indices_of(t: Translation, call: TracedCall, value: Value) -> Indices:
+    """Return the indices of an operator; truth values that are known as the numbers of those that are true."""
+    indices, dim = Indices(), 0
+    for index in call.argument("indices"):
+        is_known = isinstance(index, Content)
+        if is_known and index.tensor.dtype is torch.bool:
+            numbers = map(Content, index.tensor.nonzero(as_tuple=True))
+            indices += [(dim + n, value_of(t, number)) for n, number in enumerate(numbers)]
+            dim += index.tensor.ndim
+            continue
+        if index is not None:
+            kind = "bool" if is_known else t.dtype(index)
+            refuse_if(not is_known and kind == "bool", f"{call.op} by a mask that depends on data: use torch.where")
+            start = _from_the_start(t, index, value.shape[dim])
+            t.holds_below(start, value.shape[dim])
+            indices.append((dim, start))
+        dim += 1
+    return indices
+
+
+def _runs_along(index: Value, rank: int) -> list[int]:
+    """Return along which of the dimensions of all indices one of them runs."""
+    return [dim + rank - index.rank for dim, extent in enumerate(index.shape) if extent != 1]
+
+
+def _read(t: Translation, value: Value, dim: int, index: Value) -> Value:
+    """Return the elements of a dimension at the numbers of a vector."""
+    maker = t.maker(index.tensor)
+    if index.dims[0] and maker is not None and maker.op == "arange":
+        start, step = (int(maker.attrs.get(name, default)) for name, default in (("start", 0), ("step", 1)))
+        if step > 0:
+            return sliced(t, value, dim, range(start, start + (index.shape[0] - 1) * step + 1, step))
+    return selected(t, value, dim, index)
+
+
+def flat_indices(t: Translation, value: Value, indices: Indices) -> tuple[tuple[int, ...], Value]:
+    """Return the shape of all indices, and one index, in a row, of the dimensions laid as one."""
+    shape = broadcast_shapes(*(index.shape for _, index in indices))
+    number, inner = None, 1
+    for dim, index in reversed(indices):
+        scaled = densely(t, expanded(t, index, shape))
+        scaled = scaled if inner == 1 else unary(t, "scale", scaled, factor=inner)
+        number = scaled if number is None else binary(t, "add", scaled, number)
+        inner *= value.shape[dim]
+    assert number is not None
+    return shape, densely(t, view(t, number, (prod(shape),)))
+
+
+def _read_together(t: Translation, value: Value, indices: Indices, first: int) -> Value:
+    """Read the dimensions laid as one; the indices' dimensions come at dimension `first`."""
+    dims = [dim for dim, _ in indices]
+    rest = [dim for dim in range(value.rank) if dim not in dims]
+    shape, flat = flat_indices(t, value, indices)
+    order = [*rest[:first], *dims, *rest[first:]]
+    kept = [value.shape[dim] for dim in rest]
+    rows = prod(value.shape[dim] for dim in dims)
+    laid = view(t, value.permuted(order), (*kept[:first], rows, *kept[first:]))
+    return view(t, selected(t, laid, first, flat), (*kept[:first], *shape, *kept[first:]))
 
 
 def _from_the_start(t: Translation, indices: Value | Content, extent: int) -> Value:
@@ -143,18 +218,16 @@ def _ordered(t: Translation, op: str, value: Value, dim: int, **attributes: Attr
     return tuple(map(t.plain, tensors))
 
 
-@converter("index_put")
-def _index_put(t: Translation, call: TracedCall) -> Value:
-    """Turn a permutation round, which is what is made of one when numbers in order are put where it says."""
-    (indices,), content = call.tensors("indices"), call.content("values")
-    count, maker = indices.shape[0], t.maker(indices.tensor)
-    is_order = maker is not None and maker.op == "sort" and maker.outputs[1] == indices.tensor
-    in_order = content is not None and torch.equal(content.tensor, torch.arange(count))
-    refuse_if(
-        not (is_order and in_order and call["self"].shape == (count,)) or call.flag("accumulate"),
-        "index_put of anything but the inverse of an order: use torch.where or one_hot",
-    )
-    return t.plain(t.emit_as("sort", "sort", dense(t, indices), dim=0, descending=False)[1])
+@converter("argmax", "argmin")
+def _argmax(t: Translation, call: TracedCall) -> Value:
+    """Return the place of the first greatest or least element."""
+    value, dim = call["self"], call.argument("dim")
+    if dim is None:
+        value, dim = view(t, value, (prod(value.shape),)), 0
+    value = as_dtype(t, value, "int32") if t.dtype(value) == "bool" else value
+    _, places = _ordered(t, "topk", value, dim % max(1, value.rank), k=1, largest=call.op == "argmax")
+    call.ignore("keepdim")
+    return view(t, places, call.shapes[0])
 
 
 @converter("histc")

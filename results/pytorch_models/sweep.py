@@ -1,0 +1,194 @@
+"""Models imported one by one, each in a process of its own, and trained beside PyTorch on other samples each step.
+
+python -m results.pytorch_models.sweep language OUT.json [PATTERN]
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import os
+import re
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from executor.check import relative_difference, tolerance, with_rounding
+from executor.cluster import single_rank
+from executor.torch.distributed import Batch
+from executor.torch.state_files import array_of
+from executor.training import Trainer, rank_programs
+from executor.weights import Weights
+from planner.errors import GraphError
+from planner.graph.optimizers import Optimizer
+from planner.plans.plan import undivided
+from planner.pytorch import from_torch
+
+STEPS, RATE, NOISE = 3, 1e-3, 0.02
+SECONDS, MEMORY_BYTES = 150, 10 << 30
+LEAST = {"float64": 1e-10, "float32": 1e-6}
+"""Differences that may always be, relative to a tensor's largest value, by the least precise dtype of the model."""
+
+Batches = Sequence[Mapping[str, torch.Tensor]]
+Make = tuple[nn.Module, Batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the population: its name, and what makes it with a batch for every step."""
+
+    name: str
+    make: Callable[[], Make]
+
+
+class Fresh:
+    """A data set of one batch a step."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self.identity, self.steps_per_epoch, self.held_out = "tensors", len(batches), None
+
+    def fill(self, xp: Any, out: Any, tile: Any, step: int) -> None:
+        """Write an input's tile into `out`; see DataSet."""
+        self.batches[step].fill(xp, out, tile, 0)
+
+
+def double(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a batch in double precision."""
+    return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
+
+
+def eager(module: nn.Module, batches: Batches) -> dict[str, np.ndarray]:
+    """Train a module; return its parameters and buffers, and the last loss as `loss`."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
+    for batch in batches:
+        optimizer.zero_grad()
+        result = module(**batch)
+        loss = result["loss"]
+        loss.backward()
+        optimizer.step()
+    return {name: array_of(value) for name, value in module.state_dict().items()} | {"loss": array_of(loss)}
+
+
+def compared(module: nn.Module, batches: Batches) -> tuple[str, float, str]:
+    """Train a module and its graph; return the tensor that differs most, by what part of its tolerance, and the dtype."""
+    state = {name: array_of(value).copy() for name, value in module.state_dict().items()}
+    graph = from_torch(module, batches[0], optimizer=Optimizer("adamw", lr=RATE, decay=0.01))
+    trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
+    trainer.begin_with(Weights.of(state, graph))
+    ours = with_rounding(trainer, Fresh([Batch(graph, module, batch, ()) for batch in batches]), len(batches))
+    theirs = eager(module, batches)
+    dtypes = {tensor.dtype for tensor in graph.tensors.values()}
+    dtype = "float32" if "float32" in dtypes else "float64"
+    pairs = {graph.metrics["loss"]: theirs["loss"]}
+    pairs |= {entry.tensor: theirs[name] for name, entry in graph.entries.items() if entry.tensor in ours}
+    excess = {}
+    for name, expected in pairs.items():
+        value, by_rounding = ours[name]
+        gap = relative_difference(value.reshape(expected.shape), expected)
+        excess[name] = np.nan_to_num(gap / tolerance(by_rounding, LEAST[dtype]), nan=np.inf)
+    worst = max(excess, key=excess.__getitem__)
+    return worst, float(excess[worst]), dtype
+
+
+def in_precision(model: Model) -> Make:
+    """Return a model that PyTorch itself can train, in double precision unless it insists on another.
+
+    No parameter is zero or one all over, which would hide errors, and let routers choose among equals.
+    """
+    try:
+        module, batches = model.make()
+        module, batches = moved(module).double(), [double(batch) for batch in batches]
+        eager(copy.deepcopy(module), batches)
+    except Exception:
+        torch.manual_seed(0)
+        module, batches = model.make()
+        eager(copy.deepcopy(moved(module)), batches)
+    return module, batches
+
+
+@torch.no_grad()
+def moved(module: nn.Module) -> nn.Module:
+    """Return a module, its parameters moved by chance."""
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            parameter += NOISE * torch.randn_like(parameter)
+    return module
+
+
+def outcome(model: Model) -> dict[str, Any]:
+    """Return what becomes of a model."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    started, stage = time.process_time(), "eager fails"
+    try:
+        module, batches = in_precision(model)
+        stage = "bare error"
+        worst, excess, dtype = compared(module, batches)
+    except GraphError as error:
+        return {"outcome": "refused", "reason": str(error)}
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return {"outcome": stage, "reason": reason, "trace": traceback.format_exc()[-3000:]}
+    return {
+        "outcome": "right" if excess <= 1 else "wrong",
+        "reason": f"{worst}: {excess:.3g} times its tolerance" if excess > 1 else "",
+        "dtype": dtype,
+        "seconds": round(time.process_time() - started, 1),
+    }
+
+
+def _report(model: Model, end: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    end.send(outcome(model))
+
+
+def row_of(model: Model) -> dict[str, Any]:
+    """Return a model's row, from a process of its own."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(model, there))
+    process.start()
+    there.close()
+    row = {"outcome": "no result", "reason": f"over {SECONDS} s or {MEMORY_BYTES >> 30} GiB"}
+    if here.poll(SECONDS):
+        try:
+            row = here.recv()
+        except EOFError:
+            row = {"outcome": "no result", "reason": "the process ended"}
+    process.kill()
+    process.join()
+    return {"model": model.name} | row
+
+
+def main(population: str, out: str, pattern: str = ".") -> None:
+    """Sweep a population; write a row a model, and print how many have each outcome."""
+    torch.set_num_threads(1)
+    models = [model for model in import_module(f"results.pytorch_models.{population}").models()]
+    rows = []
+    for model in models:
+        if re.search(pattern, model.name):
+            rows.append(row_of(model))
+            print(rows[-1]["model"], rows[-1]["outcome"], rows[-1]["reason"][:300], flush=True)
+            Path(out).write_text(json.dumps(rows, indent=1) + "\n")
+    print(Counter(row["outcome"] for row in rows))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
