@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,32 +10,46 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from planner.errors import GraphError
 from planner.pytorch.functional import out_of_place
-from planner.pytorch.graphs import example, leaves, packet
+from planner.pytorch.graphs import example, packet
+from planner.pytorch.operators.call import CONVERTERS
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
-from planner.pytorch.tracing import Trace, is_parameter
+
+REFUSED = "refused"
+"""What says of a node that stands for a part of an operator why that was refused."""
 
 
-def decompose(module: GraphModule, node: Node) -> bool:
-    """Put what a node's operator is made of in its place; False where PyTorch does not say, or it is that operator."""
+def decompose(module: GraphModule, node: Node, why: str) -> bool:
+    """Put what a node's operator, refused, is made of in its place; False where PyTorch does not say."""
     part = _part(node)
-    if part is None or any(inner.target is node.target for inner in part.graph.nodes):
+    if part is None or any(inner.target is node.target or _is_primitive(inner) for inner in part.graph.nodes):
         return False
-    out_of_place(part.graph, ())
-    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
-    copies = dict(zip(inputs, node.all_input_nodes, strict=True))
-    with module.graph.inserting_before(node):
-        for inner in part.graph.nodes:
-            if inner.op == "get_attr":
-                name = f"{node.name}_{inner.target}"
-                module.register_buffer(name, getattr(part, str(inner.target)), persistent=False)
-                inner.target = name
-        before = set(module.graph.nodes)
-        results = module.graph.graph_copy(part.graph, copies)
-    for added in set(module.graph.nodes) - before:
-        added.meta = {**node.meta, "val": added.meta.get("val")}
+    node.meta.setdefault(REFUSED, why)
+    results = copied(module, node, part, node.all_input_nodes)
     _read_instead(node, results)
     return True
+
+
+def _is_primitive(node: Node) -> bool:
+    """Return True for an operator of PyTorch's compiler, which has no gradient there and none here."""
+    return packet(node).startswith("prims::") and packet(node) not in CONVERTERS
+
+
+def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequence[Node]) -> Any:
+    """Copy a graph's nodes before a node, from whose line they come; return what the graph returns."""
+    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
+    before = set(module.graph.nodes)
+    for inner in part.graph.nodes:
+        if inner.op == "get_attr":
+            name = f"{node.name}_{inner.target}"
+            module.register_buffer(name, getattr(part, str(inner.target)), persistent=False)
+            inner.target = name
+    with module.graph.inserting_before(node):
+        results = module.graph.graph_copy(part.graph, dict(zip(inputs, operands, strict=True)))
+    for added in set(module.graph.nodes) - before:
+        added.meta = {**node.meta, "val": added.meta.get("val")}
+    return results
 
 
 def _part(node: Node) -> GraphModule | None:
@@ -54,9 +68,11 @@ def _part(node: Node) -> GraphModule | None:
     examples = [example(operand) for operand in operands]
     with fake_mode_of(examples), torch.no_grad():
         try:
-            return make_fx(run)(*examples)
-        except (NotImplementedError, RuntimeError):  # made for other operands
+            part = make_fx(run)(*examples)
+            out_of_place(part.graph, ())
+        except (GraphError, NotImplementedError, RuntimeError):  # made for other operands, or writes into its results
             return None
+    return part
 
 
 def _decomposition(node: Node) -> Callable[..., Any] | None:
@@ -78,20 +94,3 @@ def _read_instead(node: Node, results: Any) -> None:
             user.replace_all_uses_with(results[user.args[1]])
             user.graph.erase_node(user)
     node.graph.erase_node(node)
-
-
-def differentiable(trace: Trace) -> set[Node]:
-    """Return the nodes through which a gradient flows to a parameter."""
-    nodes, sources = set[Node](), trace.sources
-    for node in trace.nodes:
-        if node.op == "placeholder":
-            reached = is_parameter(sources[node.name])
-        else:
-            reached = packet(node) != "detach" and not nodes.isdisjoint(node.all_input_nodes)
-        if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
-            nodes.add(node)
-    return nodes
-
-
-def _has_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -39,11 +39,12 @@ def bound(node: Node) -> dict[str, Any]:
     return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
 
 
-def needed_for(loss: Node) -> set[Node]:
-    """Return the nodes that a result depends on."""
+def needed_for(loss: Node, through: AbstractSet[Node] | None = None) -> set[Node]:
+    """Return the nodes that a result depends on, through certain nodes alone if these are given."""
     waiting, needed = [loss], {loss}
     while waiting:
         before = set(waiting.pop().all_input_nodes) - needed
+        before = before if through is None else before & through
         needed |= before
         waiting += before
     return needed
@@ -133,3 +134,27 @@ def _filled(node: Node) -> torch.Tensor:
     like, number = example(node), FILLED[packet(node)]
     number = bound(node)[number] if isinstance(number, str) else number
     return torch.full((), number, dtype=like.dtype).expand(like.shape)
+
+
+def differentiable(trace: Trace) -> set[Node]:
+    """Return the nodes through which a gradient flows to a parameter."""
+    nodes, sources = set[Node](), trace.sources
+    for node in trace.nodes:
+        if node.op == "placeholder":
+            reached = is_parameter(sources[node.name])
+        else:
+            reached = packet(node) != "detach" and not nodes.isdisjoint(node.all_input_nodes)
+        if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
+            nodes.add(node)
+    return nodes
+
+
+def unreached(trace: Trace) -> frozenset[int]:
+    """Return the identities of the parameters to which no gradient flows, as through whole numbers."""
+    flows, sources = needed_for(trace.first_result(), differentiable(trace)), trace.sources
+    reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
+    return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -20,9 +20,9 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
-from planner.pytorch.decomposing import decompose, differentiable
+from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.entries import entries
-from planner.pytorch.folding import Known, bound, folded, needed_for, refuse_unwritten
+from planner.pytorch.folding import Known, bound, differentiable, folded, needed_for, refuse_unwritten, unreached
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
@@ -60,7 +60,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     arguments = [*in_order(inputs), *targets]
     trace = traced(Step(module, loss, inputs), arguments, names_of(module, inputs, len(targets)))
     frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
-    translation = _translated(trace, frozen, opaque_unknown)
+    translation = _translated(trace, frozen | unreached(trace), opaque_unknown)
     graph = training_graph(translation.t.builder, translation.metrics, _by_name(trace, optimizer or Optimizer("sgd")))
     return replace(graph, entries=entries(module, trace, graph))
 
@@ -72,11 +72,13 @@ def _translated(trace: Trace, frozen: frozenset[int], opaque_unknown: bool) -> _
     """
     whole: set[Node] = set()
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
-        if not sum(decompose(trace.program.graph_module, node) for node in refused):
+        if not sum(decompose(trace.program.graph_module, *pair) for pair in refused.items()):
             calls = refused.keys() - whole - (set() if opaque_unknown else differentiable(trace))
             if not calls:
                 raise GraphError(_listed(refused))
             whole |= calls
+            for node in calls:
+                node.meta.setdefault(REFUSED, refused[node])
     return translation
 
 
@@ -138,9 +140,9 @@ class _Pass:
             self.values[node] = self._source(node) if node.op == "placeholder" else self._converted(node)
             _check_alike(self.t, node, self.values[node])
         except UnsupportedError as error:
-            self.refused[node] = str(error)
+            self.refused[node] = node.meta.get(REFUSED, str(error))
         except GraphError as error:
-            self.refused[node] = f"{node.target}: {error}"
+            self.refused[node] = node.meta.get(REFUSED, f"{node.target}: {error}")
 
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""

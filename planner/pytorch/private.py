@@ -11,11 +11,22 @@ from torch._decomp import decomposition_table  # what operators are made of
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
+from torch._subclasses.complex_tensor import ComplexTensor  # operators on the parts of complex numbers
 from torch.utils._python_dispatch import TorchDispatchMode  # sees what makes a tensor from nothing
 
 __all__ = [
-    "DECOMPOSITIONS", "HOOKS", "LOGGERS", "FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode",
-    "fake_mode_of", "forward_class", "is_composite", "schema_of",
+    "DECOMPOSITIONS",
+    "HOOKS",
+    "LOGGERS",
+    "ComplexTensor",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "fake_mode_of",
+    "forward_class",
+    "is_composite",
+    "schema_of",
 ]  # fmt: skip
 
 HOOKS = (

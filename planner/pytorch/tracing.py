@@ -17,6 +17,7 @@ from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
+from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.refusing import (
@@ -152,6 +153,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
+    real_alone(program.graph_module)
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
     parameters = dict(step.named_parameters(remove_duplicate=False))
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))

@@ -33,9 +33,7 @@ class Translation:
     the user's tensors.
     """
 
-    def __init__(
-        self, dtype: str, cuts: Cuts, *, reserved: Iterable[str] = (), negative: Container[str] = ()
-    ) -> None:
+    def __init__(self, dtype: str, cuts: Cuts, *, reserved: Iterable[str] = (), negative: Container[str] = ()) -> None:
         self.builder = GraphBuilder(dtype, reserved)
         self.axes = Axes()
         self.place = self.line = ""

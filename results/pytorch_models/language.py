@@ -48,11 +48,13 @@ SMALL: Mapping[str, float] = {
     r".*intermediate_size.*|.*ffn.*(dim|size)|d_ff|n_inner|ffn_hidden_size|.*mlp_hidden.*|d_inner|inner_dim": 64,
     r"hidden_size.*|d_model|n_embd|dim|.*embed(ding)?_(dim|size)|emb_dim|.*embed_proj_dim|attention_dim|lru_width": 32,
     r".*lora_rank|.*_rank|rank": 8,
-    r"(max|num)_position_embeddings|n_positions|max_(seq_len|source_positions|target_positions|.*seq.*length)|n_ctx": 64,
-    r".*sliding_window|attention_window|local_attention|window_size|.*chunk_size|.*chunk_length": 4,
+    r"(max|num)_position_embeddings|n_positions|max_(seq_len|(source|target)_positions|.*seq.*length)|n_ctx": 64,
+    r".*sliding_window|attention_window|local_attention|window_size": 8,
+    r".*chunk_size|.*chunk_length": 4,
     r".*state_size|d_state|mamba_d_state|ssm_state_size": 8,
 }
 """Sizes by the names that configurations have for them; a size that is smaller already stays."""
+
 
 def models() -> Iterator[Model]:
     """Yield every architecture of every task."""

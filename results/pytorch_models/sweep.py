@@ -80,11 +80,13 @@ def eager(module: nn.Module, batches: Batches) -> dict[str, np.ndarray]:
         loss = result["loss"]
         loss.backward()
         optimizer.step()
+    if not bool(loss.isfinite()):
+        raise ArithmeticError("PyTorch's own loss is no number")
     return {name: array_of(value) for name, value in module.state_dict().items()} | {"loss": array_of(loss)}
 
 
 def compared(module: nn.Module, batches: Batches) -> tuple[str, float, str]:
-    """Train a module and its graph; return the tensor that differs most, by what part of its tolerance, and the dtype."""
+    """Train a module and its graph; return what differs most, by how many times its tolerance, and the least dtype."""
     state = {name: array_of(value).copy() for name, value in module.state_dict().items()}
     graph = from_torch(module, batches[0], optimizer=Optimizer("adamw", lr=RATE, decay=0.01))
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
@@ -125,7 +127,7 @@ def moved(module: nn.Module) -> nn.Module:
     """Return a module, its parameters moved by chance."""
     for parameter in module.parameters():
         if parameter.is_floating_point():
-            parameter += NOISE * torch.randn_like(parameter)
+            parameter.add_(NOISE * torch.randn_like(parameter))
     return module
 
 
@@ -180,9 +182,8 @@ def row_of(model: Model) -> dict[str, Any]:
 def main(population: str, out: str, pattern: str = ".") -> None:
     """Sweep a population; write a row a model, and print how many have each outcome."""
     torch.set_num_threads(1)
-    models = [model for model in import_module(f"results.pytorch_models.{population}").models()]
     rows = []
-    for model in models:
+    for model in import_module(f"results.pytorch_models.{population}").models():
         if re.search(pattern, model.name):
             rows.append(row_of(model))
             print(rows[-1]["model"], rows[-1]["outcome"], rows[-1]["reason"][:300], flush=True)

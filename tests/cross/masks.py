@@ -9,7 +9,7 @@ import numpy as np
 import tdl
 from planner.graph.accumulation import accumulation_groups
 
-ITEM = {"float32": 4, "float64": 8, "int32": 4}
+ITEM = {"float32": 4, "float64": 8, "int32": 4, "bool": 1}
 
 
 def shares_below(ways, worker):
