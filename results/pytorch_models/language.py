@@ -12,7 +12,6 @@ import torch
 import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
-from transformers.models.auto import modeling_auto
 
 from results.pytorch_models.sweep import STEPS, Make, Model
 
@@ -20,11 +19,13 @@ VOCABULARY, LENGTH, BATCH, CLASSES = 96, 12, 4, 3
 FIRST_WORD = 8
 """Numbers below it stand for the beginning, the end, padding and the like."""
 
+NAMES = transformers.models.auto.modeling_auto
+
 TASKS = {
-    "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    "classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "causal": NAMES.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "masked": NAMES.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "seq2seq": NAMES.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "classification": NAMES.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 }
 """The architectures of each task, by their type."""
 
@@ -67,7 +68,7 @@ def _made(task: str, kind: str) -> Make:
     """Return a model and a batch for every step."""
     architecture = getattr(transformers, TASKS[task][kind])
     config_class = architecture.config_class or CONFIG_MAPPING[kind]
-    config = config_class(**small(config_class(), SPECIAL.get(kind, {}) | OF_TASK.get(task, {})))
+    config = config_class(**small(config_class(), {**SPECIAL.get(kind, {}), **OF_TASK.get(task, {})}))
     if task == "causal" and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
     module = architecture(config)
@@ -94,8 +95,9 @@ def small(config: PretrainedConfig, special: Mapping[str, Any]) -> dict[str, Any
             sizes |= {name: size} if size < value else {}
     if "num_key_value_heads" in sizes and given["num_key_value_heads"] == given.get("num_attention_heads"):
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    if kinds := next((sizes[name] for name in LAYERS if name in sizes), []):
-        sizes |= {name: len(kinds) for name in ("num_hidden_layers",) if name in sizes}
+    of_layers = [len(sizes[name]) for name in LAYERS if name in sizes]
+    if of_layers and "num_hidden_layers" in sizes:
+        sizes["num_hidden_layers"] = of_layers[0]
     return sizes | {name: value for name, value in special.items() if not isinstance(value, dict)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import cast
 
 import torch
 from numpy import broadcast_shapes
@@ -103,7 +104,7 @@ def _read(t: Translation, value: Value, dim: int, index: Value) -> Value:
     """Return the elements of a dimension at the numbers of a vector."""
     maker = t.maker(index.tensor)
     if index.dims[0] and maker is not None and maker.op == "arange":
-        start, step = (int(maker.attrs.get(name, default)) for name, default in (("start", 0), ("step", 1)))
+        start, step = (cast("int", maker.attrs[name]) for name in ("start", "step"))
         if step > 0:
             return sliced(t, value, dim, range(start, start + (index.shape[0] - 1) * step + 1, step))
     return selected(t, value, dim, index)
