@@ -19,6 +19,7 @@ OF_SHAPE = {
         "average pooling, ceil_mode": lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
         "average pooling, padding not counted": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
         "average pooling, all at once": lambda x: F.avg_pool2d(x, (4, 3), (3, 2), (2, 1), True, False),
+        "average pooling, beyond the image": lambda x: F.avg_pool2d(x, 50, ceil_mode=True),
         "average pooling, divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, True, True, 5),
         "adaptive pooling, windows that overlap": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
         "adaptive pooling of rows": lambda x: F.adaptive_avg_pool2d(x, (None, 1)),

@@ -144,10 +144,15 @@ def _pooled(t: Translation, op: str, x: Value, windows: Mapping[str, Pair]) -> V
 
 
 def _windows(call: TracedCall) -> dict[str, Pair]:
-    """Return the stride, padding, kernel and, where it is not 1, dilation of pooling."""
-    kernel = _pair(call, "kernel_size")
-    windows = {"stride": _pair(call, "stride", kernel), "padding": _pair(call, "padding"), "kernel": kernel}
-    return windows | ({"dilation": _pair(call, "dilation")} if _pair(call, "dilation", (1, 1)) != (1, 1) else {})
+    """Return the stride, padding, kernel and, where it is not 1, dilation of pooling.
+
+    A window that is alone along a dimension ends where the image ends.
+    """
+    kernel, padding, apart = _pair(call, "kernel_size"), _pair(call, "padding"), _pair(call, "dilation", (1, 1))
+    sides = zip(call["self"].shape[2:], call.shapes[0][2:], kernel, padding, apart, strict=True)
+    rows, columns = (min(k, (extent + 2 * p - 1) // d + 1) if n == 1 else k for extent, n, k, p, d in sides)
+    windows = {"stride": _pair(call, "stride", kernel), "padding": padding, "kernel": (rows, columns)}
+    return windows | ({"dilation": apart} if apart != (1, 1) else {})
 
 
 def _all_read(t: Translation, call: TracedCall, windows: Mapping[str, Pair], filling: float) -> Value:
