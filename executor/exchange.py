@@ -10,7 +10,7 @@ from executor.arena import Memory
 from executor.multifetch import MultiFetch, Pair, copies, reduction
 from executor.values import Array, ArrayModule
 from planner.graph.ir import FLOATING
-from planner.program.tasks import Fetch, LocalCopy, Message, Reduce
+from planner.program.tasks import LocalCopy, Message, Receive
 from tdl import REDUCERS
 
 Action = Callable[[], None]
@@ -72,7 +72,7 @@ def unpacking(memory: Memory, staging: int, buffer: int, message: Message) -> li
     return list(zip(targets, staged(memory, staging, buffer, message, (t.shape for t in targets)), strict=True))
 
 
-def staged_contributions(memory: Memory, task: Fetch | Reduce) -> list[Contribution]:
+def staged_contributions(memory: Memory, task: Receive) -> list[Contribution]:
     """Return what each peer contributes to a transfer, where it lies in staging once it was received."""
     if task.staging is None:
         return []
@@ -118,24 +118,24 @@ def in_order(actions: list[Action]) -> Action:
     return action
 
 
-def arrival(memory: Memory, task: Fetch | Reduce, received: list[Contribution]) -> Action:
+def arrival(memory: Memory, task: Receive, received: list[Contribution]) -> Action:
     """Return the action that puts a transfer's received and local pieces into its buffer."""
     contributions = [*received, (memory.worker, local(memory, task.buffer, task.local))]
-    if isinstance(task, Reduce):
-        return _reduction(memory, task, sorted(contributions, key=lambda entry: entry[0]))
+    if task.reducer is not None:
+        return _reduction(memory, task.buffer, task.reducer, sorted(contributions, key=lambda entry: entry[0]))
     pairs = [pair for _, pieces in contributions for pair in pieces]
     return copying(memory.xp, pairs)
 
 
-def _reduction(memory: Memory, task: Reduce, contributions: list[Contribution]) -> Action:
+def _reduction(memory: Memory, buffer: int, reducer: str, contributions: list[Contribution]) -> Action:
     """Return the action that combines contributions, sorted by worker, on top of the reducer's identity."""
-    whole = memory.views[task.buffer]
+    whole = memory.views[buffer]
     pairs = [pair for _, pieces in contributions for pair in pieces]
     if not whole.size:
         return nothing
     if memory.xp is not np:
-        return MultiFetch(memory.xp, reduction(whole, pairs, task.reducer))
-    combine, start = combiner(np, task.reducer), identity(task.reducer, whole.dtype)
+        return MultiFetch(memory.xp, reduction(whole, pairs, reducer))
+    combine, start = combiner(np, reducer), identity(reducer, whole.dtype)
 
     def action() -> None:
         whole.fill(start)

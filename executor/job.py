@@ -31,7 +31,6 @@ from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult, TaskSeconds
 from planner.report.task_seconds import Duration, task_seconds
-from planner.report.trace import compute_name
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
@@ -310,7 +309,7 @@ class Job:
 
 def traced_task(task: Task) -> TracedTask:
     """Return how a trace shows a task."""
-    return (compute_name(task), 0) if isinstance(task, Compute) else (f"{type(task).__name__} {task.transfer}", 1)
+    return (task.title, 0) if isinstance(task, Compute) else (f"{type(task).__name__} {task.transfer}", 1)
 
 
 def durations(moments: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[Duration]:

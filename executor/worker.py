@@ -12,7 +12,7 @@ from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
 from executor.schedules import Rate
 from executor.transport import Transport
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
 
 
 class Worker:
@@ -79,7 +79,7 @@ class Worker:
         match task:
             case Send():
                 return self.transport.send(task)
-            case Fetch() | Reduce():
+            case Receive():
                 return self.transport.receive(task)
             case Wait():
                 return self.transport.wait(task)

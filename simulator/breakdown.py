@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.program.tasks import Compute, Fetch, Program, Reduce, WorkerProgram
+from planner.program.tasks import Compute, Program, Receive, WorkerProgram
 from planner.report.schema import Bottleneck, Spending
 from planner.report.task_seconds import Duration
 from simulator.interpreter import Timeline
@@ -120,7 +120,7 @@ def _busiest_link(program: Program, machine: Machine, positions: Sequence[range]
     busy_s = [0.0] * len(machine.resources)
     for worker, tasks in zip(program.workers, positions, strict=True):
         for task in worker.tasks[tasks.start : tasks.stop]:
-            for message in task.messages if isinstance(task, Fetch | Reduce) else ():
+            for message in task.messages if isinstance(task, Receive) else ():
                 route = machine.route(message.peer, worker.worker)
                 for resource, units in route.uses:
                     work = message.nbytes + route.half_bandwidth_bytes

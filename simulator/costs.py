@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.program import task_keys
-from planner.program.tasks import Compute, Fetch, Message, Reduce, Send, WorkerProgram
+from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
@@ -72,7 +72,7 @@ class Costs:
         nbytes = self._total(task.messages)
         return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else READ_AND_WRITE * nbytes)
 
-    def post(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
+    def post(self, program: WorkerProgram, task: Receive) -> Activity | None:
         """Price the start of receiving, which takes only a processor's time."""
         device = self._machine.devices[program.worker]
         return None if device.spec.measured is None else self._part_of_transfer(device, "post", task_keys.posted(task))
@@ -84,22 +84,22 @@ class Costs:
             return None
         return self._on_processor(device, device.spec.measured.wake_s + waited_s * device.spec.measured.waiting_share)
 
-    def unpack(self, program: WorkerProgram, task: Fetch | Reduce) -> Activity | None:
+    def unpack(self, program: WorkerProgram, task: Receive) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
 
         Where messages are streamed, local pieces are left, unless they were combined with the first message.
         """
         device = self._machine.devices[program.worker]
         if device.spec.measured is not None:
-            kind = "reduce" if isinstance(task, Reduce) else "fetch"
+            kind = "reduce" if task.reducer is not None else "fetch"
             return self._part_of_transfer(device, kind, task_keys.received(program, task))
         buffer = program.buffers[task.buffer]
         received = self._total(task.messages)
         local = sum(piece.elements for copy in task.local for piece in copy.pieces) * ITEM_BYTES[buffer.dtype]
         if device.spec.streams_messages:
-            copied = 0 if received and isinstance(task, Reduce) else local
+            copied = 0 if received and task.reducer is not None else local
             return self._copy(program.worker, received + local, READ_AND_WRITE * copied)
-        if isinstance(task, Fetch):
+        if task.reducer is None:
             return self._copy(program.worker, received + local, READ_AND_WRITE * (received + local))
         return self._copy(program.worker, buffer.nbytes, buffer.nbytes + COMBINE * (received + local))
 

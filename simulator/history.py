@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Wait
-from planner.report.trace import compute_name
+from planner.program.tasks import Compute, Program, Receive, Send, Wait
 from simulator.interpreter import MessageSpan
 from simulator.memory import usage
 from simulator.simulation import Simulation
 
 PACK, UNPACK, COMBINE, COMPUTE, WAIT = "pack", "unpack", "combine", "compute", "wait for"
-ENDING: Mapping[type[Fetch | Reduce], str] = {Fetch: UNPACK, Reduce: COMBINE}
 
 
 class Span(NamedTuple):
@@ -38,7 +36,7 @@ def tensor_names(program: Program) -> dict[int, str]:
         task.transfer: worker.buffers[task.buffer].name
         for worker in reversed(program.workers)
         for task in worker.tasks
-        if isinstance(task, Fetch | Reduce)
+        if isinstance(task, Receive)
     }
 
 
@@ -47,11 +45,13 @@ def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
     timeline, tasks = simulation.timeline, simulation.program.workers[worker].tasks
     names = tensor_names(simulation.program)
     blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[worker]}
-    endings = {task.transfer: ENDING[type(task)] for task in tasks if isinstance(task, Fetch | Reduce)}
+    endings = {
+        task.transfer: UNPACK if task.reducer is None else COMBINE for task in tasks if isinstance(task, Receive)
+    }
     for position, task in enumerate(tasks):
         start_s, stop_s = timeline.starts_s[worker][position], timeline.stops_s[worker][position]
         if isinstance(task, Compute):
-            yield Span(COMPUTE, compute_name(task), start_s, stop_s)
+            yield Span(COMPUTE, task.title, start_s, stop_s)
             continue
         begin_s, end_s = blocked.get(position, (stop_s, start_s))
         what = names.get(task.transfer, f"transfer {task.transfer}")

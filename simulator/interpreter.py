@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Send, Wait, WorkerProgram
+from planner.program.tasks import Compute, Program, Receive, Send, Wait, WorkerProgram
 from simulator.costs import NO_WORK, Activity, Costs
 from simulator.sharing import Sharing
 from simulator.transfers import Sent, Transfer, transfers
@@ -125,7 +125,7 @@ class _Interpreter:
         self._workers = program.workers
         self._transfers = transfers(program)
         self._posted: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        self._receiving: list[dict[int, Fetch | Reduce]] = [{} for _ in program.workers]
+        self._receiving: list[dict[int, Receive]] = [{} for _ in program.workers]
         k = len(program.workers)
         self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
         self._routes = np.full((2, k, k), UNPRICED, dtype=np.intp)  # classes of messages, that are copied and combined
@@ -166,7 +166,7 @@ class _Interpreter:
             stops.append(environment.now)
             advance()
 
-    def _take_part(self, worker: WorkerProgram, task: Send | Fetch | Reduce | Wait) -> Steps:
+    def _take_part(self, worker: WorkerProgram, task: Send | Receive | Wait) -> Steps:
         number = worker.worker
         if isinstance(task, Wait):
             yield from self._complete(number, self._transfers.get(task.transfer))
@@ -183,7 +183,7 @@ class _Interpreter:
                 yield from self._busy(number, self._costs.post(worker, task))
         yield from self._start(number, self._transfers[task.transfer], task)
 
-    def _start(self, worker: int, transfer: Transfer, task: Send | Fetch | Reduce) -> Steps:
+    def _start(self, worker: int, transfer: Transfer, task: Send | Receive) -> Steps:
         """Start this worker's half of a transfer; without overlap, only with its last half, and wait for the end."""
         if self._switches.overlap:
             self._post(transfer.number, worker, outgoing=isinstance(task, Send))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from planner.program.arena import Storage
-from planner.program.tasks import Buffer, Compute, Fetch, Reduce, Send, Wait, WorkerProgram
+from planner.program.tasks import Buffer, Compute, Receive, Send, Wait, WorkerProgram
 
 
 def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
@@ -45,7 +45,7 @@ def requests(worker: WorkerProgram) -> tuple[Storage, ...]:
 
 def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Yield, per task, the buffers that it reads and those that it writes; what a call adds to is read, too."""
-    ended = {task.transfer: task for task in worker.tasks if isinstance(task, Fetch | Reduce)}
+    ended = {task.transfer: task for task in worker.tasks if isinstance(task, Receive)}
     for task in worker.tasks:
         match task:
             case Compute():
@@ -56,7 +56,7 @@ def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]
             case Send():
                 source = [task.buffer] if task.messages else []
                 yield source, [] if task.staging is None else [task.staging]
-            case Fetch() | Reduce():
+            case Receive():
                 yield [], [] if task.staging is None else [task.staging]
             case Wait() if task.transfer not in ended:
                 yield [], []

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Event
 
-from planner.program.tasks import Fetch, Message, Program, Reduce, Send
+from planner.program.tasks import Message, Program, Receive, Send
 
 NO_MESSAGE = -1
 
@@ -101,10 +101,15 @@ def transfers(program: Program) -> dict[int, Transfer]:
     sends: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
     receives: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
     starters: defaultdict[int, list[int]] = defaultdict(lambda: [0] * k)
-    combined = {task.transfer for worker in program.workers for task in worker.tasks if isinstance(task, Reduce)}
+    combined = {
+        task.transfer
+        for worker in program.workers
+        for task in worker.tasks
+        if isinstance(task, Receive) and task.reducer is not None
+    }
     for worker in program.workers:
         for task in worker.tasks:
-            if isinstance(task, Send | Fetch | Reduce):
+            if isinstance(task, Send | Receive):
                 posts = sends if isinstance(task, Send) else receives
                 posts[task.transfer][worker.worker] += task.messages
                 starters[task.transfer][worker.worker] += 1

@@ -21,7 +21,7 @@ from executor.mpi import MpiCluster
 from executor.training import RankPrograms, Trainer
 from executor.waiting import wait_for
 from planner.program.task_keys import posted, received, sent, spelled_compute
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
 
 STABLE = 0.03
@@ -106,19 +106,19 @@ def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, Tran
         return name
 
     def names() -> Iterator[str]:
-        started: dict[int, Fetch | Reduce] = {}
+        started: dict[int, Receive] = {}
         for task in program.tasks:
             match task:
                 case Compute():
                     yield spelled_compute(program, task) if any(kernel.calls for kernel in task.kernels) else ""
                 case Send():
                     yield transfer("send", sent(program, task))
-                case Fetch() | Reduce():
+                case Receive():
                     started[task.transfer] = task
                     yield transfer("post", posted(task))
                 case Wait():
                     ended = started.pop(task.transfer)
-                    kind = "reduce" if isinstance(ended, Reduce) else "fetch"
+                    kind = "reduce" if ended.reducer is not None else "fetch"
                     yield transfer(kind, received(program, ended))
 
     return list(names()), moved

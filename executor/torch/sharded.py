@@ -17,7 +17,7 @@ from planner import layout as layouts
 from planner.errors import PlanError
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Entry
-from planner.layout.mesh_axes import AxisPlacement, StridedShard, interleaved_twice, mesh_axes_of_view, uneven
+from planner.layout.mesh_axes import AxisPlacement, StridedShard, interleaved_twice, mesh_axes, uneven
 
 
 def sharded_state(trainer: Trainer, names: Iterable[str] | None = None) -> Mapping[str, DTensor]:
@@ -40,7 +40,7 @@ def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
     layout = plan.layouts[tensor.name]
     grouped = groups(entry.shape, tensor.shape)
     assert grouped is not None, name  # a graph was checked for that
-    axes = mesh_axes_of_view(layout, plan.ways, tensor.shape, grouped)
+    axes = mesh_axes(layout, plan.ways, tensor.shape, grouped)
     reason = uneven(tensor.shape, layout, plan.ways) or interleaved_twice(axes)
     if reason is not None:
         raise PlanError(f"{name}: {reason}: DTensor has no such parts; state_dict() has it whole")

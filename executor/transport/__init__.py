@@ -17,7 +17,7 @@ from executor.arena import Arena, Memory
 from executor.exchange import Action
 from executor.values import ArrayModule
 from planner.errors import InputError
-from planner.program.tasks import Fetch, Reduce, Send, Wait
+from planner.program.tasks import Receive, Send, Wait
 
 
 class Transport(Protocol):
@@ -37,7 +37,7 @@ class Transport(Protocol):
     def send(self, task: Send) -> Action:
         """Return the action that starts the outgoing half of a transfer."""
 
-    def receive(self, task: Fetch | Reduce) -> Action:
+    def receive(self, task: Receive) -> Action:
         """Return the action that starts the incoming half of a transfer."""
 
     def wait(self, task: Wait) -> Action:

@@ -11,7 +11,7 @@ import numpy as np
 from executor.arena import Memory
 from executor.exchange import Action, Contribution, arrival, copying, in_order, nothing, packing, staged_contributions
 from executor.values import Array
-from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
+from planner.program.tasks import Message, Receive, Send, Wait
 
 
 class Messages:
@@ -34,15 +34,15 @@ class Messages:
             raise ValueError(f"transfer {task.transfer}: expected no messages, as nobody else is there")
         return nothing
 
-    def receive(self, task: Fetch | Reduce) -> Action:
+    def receive(self, task: Receive) -> Action:
         """Return the action that starts the incoming half; unpacking or combining is left to `wait`."""
         return self.post(task, arrival(self._memory, task, self.received(task)))
 
-    def received(self, task: Fetch | Reduce) -> list[Contribution]:
+    def received(self, task: Receive) -> list[Contribution]:
         """Return what each peer contributes to a transfer, where it lies once it was received."""
         return staged_contributions(self._memory, task)
 
-    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+    def post(self, task: Receive, arrived: Action) -> Action:
         """Return the action that starts receiving; `arrived` is done by `wait` once all is there."""
         self._arrivals[task.transfer] = arrived
         return nothing
@@ -80,7 +80,7 @@ class GroupedMessages(Messages, ABC):
         pairs = [pair for m in messages for pair in packing(self._memory, task.staging, task.buffer, m)]
         return copying(self._memory.xp, pairs)
 
-    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+    def post(self, task: Receive, arrived: Action) -> Action:
         """Return the action that starts a transfer, asked for after `send`; `arrived` is done by `wait`."""
         self._arrivals[task.transfer] = arrived
         outgoing = self._outgoing.pop(task.transfer, [])

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
 
 Finished = dict[int, int]
 """How many tasks some ranks must have finished, by rank."""
@@ -97,7 +97,7 @@ def _written(program: WorkerProgram, near: Callable[[int], bool]) -> Iterator[tu
         elif isinstance(task, Wait):
             yield position, targets[task.transfer]
         else:
-            if isinstance(task, Fetch | Reduce):
+            if isinstance(task, Receive):
                 targets[task.transfer] = task.buffer
             if task.staging is not None and not all(near(message.peer) for message in task.messages):
                 yield position, task.staging

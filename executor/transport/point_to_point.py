@@ -13,7 +13,7 @@ from executor.shared_memory import neighbours
 from executor.transport.messages import Messages
 from executor.transport.staging import HostBytes, staging
 from executor.waiting import Requests, wait_for
-from planner.program.tasks import Compute, Fetch, Message, Reduce, Send, Wait
+from planner.program.tasks import Compute, Message, Receive, Send, Wait
 
 CHUNK_BYTES = 1 << 18
 """What a message to another host is cut into: whole ones wait there until their receiver looks, small ones are on their
@@ -78,7 +78,7 @@ class PointToPoint(Messages):
 
         return action
 
-    def post(self, task: Fetch | Reduce, arrived: Action) -> Action:
+    def post(self, task: Receive, arrived: Action) -> Action:
         """Return the action that posts the receives; `arrived` is done by `wait` once all is there."""
         requests = self._requests.setdefault(task.transfer, [])
         messages = [message for message in task.messages if message.nbytes]

@@ -22,7 +22,7 @@ from executor.transport.messages import Messages
 from executor.transport.order import Finished, announcements, waits
 from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule
-from planner.program.tasks import Fetch, Message, Reduce, Send, Wait
+from planner.program.tasks import Message, Receive, Send, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Shared:
 
         return action if counts.any() else far
 
-    def receive(self, task: Fetch | Reduce) -> Action:
+    def receive(self, task: Receive) -> Action:
         """Return the action that posts the receives from other hosts."""
         distant = replace(task, messages=self._distant(task.messages))
         received = [(m.peer, self._readable(task, m)) for m in task.messages if m.nbytes and self._near(m.peer)]
@@ -183,7 +183,7 @@ class Shared:
         """Return the parts of this worker's arena that another copies as a message."""
         return [self._memory.part(buffer, piece.source_slices) for piece in message.pieces]
 
-    def _readable(self, task: Fetch | Reduce, message: Message) -> list[Pair]:
+    def _readable(self, task: Receive, message: Message) -> list[Pair]:
         """Return the copies of a message's pieces right out of the peer's arena."""
         targets = [self._memory.part(task.buffer, piece.target_slices) for piece in message.pieces]
         sources = [self._source(message.peer, task, place) for place in self._places[message.peer][task.transfer]]
@@ -194,7 +194,7 @@ class Shared:
             )
         return list(zip(targets, sources, strict=True))
 
-    def _source(self, peer: int, task: Fetch | Reduce, place: Place) -> Array:
+    def _source(self, peer: int, task: Receive, place: Place) -> Array:
         dtype = self._memory.views[task.buffer].dtype
         first = self._peers[peer][place.offset : place.offset + dtype.itemsize].view(dtype)
         return self._memory.xp.lib.stride_tricks.as_strided(first, place.shape, place.strides)

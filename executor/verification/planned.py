@@ -23,7 +23,8 @@ from executor.verification.parts import Assembled, PartError, Subject, blank
 from planner.errors import PlanError
 from planner.layout import EVERYWHERE, Production, Region, Signature, Strategy, Ways, eligible, local_shape, needed
 from planner.layout import production as produce
-from planner.program.calls import CallGeometry, node_work
+from planner.program.calls import node_work
+from planner.program.tasks import SlicedCall
 from tdl import REDUCERS
 
 WAYS = ((2,), (3,), (2, 2), (3, 2), (2, 3), (2, 2, 2))
@@ -100,13 +101,13 @@ def _run_worker(subject: Subject, signature: Signature, strategy: Strategy, plac
     return [asnumpy(output) for output in outputs]
 
 
-def _call(subject: Subject, call: CallGeometry, held: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _call(subject: Subject, call: SlicedCall, held: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Make one kernel call on slices of the local arrays, combining it with what is there where the call says so."""
-    targets = tuple(output[(..., *cut)] for output, cut in zip(outputs, call.outputs, strict=True))
+    targets = tuple(outputs[number][(..., *cut)] for number, cut in call.outputs)
     results = targets
     if call.combine is not None:
         results = tuple(blank(subject.xp, target.shape, target.dtype) for target in targets)
-    inputs = tuple(array[(..., *cut)] for array, cut in zip(held, call.inputs, strict=True))
+    inputs = tuple(held[number][(..., *cut)] for number, cut in call.inputs)
     run(subject.kernel, KernelCall(subject.xp, inputs, results, subject.attributes(), call.ranges, call.origins))
     if call.combine is not None:
         for target, result in zip(targets, results, strict=True):

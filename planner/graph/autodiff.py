@@ -88,9 +88,14 @@ class _Reverse:
             )
         wanted = tuple(tensor in self.needed for tensor in node.inputs)
         backward = Backward(self.builder, node, arriving, wanted, self.producers)
-        for tensor, gradient in zip(node.inputs, apply_rule(rule, backward), strict=True):
-            if gradient is not None and tensor in self.needed:
-                self.contributions[tensor].append(gradient)
+        before = len(self.builder.nodes), len(self.builder.tensors)
+        gradients = zip(node.inputs, apply_rule(rule, backward), strict=True)
+        needed = [
+            (tensor, gradient) for tensor, gradient in gradients if gradient is not None and tensor in self.needed
+        ]
+        self.builder.take_back(*before, (gradient for _, gradient in needed if isinstance(gradient, str)))
+        for tensor, gradient in needed:
+            self.contributions[tensor].append(gradient)
 
     def _total(self, tensor: str) -> Gradient | None:
         """Sum all contributions, once every reader of the tensor has been passed."""

@@ -150,6 +150,20 @@ class GraphBuilder:
         finally:
             self._timestep = outer
 
+    def take_back(self, nodes: int, tensors: int, wanted: Iterable[str]) -> None:
+        """Drop what was added since there were so many nodes and tensors, but what the `wanted` tensors follow from."""
+        needed, kept = set(wanted), list[Node]()
+        while len(self.nodes) > nodes:
+            node = self.nodes.pop()
+            if needed.isdisjoint(node.outputs):
+                self._node_names.remove(node.name)
+            else:
+                needed.update(node.inputs, node.outputs)
+                kept.append(node)
+        self.nodes += reversed(kept)
+        added = [self.tensors.popitem() for _ in range(len(self.tensors) - tensors)]
+        self.tensors |= {name: tensor for name, tensor in reversed(added) if name in needed}
+
     def rebuild(self, tensors: Mapping[str, Tensor], nodes: Sequence[Node]) -> None:
         """Replace everything that was built."""
         self.tensors, self.nodes = dict(tensors), list(nodes)

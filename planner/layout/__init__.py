@@ -20,12 +20,12 @@ from planner.layout.placement import (
     Layout,
     Partial,
     Placement,
+    PlacementSet,
     Replicate,
     Shard,
     format_layout,
     parse_placement,
 )
-from planner.layout.placement_sets import PlacementSet
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures, told_apart
 from planner.layout.split import Runs, eligible, iteration_runs, part

@@ -43,46 +43,25 @@ class Axis:
     steps: tuple[int, ...]
 
 
-def step_placements(layout: Layout, ways: Ways) -> tuple[AxisPlacement, ...]:
-    """Return the placement of every step, as an axis of a mesh that has one axis per step."""
-    return tuple(_placement(layout, ways, step) for step in range(len(layout)))
-
-
-def mesh_axes(layout: Layout, ways: Ways) -> tuple[Axis, ...]:
-    """Return the fewest axes that spell a layout: adjacent steps with the same placement are one.
-
-    DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at adjacent steps.
-    """
-    return _merged(step_placements(layout, ways), ways)
-
-
-def _merged(placements: Sequence[AxisPlacement], ways: Ways) -> tuple[Axis, ...]:
-    found = []
-    for placement, entries in groupby(enumerate(placements), key=lambda entry: entry[1]):
-        steps = tuple(step for step, _ in entries)
-        found.append(Axis(math.prod(ways[step] for step in steps), placement, steps))
-    return tuple(found)
-
-
-def mesh_axes_of_view(
-    layout: Layout, ways: Ways, fine: Sequence[int], groups: Sequence[Sequence[int]]
-) -> tuple[Axis, ...]:
-    """Return the axes that spell a layout of a tensor of shape `fine` for a view of it with coarser dimensions.
+def mesh_axes(layout: Layout, ways: Ways, shape: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[Axis, ...]:
+    """Return the fewest axes that spell a layout of a tensor of this shape for a view of it with coarser dimensions.
 
     Dimension i of the view runs over the dimensions groups[i] of the tensor. A shard of one of them is a part of every
-    chunk that those before it make, as far as they are not split themselves.
+    chunk that those before it make, as far as they are not split themselves. Adjacent steps with the same placement are
+    one axis: DTensor puts a tensor together rightly only so, where an interleaved dimension is sharded at such steps.
     """
-    local, found = list(fine), list[AxisPlacement]()
-    for step, placement in enumerate(step_placements(layout, ways)):
-        if isinstance(placement, Shard | StridedShard):
-            dim, own = next((dim, group) for dim, group in enumerate(groups) if placement.dim in group)
-            outer = math.prod(local[axis] for axis in own if axis < placement.dim)
-            chunks = outer * (placement.split_factor if isinstance(placement, StridedShard) else 1)
+    local, placements = list(shape), list[AxisPlacement]()
+    for step, placement in enumerate(layout):
+        if isinstance(placement, Shard):
+            dim, group = next((dim, group) for dim, group in enumerate(groups) if placement.dim in group)
+            outer = math.prod(local[axis] for axis in group if axis < placement.dim)
+            free = math.prod(way for way, earlier in zip(ways, layout[:step], strict=False) if earlier != placement)
             local[placement.dim] //= ways[step]
-            found.append(Shard(dim) if chunks == 1 else StridedShard(dim, chunks))
+            placements.append(Shard(dim) if outer * free == 1 else StridedShard(dim, outer * free))
         else:
-            found.append(placement)
-    return _merged(found, ways)
+            placements.append(placement)
+    runs = [tuple(run) for _, run in groupby(range(len(layout)), key=placements.__getitem__)]
+    return tuple(Axis(math.prod(ways[step] for step in steps), placements[steps[0]], steps) for steps in runs)
 
 
 def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
@@ -106,16 +85,8 @@ def interleaved_twice(axes: Sequence[Axis]) -> str | None:
     Such are views of a tensor whose finer dimensions are sharded at several steps, and dimensions that are sharded at
     three steps with others between.
     """
-    found = Counter(axis.placement.dim for axis in axes if isinstance(axis.placement, StridedShard))
-    for dim, count in found.items():
+    counts = Counter(axis.placement.dim for axis in axes if isinstance(axis.placement, StridedShard))
+    for dim, count in counts.items():
         if count > 1:
             return f"dimension {dim}: expected to be interleaved along one axis, found {count}"
     return None
-
-
-def _placement(layout: Layout, ways: Ways, step: int) -> AxisPlacement:
-    placement = layout[step]
-    if not isinstance(placement, Shard):
-        return placement
-    free = math.prod(way for way, earlier in zip(ways, layout[:step], strict=False) if earlier != placement)
-    return placement if free == 1 else StridedShard(placement.dim, free)

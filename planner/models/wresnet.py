@@ -1,15 +1,28 @@
-"""WResNet-L-W: a bottleneck ResNet with every convolution's channels multiplied by W (Tofu Sec 7)."""
+"""WResNet-L-W: a bottleneck ResNet with every convolution's channels multiplied by W (Tofu Sec 7).
+
+Over it Classifier-C, a face recogniser whose last layer tells very many classes apart (DistPar Sec A.4).
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.models.layers import RELU_GAIN, batch_norm, convolution, max_pool, pooled_classifier
+from planner.models.layers import (
+    RELU_GAIN,
+    batch_norm,
+    classify,
+    convolution,
+    global_pool,
+    linear,
+    max_pool,
+    pooled_classifier,
+)
 from planner.models.options import RUNNING, Images, option
 
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
@@ -35,11 +48,35 @@ class Options(Backbone):
     classes: int = option(1000, "Classes to tell apart.")
 
 
+@dataclass(frozen=True, slots=True)
+class Classifier(Backbone):
+    """What can be chosen about a face recogniser."""
+
+    backbone: str = option("wresnet-50-1", "The wide ResNet below Classifier-C.")
+    embedding: int = option(512, "Width of Classifier-C's embedding.")
+
+
 def build(depth: str, widening: str, options: Options) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
     return options.train(b, metrics)
+
+
+def build_classifier(classes: str, options: Classifier) -> Graph:
+    """Return the training graph of a backbone, a linear embedding of its pooled features, and a linear classifier.
+
+    The backbone is a wide ResNet, by default ResNet-50; the embedding is 512 wide unless options say otherwise. Real
+    data sets have 85742 and 360232 classes. Raises GraphError for a backbone that is no wide ResNet.
+    """
+    match = re.fullmatch(PATTERN, options.backbone, re.ASCII)
+    if match is None:
+        raise GraphError(f"option backbone must name a model wresnet-L-W, found {options.backbone!r}")
+    b = GraphBuilder(options.dtype)
+    depth, widening = match.groups()
+    pooled = global_pool(b, features(b, depth, widening, options), "pool")
+    embedding = linear(b, pooled, options.embedding, "embedding")
+    return options.train(b, classify(b, linear(b, embedding, int(classes), "fc")))
 
 
 def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
+from functools import partial
 from typing import Any
 
 from planner.errors import GraphError
 from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
-from planner.models import alexnet, cnn, encoder_decoder, face, mlp, rnn, transformer, vgg, wresnet
+from planner.models import cnn, convolutional, mlp, rnn, transformer, wresnet
 from planner.models.options import CHOICES, Scaled, Tokens, Training
 from tensor_partitioner.display import nearest
 
@@ -38,12 +39,17 @@ FAMILIES: dict[str, Family] = {
     "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.Options),
     "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build, wresnet.Options),
     "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build, rnn.Options),
-    "alexnet": Family("alexnet", "alexnet", alexnet.build, Scaled),
-    "vgg-16": Family("vgg-16", "vgg-16", vgg.build, Scaled),
-    "classifier-C": Family(rf"classifier-({_NUMBER})", "classifier-85742", face.build, face.Options),
+    "alexnet": Family("alexnet", "alexnet", partial(convolutional.build, convolutional.ALEXNET, True), Scaled),
+    "vgg-16": Family("vgg-16", "vgg-16", partial(convolutional.build, convolutional.VGG_16, False), Scaled),
+    "classifier-C": Family(
+        rf"classifier-({_NUMBER})", "classifier-85742", wresnet.build_classifier, wresnet.Classifier
+    ),
     "transformer-L-D": Family(f"transformer{_SIZES}", "transformer-24-2048", transformer.build, Tokens),
     "encoder-decoder-L-D": Family(
-        f"encoder-decoder{_SIZES}", "encoder-decoder-6-1024", encoder_decoder.build, encoder_decoder.Options
+        f"encoder-decoder{_SIZES}",
+        "encoder-decoder-6-1024",
+        transformer.build_encoder_decoder,
+        transformer.EncoderDecoder,
     ),
 }
 """From a family's spelling to the family; add to it to have models of your own by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
@@ -22,6 +22,7 @@ from planner.layout import (
 )
 from planner.layout.split import first_eligible
 from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord
 
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""
@@ -39,17 +40,21 @@ MOST_SHARE = 10**9
 """What a worker's share may be."""
 
 
+Claims = Iterator[tuple[str, str, object]]
+"""What contradicts the plan: where it is said, what was expected, and what is said."""
+
+
 def check_plan(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
     check_countable(plan.graph, plan.ways)
     check_names(plan.layouts, plan.graph.tensors, "tensors")
     check_names(plan.strategies, {node.name: node for node in plan.graph.nodes}, "nodes")
-    found = plan.traffic().signatures
+    by_node = plan.traffic().signatures
     for name, layout in plan.layouts.items():
         _check_layout(plan, name, layout)
     for node in plan.graph.nodes:
-        _check_strategy(plan, node, found[node.name])
-    _check_partial(plan, found)
+        _check_strategy(plan, node, by_node[node.name])
+    _check_partial(plan, by_node)
     for old, new in plan.graph.updates.items():
         for step, (before, after) in enumerate(zip(plan.layouts[old], plan.layouts[new], strict=True)):
             if before != after:
@@ -60,73 +65,71 @@ def check_plan(plan: Plan) -> None:
 
 def check_search(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where what is said of the plan's search contradicts the plan."""
-    found = plan.search
-    _check_placements(plan)
-    _check_data_parallel_bytes(plan)
-    if found.winner and found.bytes.get(found.winner) != (counted := plan.total_bytes):
-        told = f"{found.bytes[found.winner]} bytes" if found.winner in found.bytes else "none"
-        raise PlanError(f"$.search.bytes: expected the {counted} bytes of {found.winner!r}, found {told}")
-    if found.predicted is not None and found.winner not in found.predicted.candidates_s:
-        raise PlanError(f"$.search.predicted.candidates_s: expected seconds of {found.winner!r}, found none")
-    _check_factorisations(plan)
-    if (found.lower_bound is None) != (not found.bound_by):
-        told = "none" if found.lower_bound is None else str(found.lower_bound)
-        raise PlanError(
-            f"$.search.bound_by: expected a lower bound and whose it is, found {told} by {found.bound_by!r}"
-        )
-    if found.lower_bound is None:
-        return
-    if found.bound_by not in (found.searcher, found.winner, "joint"):
-        known = f"{found.searcher or found.winner} or joint"
-        raise PlanError(f"$.search.bound_by: expected {known}, found {found.bound_by!r}")
-    if not found.winner:
-        raise PlanError("$.search.winner: expected the candidate that the lower bound is about, found none")
-    if found.lower_bound > found.cost * (1 + ROUNDING):
-        raise PlanError(f"$.search.lower_bound: expected at most the plan's {found.cost}, found {found.lower_bound}")
+    for claims in (_placements, _bytes, _factorisations, _bound):
+        for where, expected, stated in claims(plan, plan.search):
+            raise PlanError(f"$.{where}: expected {expected}, found {'none' if stated is None else stated}")
 
 
-def _check_placements(plan: Plan) -> None:
-    """Raise a PlanError where a tensor lies as the placements that were searched do not allow."""
-    allowed = plan.search.placements
-    if not allowed:  # as in a plan made by hand
+def _placements(plan: Plan, search: SearchRecord) -> Claims:
+    """Where a tensor lies as the placements that were searched do not allow."""
+    if not search.placements:  # as in a plan made by hand
         return
-    if allowed not in list(PlacementSet):
-        raise PlanError(f"$.search.placements: expected one of {'; '.join(PlacementSet)}, found {allowed!r}")
-    letters = PlacementSet(allowed).letters
+    if search.placements not in list(PlacementSet):
+        yield "search.placements", f"one of {'; '.join(PlacementSet)}", repr(search.placements)
+    letters = PlacementSet(search.placements).letters
     for name, layout in plan.layouts.items():
         for step, placement in enumerate(layout):
             forced = first_eligible(plan.graph.tensors[name].shape, plan.ways, step) is None
             if str(placement)[0] not in (letters | {"R"} if forced else letters):
-                raise PlanError(
-                    f"$.steps[{step}].tensors.{name}: expected {allowed}, as in $.search, found {placement}"
-                )
+                yield f"steps[{step}].tensors.{name}", f"{search.placements}, as in $.search", placement
 
 
-def _check_data_parallel_bytes(plan: Plan) -> None:
-    """Raise a PlanError where data parallelism is said to move what it cannot: it needs a sample for every worker."""
-    if (found := plan.search.data_parallel_bytes) is None:
-        return
-    samples, most = batch_size(plan.graph) or 0, HOPS * most_moved_bytes(plan.graph, plan.workers) if plan.ways else 0
-    if samples < plan.workers or found > most:
-        told = f"none, with {samples} samples," if samples < plan.workers else f"at most {most}"
-        raise PlanError(f"$.search.data_parallel_bytes: expected {told} for {plan.workers} workers, found {found}")
+def _bytes(plan: Plan, search: SearchRecord) -> Claims:
+    """What data parallelism cannot move, as every worker needs a sample; other bytes or no time of the winner."""
+    moved, samples, workers = search.data_parallel_bytes, batch_size(plan.graph) or 0, plan.workers
+    most = HOPS * most_moved_bytes(plan.graph, workers) if plan.ways else 0
+    if moved is not None and (samples < workers or moved > most):
+        told = f"none, with {samples} samples," if samples < workers else f"at most {most}"
+        yield "search.data_parallel_bytes", f"{told} for {workers} workers", moved
+    if search.winner and search.bytes.get(search.winner) != plan.total_bytes:
+        expected = f"the {plan.total_bytes} bytes of {search.winner!r}"
+        yield "search.bytes", expected, search.bytes.get(search.winner)
+    if search.predicted is not None and search.winner not in search.predicted.candidates_s:
+        yield "search.predicted.candidates_s", f"seconds of {search.winner!r}", None
 
 
-def _check_factorisations(plan: Plan) -> None:
-    """Raise a PlanError where the plan is not the best of the factorisations that are said to have been tried."""
-    found, where = plan.search, "$.search.factorisations"
-    for number, tried in enumerate(found.factorisations):
+def _factorisations(plan: Plan, search: SearchRecord) -> Claims:
+    """Where the plan is not the best of the factorisations that are said to have been tried."""
+    where = "search.factorisations"
+    for number, tried in enumerate(search.factorisations):
         if math.prod(tried.ways) != plan.workers:
-            raise PlanError(f"{where}[{number}].ways: expected {plan.workers} workers, found {list(tried.ways)}")
-        if not found.winner:
-            raise PlanError("$.search.winner: expected the candidate that costs the least, found none")
-        if tried.cost * (1 + ROUNDING) < found.cost:
-            raise PlanError(
-                f"{where}[{number}].cost: expected no less than the plan's {found.cost}, found {tried.cost}"
-            )
-    own = [tried.cost for tried in found.factorisations if tried.ways == tuple(plan.ways)]
-    if found.factorisations and not (own and math.isclose(own[0], found.cost, rel_tol=ROUNDING)):
-        raise PlanError(f"{where}: expected {found.cost} for the plan's ways {list(plan.ways)}, found {own or 'none'}")
+            yield f"{where}[{number}].ways", f"{plan.workers} workers", list(tried.ways)
+        if not search.winner:
+            yield "search.winner", "the candidate that costs the least", None
+        if tried.cost * (1 + ROUNDING) < search.cost:
+            yield f"{where}[{number}].cost", f"no less than the plan's {search.cost}", tried.cost
+    costs = [tried.cost for tried in search.factorisations if tried.ways == tuple(plan.ways)]
+    if search.factorisations and not (costs and math.isclose(costs[0], search.cost, rel_tol=ROUNDING)):
+        yield where, f"{search.cost} for the plan's ways {list(plan.ways)}", costs or None
+
+
+def _bound(plan: Plan, search: SearchRecord) -> Claims:
+    """A lower bound of nobody, of no candidate, or above the plan's cost."""
+    bound, bound_by = search.lower_bound, search.bound_by
+    if (bound is None) != (not bound_by):
+        yield (
+            "search.bound_by",
+            "a lower bound and whose it is",
+            f"{'none' if bound is None else bound} by {bound_by!r}",
+        )
+    if bound is None:
+        return
+    if bound_by not in (search.searcher, search.winner, "joint"):
+        yield "search.bound_by", f"{search.searcher or search.winner} or joint", repr(bound_by)
+    if not search.winner:
+        yield "search.winner", "the candidate that the lower bound is about", None
+    if bound > search.cost * (1 + ROUNDING):
+        yield "search.lower_bound", f"at most the plan's {search.cost}", bound
 
 
 def check_countable(graph: Graph, ways: Ways) -> None:
@@ -210,7 +213,7 @@ def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> Non
         )
 
 
-def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
+def _check_partial(plan: Plan, by_node: Mapping[str, Signature]) -> None:
     """Only a result that is summed at a step can be stored partial there, and nothing that others look at."""
     partial = [
         (name, step)
@@ -223,7 +226,7 @@ def _check_partial(plan: Plan, found: Mapping[str, Signature]) -> None:
         shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
         for name, step in partial:
             maker = None if name in shown else makers.get(name)
-            if maker is None or not _sums(found[maker], plan.strategies[maker][step]):
+            if maker is None or not _sums(by_node[maker], plan.strategies[maker][step]):
                 raise PlanError(
                     f"$.steps[{step}].tensors.{name}: expected S<dimension> or R, found {PARTIAL}, which is only for "
                     f"results that their node sums at this step, and not for updated tensors or metrics"

@@ -19,16 +19,18 @@ from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.schedule import Event, Phase, ScheduledTransfer, schedule
 
 WAITS = (Phase.HOP_1_WAIT, Phase.HOP_2_WAIT, Phase.FETCH_WAIT)
-TASKS_TO_START = 2  # a Send and a Fetch or Reduce
+TASKS_TO_START = 2  # a Send and a Receive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything."""
+    """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything.
 
-    source: int
+    `sources` are what is sent from, and the earlier fetches that a worker copies from.
+    """
+
+    sources: tuple[int, ...]
     target: int
-    copied: tuple[int, ...]
     outgoing: int | None
     incoming: int | None
     cut: Cut
@@ -88,11 +90,11 @@ class BufferPlan:
     @cached_property
     def first_summand(self) -> dict[str, str]:
         """The node whose partial result a sum starts with; the later ones are added to it."""
-        found: dict[str, str] = {}
+        first: dict[str, str] = {}
         for unit in self.units:
             if unit[-1].accumulates is not None:
-                found.setdefault(unit[-1].accumulates, unit[-1].node.name)
-        return found
+                first.setdefault(unit[-1].accumulates, unit[-1].node.name)
+        return first
 
     @cached_property
     def _sum_output(self) -> dict[str, str]:
@@ -128,14 +130,14 @@ class BufferPlan:
 
         An element-wise node may overwrite what it reads itself; what is fetched is read before its unit runs.
         """
-        found: dict[str, int] = {}
+        last: dict[str, int] = {}
         for j, unit in enumerate(self.units):
             for work in unit:
                 for read in work.reads:
                     alone = len(unit) == 1 and work.signature.description.is_elementwise
                     free = j if alone or not is_direct(read) else j + 1
-                    found[read.tensor] = max(found.get(read.tensor, -1), free)
-        return found
+                    last[read.tensor] = max(last.get(read.tensor, -1), free)
+        return last
 
     def _name_transfer(self, transfer: ScheduledTransfer) -> None:
         tensor = self.graph.tensors[transfer.tensor]
@@ -144,8 +146,8 @@ class BufferPlan:
             read = transfer.read
             name = f"{tensor.name} for {read.node}"
             self._fetched[read] = self.specs.add_regions(name, "fetch", tensor.dtype, regions)
-            copied = tuple(self._fetched[earlier] for earlier in read.copies)
-            self._add_ends(transfer, self.stored[tensor.name], self._fetched[read], copied)
+            copied = (self._fetched[earlier] for earlier in read.copies)
+            self._add_ends(transfer, (self.stored[tensor.name], *copied), self._fetched[read])
         elif transfer.write is not None:
             write = transfer.write
             source = self.made[tensor.name] if transfer.hop == 0 else self._shares[write]
@@ -153,9 +155,9 @@ class BufferPlan:
             if transfer.hop + 1 < len(write.hops):
                 target = self.specs.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
                 self._shares[write] = target
-            self._add_ends(transfer, source, target)
+            self._add_ends(transfer, (source,), target)
 
-    def _add_ends(self, transfer: ScheduledTransfer, source: int, target: int, copied: tuple[int, ...] = ()) -> None:
+    def _add_ends(self, transfer: ScheduledTransfer, sources: tuple[int, ...], target: int) -> None:
         if transfer.exchange not in self._cuts:
             self._cuts[transfer.exchange] = cut(transfer.exchange)
         pieces = self._cuts[transfer.exchange]
@@ -169,7 +171,7 @@ class BufferPlan:
 
         outgoing = staging("going out", pieces.moved.sum(axis=1))
         incoming = staging("coming in", pieces.moved.sum(axis=0))
-        self.ends[transfer] = Ends(source, target, copied, outgoing, incoming, pieces)
+        self.ends[transfer] = Ends(sources, target, outgoing, incoming, pieces)
 
     def _carry_updates(self) -> None:
         """Where an updated tensor could not take its old self's place, copy it there at the end."""
@@ -178,7 +180,7 @@ class BufferPlan:
                 here = self.owned(new)
                 everywhere = frozenset(range(len(self.plan.ways)))
                 transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere))
-                self._add_ends(transfer, self.stored[new], self.stored[old])
+                self._add_ends(transfer, (self.stored[new],), self.stored[old])
                 phases = (Phase.FETCH_START, Phase.FETCH_WAIT)
                 self.events += [Event(len(self.units), phase, transfer) for phase in phases]
 
@@ -194,10 +196,10 @@ class BufferPlan:
                 continue
             ends = self.ends[event.what]
             if event.phase in WAITS:
-                self._use(position, [ends.source, ends.target, *ends.copied, *ends.staging])
+                self._use(position, [*ends.sources, ends.target, *ends.staging])
                 position += 1
             else:
-                self._use(position, [ends.source, *ends.staging])
+                self._use(position, [ends.sources[0], *ends.staging])
                 position += TASKS_TO_START
         end = max(position - 1, 0)
         self._use(end, [self.stored[name] for name in self.graph.metrics.values() if name in self.stored])

@@ -28,11 +28,16 @@ class BufferSpec:
     last: int = -1
 
 
+Placed = tuple[tuple[Buffer, ...], int]
+"""A worker's buffers, and the bytes of its arena."""
+
+
 @dataclass(slots=True)
 class BufferSpecs:
     """All buffers, numbered alike on every worker."""
 
     items: list[BufferSpec] = field(default_factory=list)
+    _placed: dict[object, Placed] = field(default_factory=dict)
 
     def add(self, name: str, kind: str, dtype: str, shapes: Sequence[tuple[int, ...]]) -> int:
         """Add a buffer and return its number."""
@@ -59,26 +64,17 @@ class BufferSpecs:
         """Let a buffer take the bytes of one that is last read by the task that first writes it."""
         self.items[number].storage = self.items[dying].storage
 
-    def shapes(self, worker: int) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of a worker's buffers."""
-        return tuple(item.shapes[worker] for item in self.items)
+    def place(self, worker: int, end: int) -> Placed:
+        """Return a worker's buffers with their offsets, and the arena's size in bytes.
 
-    def place(self, worker: int, end: int) -> tuple[tuple[Buffer, ...], int]:
-        """Return a worker's buffers with their offsets, and the arena's size in bytes."""
-        offsets, size = self._arena(self._spans(worker, end))
-        return tuple(_buffer(item, worker, offsets[item.storage], end) for item in self.items), size
-
-    def arena_sizes(self, workers: int, end: int) -> tuple[int, ...]:
-        """Return the arena's size in bytes on every worker; workers whose buffers are of equal sizes share a plan."""
-        sizes: dict[tuple[Storage, ...], int] = {}
-        found = []
-        for worker in range(workers):
-            spans = self._spans(worker, end)
-            key = tuple(spans.values())
-            if key not in sizes:
-                sizes[key] = self._arena(spans)[1]
-            found.append(sizes[key])
-        return tuple(found)
+        Workers whose buffers are of equal shapes share them; `end` is the last task position.
+        """
+        shapes = tuple(item.shapes[worker] for item in self.items)
+        if shapes not in self._placed:
+            offsets, size = self._arena(self._spans(worker, end))
+            buffers = tuple(_buffer(item, worker, offsets[item.storage], end) for item in self.items)
+            self._placed[shapes] = buffers, size
+        return self._placed[shapes]
 
     def _spans(self, worker: int, end: int) -> dict[int, Storage]:
         """Return what each storage of a worker must hold and from when to when."""

@@ -12,31 +12,22 @@ from planner.layout import Runs, Signature, Strategy, Ways, needed, production
 from planner.layout.geometry import reached, split_runs
 from planner.layout.products import contraction
 from planner.layout.region import elements, length, offset
-from planner.program.tasks import Slices
+from planner.program.tasks import SlicedCall
 from topologies.kernels import Product
 
 Bounds = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class CallGeometry:
-    """A kernel call without its buffers: slices per operand and output, ranges, origins, and how it combines."""
-
-    inputs: tuple[Slices, ...]
-    outputs: tuple[Slices, ...]
-    ranges: Bounds
-    origins: tuple[tuple[int, ...], ...]
-    combine: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeWork:
     """A worker's calls of one node, with its operation count and the elements of each operand and output.
+
+    Operands and outputs of the calls are numbered instead of buffers.
 
     `products` are the calls' shapes, where the node is a matrix product or a convolution.
     """
 
-    calls: tuple[CallGeometry, ...]
+    calls: tuple[SlicedCall, ...]
     operations: float
     input_elements: tuple[int, ...]
     output_elements: tuple[int, ...]
@@ -86,7 +77,7 @@ class _NodeWorker:
         runs = self.runs.get(name, ((0, self.signature.extents[name]),))
         return runs[0][0], runs[0][0] + length(runs)
 
-    def _call(self, bounds: Bounds) -> CallGeometry:
+    def _call(self, bounds: Bounds) -> SlicedCall:
         windows = [
             [self._window(self._indices(operand, dim), extent, bounds) for dim, extent in enumerate(shape)]
             for operand, shape in enumerate(self.signature.shapes)
@@ -103,7 +94,7 @@ class _NodeWorker:
         summed = [name for name in self.apart if name in self.description.reduction_variables]
         first = all(bounds[name] == self.runs[name][0] for name in summed)
         combine = None if first else self.description.outputs[0].reducer
-        return CallGeometry(inputs, outputs, bounds, origins, combine)
+        return SlicedCall(tuple(enumerate(inputs)), tuple(enumerate(outputs)), bounds, origins, combine)
 
     def _indices(self, operand: int, dim: int) -> list[tdl.Index]:
         return [access.index[dim] for access in self.description.accesses if access.operand == operand]

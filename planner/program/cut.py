@@ -20,14 +20,13 @@ Pieces = tuple[Piece, ...]
 class Share:
     """One worker's half of an exchange, in elements of its arrays.
 
-    `receives` and `sends` list (peer, pieces) in ascending order of peers; `own` are the pieces that come from
-    the worker's own array, `copied` those from each earlier fetch that it may copy from.
+    `receives` and `sends` list (peer, pieces) in ascending order of peers; `local` are the pieces that come from the
+    worker's own array, then those from each earlier fetch that it may copy from.
     """
 
     receives: tuple[tuple[int, Pieces], ...]
     sends: tuple[tuple[int, Pieces], ...]
-    own: Pieces
-    copied: tuple[Pieces, ...]
+    local: tuple[Pieces, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +58,7 @@ def cut(exchange: Exchange) -> Cut:
                 sends[source].append((worker, pieces))
                 moved[source, worker] = total_elements(pieces)
     shares = tuple(
-        Share(tuple(receives[worker]), tuple(sends[worker]), own[worker], _copied(exchange, worker))
+        Share(tuple(receives[worker]), tuple(sends[worker]), (own[worker], *_copied(exchange, worker)))
         for worker in workers
     )
     return Cut(shares, moved)
@@ -74,12 +73,11 @@ def _copied(exchange: Exchange, worker: int) -> tuple[Pieces, ...]:
     """Return what the worker copies from each earlier fetch: of each, what none before it had."""
     target = exchange.targets[worker]
     earlier = [regions[worker] for regions in exchange.already]
-    found = []
+    copied = []
     for number, region in enumerate(earlier):
-        left = subtract_all(target, earlier[:number])
-        common = (intersect(box, region) for box in left)
-        found.append(_pieces(region, target, [box for box in common if elements(box)]))
-    return tuple(found)
+        common = (intersect(box, region) for box in subtract_all(target, earlier[:number]))
+        copied.append(_pieces(region, target, [box for box in common if elements(box)]))
+    return tuple(copied)
 
 
 def _pieces(source: Region, target: Region, regions: Sequence[Region]) -> Pieces:

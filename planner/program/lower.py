@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,19 +17,17 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
-from planner.program.calls import CallGeometry, NodeWork, node_work
+from planner.program.calls import NodeWork, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
 from planner.program.schedule import ScheduledTransfer
 from planner.program.tasks import (
-    Buffer,
     Compute,
-    Fetch,
     Kernel,
     LocalCopy,
     Message,
     Program,
-    Reduce,
+    Receive,
     Send,
     SlicedCall,
     Task,
@@ -60,7 +58,7 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
     """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
     buffer_plan = BufferPlan(plan, prefetch, plan.traffic())
-    return buffer_plan.specs.arena_sizes(plan.workers, buffer_plan.end)
+    return tuple(buffer_plan.specs.place(worker, buffer_plan.end)[1] for worker in range(plan.workers))
 
 
 class Lowering:
@@ -82,7 +80,6 @@ class Lowering:
         self._buffer_plan = BufferPlan(plan, prefetch, traffic)
         self._mail: dict[tuple[int, int, int], Mail] = {}
         self._shares: dict[tuple[Signature, Strategy, int], NodeWork] = {}
-        self._places: dict[object, tuple[tuple[Buffer, ...], int]] = {}
 
     @property
     def tensors(self) -> Mapping[str, int]:
@@ -117,15 +114,7 @@ class Lowering:
                 tasks.append(Wait(self._buffer_plan.transfers[event.what]))
             else:
                 tasks += self._start(event.what, worker)
-        return WorkerProgram(worker, tuple(tasks), *self._place(worker))
-
-    def _place(self, worker: int) -> tuple[tuple[Buffer, ...], int]:
-        """Place a worker's buffers; workers whose buffers are of equal shapes share them."""
-        specs = self._buffer_plan.specs
-        shapes = specs.shapes(worker)
-        if shapes not in self._places:
-            self._places[shapes] = specs.place(worker, self._buffer_plan.end)
-        return self._places[shapes]
+        return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.specs.place(worker, self._buffer_plan.end))
 
     def _item_bytes(self, tensor: str) -> int:
         return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
@@ -134,14 +123,10 @@ class Lowering:
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.shares[worker]
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
-        yield Send(number, ends.source, ends.outgoing, sent)
-        copies = zip((ends.source, *ends.copied), (share.own, *share.copied), strict=True)
+        yield Send(number, ends.sources[0], ends.outgoing, sent)
+        copies = zip(ends.sources, share.local, strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
-        reducer = transfer.exchange.reducer
-        if reducer is None:
-            yield Fetch(number, ends.target, ends.incoming, received, local)
-        else:
-            yield Reduce(number, ends.target, ends.incoming, received, local, reducer)
+        yield Receive(number, ends.target, ends.incoming, received, local, transfer.exchange.reducer)
 
     def _messages(self, cut: Cut, worker: int, item_bytes: int) -> Mail:
         key = (id(cut), worker, item_bytes)  # a transfer's ends keep what it was cut into alive
@@ -160,7 +145,7 @@ class Lowering:
             touched += sum(map(int.__mul__, share.input_elements, step.input_item_bytes))
             touched += sum(map(int.__mul__, share.output_elements, step.output_item_bytes))
             products += share.products
-            calls = tuple(_call(call, step) for call in share.calls)
+            calls = tuple(map(step.call, share.calls))
             kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls))
         return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
 
@@ -208,6 +193,12 @@ class _Step:
     input_item_bytes: tuple[int, ...]
     output_item_bytes: tuple[int, ...]
 
+    def call(self, call: SlicedCall) -> SlicedCall:
+        """Return a call of the node on the buffers of its operands and outputs, which it numbers."""
+        inputs = tuple((self.inputs[number], slices) for number, slices in call.inputs)
+        outputs = tuple((self.outputs[number], slices) for number, slices in call.outputs)
+        return replace(call, inputs=inputs, outputs=outputs, combine="Sum" if self.adds else call.combine)
+
 
 def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Message, ...]:
     """Write messages that lie one after the other in staging."""
@@ -217,13 +208,3 @@ def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Me
         messages.append(Message(peer, pieces, nbytes, at))
         at += nbytes
     return tuple(messages)
-
-
-def _call(geometry: CallGeometry, step: _Step) -> SlicedCall:
-    return SlicedCall(
-        tuple(zip(step.inputs, geometry.inputs, strict=True)),
-        tuple(zip(step.outputs, geometry.outputs, strict=True)),
-        geometry.ranges,
-        geometry.origins,
-        "Sum" if step.adds else geometry.combine,
-    )

@@ -14,11 +14,10 @@ from planner.graph.ir import ITEM_BYTES, Value
 from planner.layout import told_apart
 from planner.program.tasks import (
     Compute,
-    Fetch,
     Kernel,
     Message,
     Piece,
-    Reduce,
+    Receive,
     Send,
     SlicedCall,
     Slices,
@@ -44,12 +43,12 @@ def sent(worker: WorkerProgram, task: Send) -> TransferAmounts:
     return _moved(task.messages, [_runs(piece.source_slices, shape) for piece in _pieces(task.messages)])
 
 
-def posted(task: Fetch | Reduce) -> TransferAmounts:
+def posted(task: Receive) -> TransferAmounts:
     """Count what a worker starts to receive."""
     return TransferAmounts(messages=sum(message.nbytes > 0 for message in task.messages))
 
 
-def received(worker: WorkerProgram, task: Fetch | Reduce) -> TransferAmounts:
+def received(worker: WorkerProgram, task: Receive) -> TransferAmounts:
     """Count what a worker unpacks or combines, its own pieces included; what is combined is filled first."""
     buffer = worker.buffers[task.buffer]
     runs = [_runs(piece.target_slices, buffer.shape) for piece in _pieces(task.messages)]
@@ -60,7 +59,7 @@ def received(worker: WorkerProgram, task: Fetch | Reduce) -> TransferAmounts:
             runs.append(max(_runs(piece.target_slices, buffer.shape), _runs(piece.source_slices, source)))
             elements += piece.elements
     moved = _moved(task.messages, runs)
-    own = elements * ITEM_BYTES[buffer.dtype] + (buffer.nbytes if isinstance(task, Reduce) else 0)
+    own = elements * ITEM_BYTES[buffer.dtype] + (buffer.nbytes if task.reducer is not None else 0)
     return TransferAmounts(moved.messages, moved.pieces, moved.runs, moved.nbytes + own)
 
 

@@ -2,8 +2,8 @@
 
 Every worker has the same number of tasks of the same kinds in the same order (the common order), and the same list
 of buffers; shapes, offsets, pieces and calls are the worker's own. A task does not look back or wait implicitly:
-its position in the list is the only ordering. A transfer is started by `Send` (the outgoing half) and by `Fetch`
-or `Reduce` (the incoming half), and ended by its `Wait`.
+its position in the list is the only ordering. A transfer is started by `Send` (the outgoing half) and by
+`Receive` (the incoming half), and ended by its `Wait`.
 """
 
 from __future__ import annotations
@@ -91,21 +91,11 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
-    """Start receiving every message of a transfer into `staging`; `Wait` unpacks them into `buffer`."""
+class Receive:
+    """Start receiving every message of a transfer into `staging`; `Wait` unpacks them into `buffer`.
 
-    transfer: int
-    buffer: int
-    staging: int | None
-    messages: tuple[Message, ...]
-    local: tuple[LocalCopy, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """Start receiving partial results; `Wait` fills `buffer` with the reducer's identity and combines in worker order.
-
-    The worker's own contribution, `local`, takes its place in that order.
+    With a reducer they are partial results: `Wait` fills `buffer` with its identity and combines in worker order, in
+    which the worker's own contribution, `local`, takes its place.
     """
 
     transfer: int
@@ -113,7 +103,7 @@ class Reduce:
     staging: int | None
     messages: tuple[Message, ...]
     local: tuple[LocalCopy, ...]
-    reducer: str  # "Sum", "Max", "Min", "Prod"
+    reducer: str | None = None  # "Sum", "Max", "Min", "Prod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +159,13 @@ class Compute:
         """The names of the nodes computed."""
         return tuple(kernel.node for kernel in self.kernels)
 
+    @property
+    def title(self) -> str:
+        """What is computed, by its nodes."""
+        return " + ".join(self.nodes)
 
-Task = Send | Fetch | Reduce | Wait | Compute
+
+Task = Send | Receive | Wait | Compute
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from rich.table import Table
 
@@ -13,6 +14,8 @@ from tensor_partitioner.display import exact_bytes, facts, grid, percent, quanti
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
 KINDS_SHOWN = 4
+
+Rows = Iterator[tuple[str, str]]
 
 
 @display.tables.register
@@ -68,29 +71,25 @@ def devices(report: Report) -> Table:
     return table("memory", columns, rows)
 
 
-def _identity(report: Report) -> list[tuple[str, str]]:
-    rows = [
-        ("model", report.model if report.batch is None else f"{report.model}, batch {report.batch}"),
-        ("plan", f"{report.searcher}, placements {report.placements}"),
-        ("workers", grid(report.ways)),
-        ("machine", f"{report.machine}: {report.hardware}"),
-    ]
+def _identity(report: Report) -> Rows:
+    yield "model", report.model if report.batch is None else f"{report.model}, batch {report.batch}"
+    yield "plan", f"{report.searcher}, placements {report.placements}"
+    yield "workers", grid(report.ways)
+    yield "machine", f"{report.machine}: {report.hardware}"
     if report.settings:
-        rows.append(("settings", ", ".join(f"{name} {value}" for name, value in report.settings.items())))
-    return rows
+        yield "settings", ", ".join(f"{name} {value}" for name, value in report.settings.items())
 
 
-def _time(report: Report) -> list[tuple[str, str]]:
-    rows = [("seconds per step", seconds(report.seconds_per_step))]
+def _time(report: Report) -> Rows:
+    yield "seconds per step", seconds(report.seconds_per_step)
     if report.seconds_without_communication is not None:
-        rows.append(("without communication", seconds(report.seconds_without_communication)))
+        yield "without communication", seconds(report.seconds_without_communication)
         share = percent(report.communication_share)
-        rows.append(("exposed communication", f"{seconds(report.exposed_seconds)}, {share} of the step"))
+        yield "exposed communication", f"{seconds(report.exposed_seconds)}, {share} of the step"
     if report.samples_per_s is not None:
-        rows.append(("samples per second", f"{report.samples_per_s:.4g}"))
+        yield "samples per second", f"{report.samples_per_s:.4g}"
     equal = "equal to the plan" if report.bytes == report.planned_bytes else "NOT EQUAL to the plan"
-    rows.append(("bytes per step", f"{exact_bytes(report.total_bytes)} ({equal})"))
-    return rows
+    yield "bytes per step", f"{exact_bytes(report.total_bytes)} ({equal})"
 
 
 def busiest(report: Report) -> tuple[str, float] | None:
@@ -109,16 +108,17 @@ def spending(report: Report) -> Table:
     return table("time of each worker", ["worker", *(name.removesuffix("_s") for name in names)], rows)
 
 
-def _bottleneck(report: Report) -> list[tuple[str, str]]:
+def _bottleneck(report: Report) -> Rows:
     """Say what holds up each phase; where phases are not known, what is busy for most of the step."""
-    if report.bottlenecks:
-        return [(f"bottleneck of {bottleneck.phase}", _held_up(bottleneck)) for bottleneck in report.bottlenecks]
-    if report.source != "simulator" or (found := busiest(report)) is None:
-        return []
-    name, share = found
+    for bottleneck in report.bottlenecks:
+        yield f"bottleneck of {bottleneck.phase}", _held_up(bottleneck)
+    if report.bottlenecks or report.source != "simulator" or (use := busiest(report)) is None:
+        return
+    name, share = use
     if share < 0.5:
-        return [("bottleneck", f"waiting: nothing is busy for half of the step, {name} for {percent(share)}")]
-    return [("bottleneck", f"{name}, busy for {percent(share)} of the step")]
+        yield "bottleneck", f"waiting: nothing is busy for half of the step, {name} for {percent(share)}"
+    else:
+        yield "bottleneck", f"{name}, busy for {percent(share)} of the step"
 
 
 def _held_up(by: Bottleneck) -> str:
@@ -135,55 +135,51 @@ def fullest(report: Report) -> DeviceMemory | None:
     )
 
 
-def _memory(report: Report) -> list[tuple[str, str]]:
-    rows = [("largest arena", quantity(max(report.arena_bytes), "B"))]
+def _memory(report: Report) -> Rows:
+    yield "largest arena", quantity(max(report.arena_bytes), "B")
     if report.overfull:
-        rows.append(("OUT OF MEMORY on", ", ".join(report.overfull)))
+        yield "OUT OF MEMORY on", ", ".join(report.overfull)
     elif (device := fullest(report)) is not None and device.capacity_bytes:
         peak, capacity = quantity(device.peak_bytes, "B"), quantity(device.capacity_bytes, "B")
-        rows.append(("fits", f"at most {peak} of {capacity}, in {device.device}"))
+        yield "fits", f"at most {peak} of {capacity}, in {device.device}"
     for item in report.outside_arena:
         size = "unknown size" if item.nbytes is None else quantity(item.nbytes, "B")
-        rows.append(("outside the arena", f"{item.what}: {size}"))
-    return rows
+        yield "outside the arena", f"{item.what}: {size}"
 
 
-def _beside(report: Report) -> list[tuple[str, str]]:
+def _beside(report: Report) -> Rows:
     """Say what data parallelism would cost."""
     beside = report.data_parallel
     if beside is None:
-        return []
+        return
     if beside.refused:
-        return [("data parallelism", f"not possible: {beside.refused}")]
+        yield "data parallelism", f"not possible: {beside.refused}"
+        return
     times = ""
     if beside.seconds_per_step and report.seconds_per_step:
         times = f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
-    rows = [("data parallelism", f"{seconds(beside.seconds_per_step)} per step{times}")]
+    yield "data parallelism", f"{seconds(beside.seconds_per_step)} per step{times}"
     if beside.samples_per_s is not None:
-        rows.append(("  samples per second", f"{beside.samples_per_s:.4g}"))
-    rows.append(("  bytes per step", exact_bytes(beside.total_bytes or 0)))
-    rows.append(("  largest arena", quantity(beside.arena_bytes or 0, "B")))
+        yield "  samples per second", f"{beside.samples_per_s:.4g}"
+    yield "  bytes per step", exact_bytes(beside.total_bytes or 0)
+    yield "  largest arena", quantity(beside.arena_bytes or 0, "B")
     if beside.out_of_memory:
-        rows.append(("  OUT OF MEMORY on", ", ".join(beside.out_of_memory)))
-    return rows
+        yield "  OUT OF MEMORY on", ", ".join(beside.out_of_memory)
 
 
-def _training(report: Report) -> list[tuple[str, str]]:
-    rows = []
+def _training(report: Report) -> Rows:
     if report.losses:
         first, last = (("not finite" if x is None else f"{x:.6g}") for x in (report.losses[0], report.losses[-1]))
-        rows.append(("loss", f"{first} -> {last} in {len(report.losses)} steps"))
+        yield "loss", f"{first} -> {last} in {len(report.losses)} steps"
     for name, share in (("accuracy", report.accuracy), ("held-out accuracy", report.eval_accuracy)):
         if share is not None:
-            rows.append((name, percent(share)))
+            yield name, percent(share)
     if report.eval_loss is not None:
-        rows.append(("held-out loss", f"{report.eval_loss:.6g}, {report.eval_loss / math.log(2):.4g} bits"))
-    if report.check is not None:
-        verdict = "passed:" if report.check.passed else f"FAILED: {report.check.failed} of"
-        worst = report.check.worst_difference
-        difference = "not finite" if worst is None else f"{worst:.2g}"
-        text = f"{verdict} {report.check.tensors} tensors, worst {report.check.worst_tensor} {difference}"
-        rows.append(("check against one worker", f"{text} (tolerance {report.check.tolerance:.2g})"))
-        if report.check.undecided:
-            rows.append(("", f"{report.check.undecided} more differ by what rounding alone does"))
-    return rows
+        yield "held-out loss", f"{report.eval_loss:.6g}, {report.eval_loss / math.log(2):.4g} bits"
+    if (check := report.check) is not None:
+        verdict = "passed:" if check.passed else f"FAILED: {check.failed} of"
+        difference = "not finite" if check.worst_difference is None else f"{check.worst_difference:.2g}"
+        text = f"{verdict} {check.tensors} tensors, worst {check.worst_tensor} {difference}"
+        yield "check against one worker", f"{text} (tolerance {check.tolerance:.2g})"
+        if check.undecided:
+            yield "", f"{check.undecided} more differ by what rounding alone does"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.program.tasks import Compute, Fetch, Reduce, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
 from planner.report.schema import TaskKind, TaskSeconds
-from planner.report.trace import compute_name
 
 KINDS: Mapping[type[Task], TaskKind] = {
     Compute: "compute",
     Send: "pack",
-    Fetch: "post",
-    Reduce: "post",
+    Receive: "post",
     Wait: "unpack",
 }
 
@@ -22,13 +20,11 @@ Duration = tuple[float, float]
 
 def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[TaskSeconds, ...]:
     """Return the record of every task of a worker that took time, given durations by position."""
-    names = {
-        task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Fetch | Reduce)
-    }
+    names = {task.transfer: worker.buffers[task.buffer].name for task in worker.tasks if isinstance(task, Receive)}
     return tuple(
         TaskSeconds(worker=worker.worker, task=at, kind=kind, what=what, seconds=seconds, category=category)
         for at, (task, duration) in enumerate(zip(worker.tasks, durations, strict=True))
-        for what in [compute_name(task) if isinstance(task, Compute) else names.get(task.transfer, "")]
+        for what in [task.title if isinstance(task, Compute) else names.get(task.transfer, "")]
         for kind, category, seconds in _parts(task, duration)
         if seconds > 0
     )

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from planner.files import write_file
-from planner.program.tasks import Compute
 
 
 class Track(NamedTuple):
@@ -75,11 +74,6 @@ class Trace:
         order = track.process if kind == "process" else track.thread
         for what, value in (("name", name), ("sort_index", order)):
             self._add("M", track, 0.0, name=f"{kind}_{what}", args={what: value})
-
-
-def compute_name(task: Compute) -> str:
-    """Name what is computed by its nodes."""
-    return " + ".join(task.nodes)
 
 
 def _microseconds(at_s: float, since_s: float = 0.0) -> float:

@@ -28,7 +28,7 @@ import numpy as np
 
 from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import Storage
-from planner.program.tasks import Fetch, Reduce, Send, Wait, WorkerProgram
+from planner.program.tasks import Receive, Send, Wait, WorkerProgram
 from simulator.lifetimes import holders, uses
 
 STAGING = "staging"
@@ -58,7 +58,7 @@ class _Transfer:
     """
 
     sent: tuple[int, Send] | None
-    received: tuple[int, Fetch | Reduce] | None
+    received: tuple[int, Receive] | None
     ended: int
 
 
@@ -96,12 +96,12 @@ def peak_live_bytes(wanted: Sequence[Storage]) -> int:
 
 def _transfers(worker: WorkerProgram) -> Iterator[_Transfer]:
     sent: dict[int, tuple[int, Send]] = {}
-    received: dict[int, tuple[int, Fetch | Reduce]] = {}
+    received: dict[int, tuple[int, Receive]] = {}
     for position, task in enumerate(worker.tasks):
         match task:
             case Send():
                 sent[task.transfer] = position, task
-            case Fetch() | Reduce():
+            case Receive():
                 received[task.transfer] = position, task
             case Wait():
                 yield _Transfer(sent.get(task.transfer), received.get(task.transfer), position)

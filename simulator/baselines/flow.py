@@ -11,7 +11,7 @@ import numpy as np
 from planner.graph.ir import Graph
 from planner.plans.plan import undivided
 from planner.program.lower import lower
-from planner.program.tasks import Compute, Fetch, Program, Reduce, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Program, Receive, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
 from simulator.lifetimes import holders, uses
 from topologies import Machine
@@ -68,7 +68,7 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
             writer[block] = position
         for block in read_blocks:
             readers.setdefault(block, set()).add(position)
-        if isinstance(worker.tasks[position], Fetch | Reduce | Wait):
+        if isinstance(worker.tasks[position], Receive | Wait):
             before.add(position - 1)  # a transfer to oneself is one thing
         reads.append(read_blocks)
         writes.append(written_blocks)

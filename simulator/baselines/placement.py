@@ -11,7 +11,7 @@ from simulator.baselines.layers import layers_of
 from simulator.baselines.spread import spread
 from simulator.systems import SystemProgram, SystemRequest
 
-PARTS_OF_COPY = 3  # a Send, a Fetch and a Wait
+PARTS_OF_COPY = 3  # a Send, a Receive and a Wait
 
 
 def op_placement(request: SystemRequest) -> SystemProgram:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.program.arena import Storage, plan_arena
-from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
 from simulator.baselines.flow import PERSISTENT, Flow, next_transfer
 
 Version = tuple[int, int | None]  # a block, and the task that made what is in it
@@ -86,7 +86,7 @@ class _Spreading:
         for number, block, source, target in self._sent[maker]:
             nbytes = self._flow.nbytes[block]
             self._devices[source].do(Send(number, block, None, (Message(target, (), nbytes, 0),)), [block])
-            self._devices[target].do(Fetch(number, block, None, (Message(source, (), nbytes, 0),), ()), [block])
+            self._devices[target].do(Receive(number, block, None, (Message(source, (), nbytes, 0),), ()), [block])
 
     def workers(self) -> Iterator[WorkerProgram]:
         """Yield every device's program, its blocks placed."""

@@ -15,7 +15,7 @@ from itertools import count, islice, product
 import numpy as np
 
 from planner.graph.facts import phases
-from planner.program.tasks import Buffer, Fetch, Message, Program, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
 from simulator.baselines.flow import Flow, flow_of, layer_by_layer, next_transfer, reordered, worker_program
 from simulator.baselines.layers import layers_of
@@ -177,7 +177,7 @@ class _Schedule:
             nbytes = self._flow.nbytes[block]
             self.bytes_out += nbytes
             self.tasks.append(Send(number, block, None, (Message(self._devices, (), nbytes, 0),)))
-            self.to_host.append(Fetch(number, 0, None, self._to_all(nbytes), ()))
+            self.to_host.append(Receive(number, 0, None, self._to_all(nbytes), ()))
         self.to_host += map(Wait, numbers)
         self._copies[position] += numbers
         self._is_untold |= bool(numbers)
@@ -193,7 +193,7 @@ class _Schedule:
             nbytes = self._flow.nbytes[block]
             self.bytes_in += nbytes
             self._since[block] = len(self.tasks)
-            self.tasks.append(Fetch(number, block, None, (Message(self._devices + 1, (), nbytes, 0),), ()))
+            self.tasks.append(Receive(number, block, None, (Message(self._devices + 1, (), nbytes, 0),), ()))
             self.from_host.append(Send(number, 0, None, self._to_all(nbytes)))
         self._copies[position] += self._flowing
 
@@ -201,7 +201,7 @@ class _Schedule:
         """Let the stream that gives out wait for what was asked of the one that takes in."""
         number, self._is_untold = next(self._numbers), False
         self.to_host.append(Send(number, 0, None, (Message(self._devices + 1, (), 0, 0),)))
-        self.from_host += (Fetch(number, 0, None, (Message(self._devices, (), 0, 0),), ()), Wait(number))
+        self.from_host += (Receive(number, 0, None, (Message(self._devices, (), 0, 0),), ()), Wait(number))
 
     def _to_all(self, nbytes: int) -> tuple[Message, ...]:
         return tuple(Message(device, (), nbytes, 0) for device in range(self._devices))

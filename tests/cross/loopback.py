@@ -7,7 +7,7 @@ import numpy as np
 from executor.kernels import KERNELS, KernelCall, run
 from executor.values import Tile, fill, first_stream
 from planner.layout import local_shape
-from planner.program.tasks import Compute, Fetch, Reduce, Send
+from planner.program.tasks import Compute, Receive, Send
 
 IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
 COMBINE = {"Sum": np.add, "Prod": np.multiply, "Max": np.maximum, "Min": np.minimum}
@@ -64,7 +64,7 @@ class Loopback:
                         source = self.array(worker, task.buffer)
                         parts = [source[(*piece.source_slices, ...)].ravel() for piece in message.pieces]
                         packed[task.transfer, worker, message.peer] = np.concatenate(parts)
-                elif isinstance(task, Fetch | Reduce):
+                elif isinstance(task, Receive):
                     started[task.transfer, worker] = task
                 elif isinstance(task, Compute):
                     for kernel in task.kernels:
@@ -90,11 +90,11 @@ class Loopback:
                 shape = tuple(part.stop - part.start for part in piece.target_slices)
                 parts[message.peer].append((piece.target_slices, data[at : at + piece.elements].reshape(shape)))
                 at += piece.elements
-        if isinstance(task, Reduce):
+        if task.reducer is not None:
             target[...] = IDENTITY[task.reducer]
         for source in sorted(parts):
             for slices, values in parts[source]:
-                if isinstance(task, Reduce):
+                if task.reducer is not None:
                     target[(*slices, ...)] = COMBINE[task.reducer](target[(*slices, ...)], values)
                 else:
                     target[(*slices, ...)] = values

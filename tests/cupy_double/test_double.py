@@ -11,7 +11,7 @@ from executor.transport.point_to_point import PointToPoint
 from executor.transport.staging import Mirrored
 from executor.verification import CheckOptions, check_operator
 from executor.worker import Worker
-from planner.program.tasks import Buffer, Fetch, Message, Piece, Wait, WorkerProgram
+from planner.program.tasks import Buffer, Message, Piece, Receive, Wait, WorkerProgram
 from tests import cupy_double
 
 
@@ -131,7 +131,7 @@ def received_twice(cupy):
         Buffer(name, (64 if dtype == "uint8" else LENGTH,), dtype, 64, at, 0, 9, "staging" if at == 128 else "fetch")
         for name, dtype, at in laid
     )
-    tasks = (Fetch(0, 0, 2, (message,), ()), Wait(0), Fetch(1, 1, 3, (message,), ()), Wait(1))
+    tasks = (Receive(0, 0, 2, (message,), ()), Wait(0), Receive(1, 1, 3, (message,), ()), Wait(1))
     program = WorkerProgram(0, tasks, buffers, 192)
     values = [np.arange(LENGTH, dtype=np.int32) * factor for factor in (1, -3)]
     sends = [MPI.COMM_SELF.Isend([data.view(np.uint8), MPI.BYTE], 0, tag) for tag, data in enumerate(values)]

@@ -7,12 +7,11 @@ import numpy as np
 from planner.program.tasks import (
     Buffer,
     Compute,
-    Fetch,
     Kernel,
     LocalCopy,
     Message,
     Piece,
-    Reduce,
+    Receive,
     Send,
     SlicedCall,
     Wait,
@@ -75,11 +74,11 @@ def exchange(worker, reducer):
 
     tasks = (
         Send(0, 0, 3, messages(lambda peer: piece(own, at(worker)))),
-        Fetch(0, 1, 4, messages(lambda peer: piece(own, at(peer))), (LocalCopy(0, (piece(own, at(worker)),)),)),
+        Receive(0, 1, 4, messages(lambda peer: piece(own, at(peer))), (LocalCopy(0, (piece(own, at(worker)),)),)),
         Wait(0),
         compute("scale", [(1, (everything,))], [(2, (everything,))], {"factor": worker + 1}),
         Send(1, 2, 3, messages(lambda peer: piece(at(peer), own))),
-        Reduce(
+        Receive(
             1,
             5,
             4,

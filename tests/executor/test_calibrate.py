@@ -11,7 +11,7 @@ from executor.calibration.hardware import fitted_line
 from executor.calibration.timing import spread_of
 from planner.program.lower import lower
 from planner.program.task_keys import received, sent, spelled_compute
-from planner.program.tasks import Compute, Fetch, Reduce, Send
+from planner.program.tasks import Compute, Receive, Send
 from simulator import simulate
 from topologies import TransferAmounts, load_topology
 from topologies.measured import read_task
@@ -43,8 +43,8 @@ def test_a_calibrated_machine_simulates_what_it_saw(ranks, tmp_path, workers):
                     assert spelled_compute(worker, task) in known
                 case Send() if task.messages:
                     assert sent(worker, task).spelled("send") in known
-                case Fetch() | Reduce() if task.messages:
-                    kind = "reduce" if isinstance(task, Reduce) else "fetch"
+                case Receive() if task.messages:
+                    kind = "reduce" if task.reducer is not None else "fetch"
                     assert received(worker, task).spelled(kind) in known
     assert all(isfinite(seconds) and seconds >= 0 for seconds in known.values())
     report = simulate(plan, machine)

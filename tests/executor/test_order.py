@@ -9,7 +9,7 @@ import pytest
 from executor.shared_memory import Block, map_memory
 from executor.transport.order import announcements, waits
 from planner.program.lower import lower
-from planner.program.tasks import Compute, Fetch, LocalCopy, Reduce, Send, Wait
+from planner.program.tasks import Compute, LocalCopy, Receive, Send, Wait
 from tests.cross.cases import graph
 from tests.cross.random_plans import random_plan
 from tests.executor.programs import WORKERS, compute, exchange, program
@@ -52,7 +52,7 @@ def test_a_source_that_is_overwritten_too_early():
 
 def test_one_announcement_serves_all_that_start_at_one_moment():
     sends = [Send(n, 0, None, ()) for n in range(3)]
-    fetches = [Fetch(n, 0, None, (), ()) for n in range(3)]
+    fetches = [Receive(n, 0, None, (), ()) for n in range(3)]
     starts = [task for pair in zip(sends, fetches, strict=True) for task in pair]
     tasks = (*starts, Wait(0), Wait(1), compute("scale", [], []), Wait(2))
     wanted = {1: [4], 5: [2, 3], 7: [1], 10: [5]}
@@ -69,15 +69,15 @@ def reads_and_overwrites(programs, worker):
     whole = programs[worker]
     sends = {task.transfer: n for n, task in enumerate(whole.tasks) if isinstance(task, Send)}
     ends = {task.transfer: n for n, task in enumerate(whole.tasks) if isinstance(task, Wait)}
-    targets = {task.transfer: task.buffer for task in whole.tasks if isinstance(task, Fetch | Reduce)}
+    targets = {task.transfer: task.buffer for task in whole.tasks if isinstance(task, Receive)}
     for task in whole.tasks:
-        if isinstance(task, Fetch | Reduce):
+        if isinstance(task, Receive):
             yield from ((ends[task.transfer], m.peer, sends[task.transfer] + 1) for m in task.messages if m.nbytes)
         if not isinstance(task, Send) or not task.messages:
             continue
         read = whole.buffers[task.buffer]
         for position, later in enumerate(whole.tasks):
-            if position <= sends[task.transfer] or isinstance(later, Send | Fetch | Reduce):
+            if position <= sends[task.transfer] or isinstance(later, Send | Receive):
                 continue
             written = [targets[later.transfer]] if isinstance(later, Wait) else []
             if isinstance(later, Compute):
@@ -122,6 +122,6 @@ def test_memory_that_two_map():
 
 
 def test_a_program_without_transfers():
-    alone = program([Fetch(0, 1, None, (), (LocalCopy(0, ()),)), Wait(0)], ("a", (1,), "float32", "tensor"), worker=0)
+    alone = program([Receive(0, 1, None, (), (LocalCopy(0, ()),)), Wait(0)], ("a", (1,), "float32", "tensor"), worker=0)
     assert WORKERS > 1
     assert announcements(alone.tasks, {}, at_once=False) == {}

@@ -5,7 +5,7 @@ from executor.arena import ALIGNMENT_BYTES, Arena, Memory
 from executor.backend import asnumpy
 from executor.cluster import single_rank
 from executor.worker import Worker
-from planner.program.tasks import Fetch, LocalCopy, Reduce, Send, Wait
+from planner.program.tasks import LocalCopy, Receive, Send, Wait
 from tests.executor.programs import compute, compute_all, piece, program
 
 ALL = (slice(None),)
@@ -97,7 +97,7 @@ def test_scalars_are_written_through(xp):
 def test_a_fetch_copies_local_pieces_at_its_wait(xp):
     local = (LocalCopy(0, (piece(slice(0, 2), slice(1, 3)),)), LocalCopy(1, (piece(slice(1, 2), slice(0, 1)),)))
     late = compute("scale", [(0, ALL)], [(0, ALL)], {"factor": 2})
-    tasks = [Send(0, 0, None, ()), Fetch(0, 2, None, (), local), late, Wait(0)]
+    tasks = [Send(0, 0, None, ()), Receive(0, 2, None, (), local), late, Wait(0)]
     made = worker(program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR)), xp)
     set_to(made, 0, [1, 2])
     set_to(made, 1, [8, 9])
@@ -112,7 +112,7 @@ IDENTITIES = [("Sum", 0, 0), ("Prod", 1, 1), ("Max", -np.inf, np.iinfo("int32").
 @pytest.mark.parametrize(("reducer", "of_floats", "of_integers"), IDENTITIES)
 def test_a_reduce_starts_from_the_identity(xp, reducer, of_floats, of_integers):
     for dtype, identity in (("float32", of_floats), ("int32", of_integers)):
-        tasks = [Reduce(0, 1, None, (), (LocalCopy(0, (piece(slice(0, 1), slice(0, 1)),)),), reducer), Wait(0)]
+        tasks = [Receive(0, 1, None, (), (LocalCopy(0, (piece(slice(0, 1), slice(0, 1)),)),), reducer), Wait(0)]
         made = worker(program(tasks, ("a", (1,), dtype, "partial"), ("b", (2,), dtype, "reduce")), xp)
         set_to(made, 0, [5])
         set_to(made, 1, [77, 77])

@@ -13,13 +13,16 @@ from planner.layout.mesh_axes import (
     StridedShard,
     interleaved_twice,
     mesh_axes,
-    mesh_axes_of_view,
-    step_placements,
     uneven,
 )
 
 WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))]
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)
+
+
+def axes_of(layout, ways):
+    """The axes of a tensor whose dimensions are seen as they are."""
+    return mesh_axes(layout, ways, (1, 1), ((0,), (1,)))
 
 
 def held(shape, axes, worker):
@@ -44,14 +47,8 @@ def test_a_mesh_holds_what_a_layout_says(ways):
     shape = (2 * workers, workers)
     for layout in product(PLACEMENTS, repeat=len(ways)):
         assert uneven(shape, layout, ways) is None
-        unmerged = tuple(
-            Axis(way, placement, (step,))
-            for step, (way, placement) in enumerate(zip(ways, step_placements(layout, ways), strict=True))
-        )
         for worker in range(workers):
-            expected = by_layout(shape, layout, ways, worker)
-            assert held(shape, mesh_axes(layout, ways), worker) == expected
-            assert held(shape, unmerged, worker) == expected
+            assert held(shape, axes_of(layout, ways), worker) == by_layout(shape, layout, ways, worker)
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
@@ -64,32 +61,32 @@ def test_what_is_called_even_is_held_alike(ways):
         for extent, reason in enumerate(refused, start=1):
             if reason is None:
                 shape = (extent, 2 * workers)
-                found = [held(shape, mesh_axes(layout, ways), worker) for worker in range(workers)]
+                found = [held(shape, axes_of(layout, ways), worker) for worker in range(workers)]
                 assert found == [by_layout(shape, layout, ways, worker) for worker in range(workers)]
 
 
 def test_adjacent_steps_with_the_same_placement_are_one_axis():
     ways = Ways((2, 3, 2, 2))
-    assert mesh_axes((REPLICATE, Shard(0), Shard(0), REPLICATE), ways) == (
+    assert axes_of((REPLICATE, Shard(0), Shard(0), REPLICATE), ways) == (
         Axis(2, REPLICATE, (0,)),
         Axis(6, StridedShard(0, 2), (1, 2)),
         Axis(2, REPLICATE, (3,)),
     )
-    assert mesh_axes((Shard(1), Shard(1), PARTIAL, Shard(1)), ways) == (
+    assert axes_of((Shard(1), Shard(1), PARTIAL, Shard(1)), ways) == (
         Axis(6, Shard(1), (0, 1)),
         Axis(2, PARTIAL, (2,)),
         Axis(2, StridedShard(1, 2), (3,)),
     )
-    assert [str(StridedShard(0, 2)), mesh_axes((), ())] == ["S0/2", ()]
+    assert [str(StridedShard(0, 2)), axes_of((), ())] == ["S0/2", ()]
 
 
 def test_what_is_interleaved_along_several_axes_is_named():
-    assert interleaved_twice(mesh_axes((REPLICATE, Shard(0), Shard(0)), (2, 2, 2))) is None
-    assert interleaved_twice(mesh_axes((Shard(1), Shard(0), REPLICATE, Shard(1)), (2, 2, 2, 2))) is None
-    assert interleaved_twice(mesh_axes((REPLICATE, Shard(0), REPLICATE, Shard(0)), (2, 2, 2, 2))) == (
+    assert interleaved_twice(axes_of((REPLICATE, Shard(0), Shard(0)), (2, 2, 2))) is None
+    assert interleaved_twice(axes_of((Shard(1), Shard(0), REPLICATE, Shard(1)), (2, 2, 2, 2))) is None
+    assert interleaved_twice(axes_of((REPLICATE, Shard(0), REPLICATE, Shard(0)), (2, 2, 2, 2))) == (
         "dimension 0: expected to be interleaved along one axis, found 2"
     )
-    assert interleaved_twice(mesh_axes_of_view((Shard(1), Shard(0)), (2, 2), (4, 4), ((0, 1),))) is not None
+    assert interleaved_twice(mesh_axes((Shard(1), Shard(0)), (2, 2), (4, 4), ((0, 1),))) is not None
 
 
 def test_an_uneven_extent_is_named():
@@ -108,7 +105,7 @@ def test_a_view_with_coarser_dimensions_holds_the_same(ways, fine, coarse):
     for layout in product((REPLICATE, *map(Shard, range(len(fine)))), repeat=len(ways)):
         if uneven(fine, layout, ways) is not None:
             continue
-        axes = mesh_axes_of_view(layout, ways, fine, groups(coarse, fine))
+        axes = mesh_axes(layout, ways, fine, groups(coarse, fine))
         for worker in range(ways.workers):
             region = coarser(owned(fine, layout, ways, worker), fine, coarse)
             expected = [[i for start, stop in runs for i in range(start, stop)] for runs in region]

@@ -9,7 +9,7 @@ from executor.transport.point_to_point import PointToPoint
 from executor.worker import Worker
 from planner.models import build
 from planner.program.lower import Lowering
-from planner.program.tasks import Fetch, Reduce, Send
+from planner.program.tasks import Receive, Send
 from planner.search import SearchOptions, search
 from tests import cupy_double
 
@@ -33,7 +33,7 @@ def test_one_launch_for_each_half_of_a_transfer(monkeypatch, model):
     with cupy_double.installed() as cupy:
         arena = Arena(cupy, program.arena_bytes)
         Worker(program, arena, lambda memory: PointToPoint(memory, MPI.COMM_SELF, False))
-    halves = [task for task in program.tasks if isinstance(task, Send | Fetch | Reduce) and pieces(task)]
+    halves = [task for task in program.tasks if isinstance(task, Send | Receive) and pieces(task)]
     assert len(made) == len(halves)
     assert sum(map(len, made)) >= len(made)
     assert sum(pieces(task) for task in halves) > 1.5 * len(made)

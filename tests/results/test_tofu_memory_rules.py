@@ -7,11 +7,11 @@ from planner.program.arena import Storage, plan_arena
 from planner.program.lower import lower
 from planner.program.tasks import (
     Compute,
-    Fetch,
     Kernel,
     LocalCopy,
     Message,
     Piece,
+    Receive,
     Send,
     SlicedCall,
     Wait,
@@ -55,7 +55,7 @@ def exchange():
     tasks = [
         run([], 0),
         Send(0, 0, 1, (Message(1, half, 12, 0), Message(2, half, 8, 12))),
-        Fetch(0, 3, 2, (Message(1, half, 30, 0),), (LocalCopy(0, half),)),
+        Receive(0, 3, 2, (Message(1, half, 30, 0),), (LocalCopy(0, half),)),
         run([], 5),
         Wait(0),
         run([3], 4),

@@ -7,13 +7,12 @@ import numpy as np
 from planner.program.tasks import (
     Buffer,
     Compute,
-    Fetch,
     Kernel,
     LocalCopy,
     Message,
     Piece,
     Program,
-    Reduce,
+    Receive,
     Send,
     SlicedCall,
     Wait,
@@ -99,13 +98,13 @@ def send(transfer: int, sizes: dict[int, int] | None = None) -> Send:
     return Send(transfer, 0, None, messages(sizes or {}))
 
 
-def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Fetch:
+def fetch(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Receive:
     """A fetch into buffer 0; `local` elements are copied from the worker's own."""
-    return Fetch(transfer, 0, None, messages(sizes or {}), local_copies(local))
+    return Receive(transfer, 0, None, messages(sizes or {}), local_copies(local))
 
 
-def reduce(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Reduce:
-    return Reduce(transfer, 0, None, messages(sizes or {}), local_copies(local), "Sum")
+def reduce(transfer: int, sizes: dict[int, int] | None = None, *, local: int = 0) -> Receive:
+    return Receive(transfer, 0, None, messages(sizes or {}), local_copies(local), "Sum")
 
 
 def local_copies(elements: int) -> tuple[LocalCopy, ...]:

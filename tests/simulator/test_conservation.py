@@ -115,7 +115,7 @@ def test_no_chain_of_tasks_takes_longer_than_the_step(one):
             at[type(task).__name__, getattr(task, "transfer", None)] = start_s, stop_s
         for message in timeline.messages:
             if worker.worker in (message.source, message.target):
-                half = "Send" if worker.worker == message.source else "Fetch"
+                half = "Send" if worker.worker == message.source else "Receive"
                 assert message.start_s >= at[half, message.transfer][1] - 1e-12
                 assert message.stop_s <= at["Wait", message.transfer][1] + 1e-12
                 assert message.stop_s <= timeline.seconds

@@ -19,7 +19,10 @@ Gradients = tuple[Gradient | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What a rule sees: the forward node, the gradients of its outputs, and which operands' gradients are wanted."""
+    """What a rule sees: the forward node, the gradients of its outputs, and which operands' gradients are wanted.
+
+    A rule may give all of them: nodes that lead to wanted ones alone are kept.
+    """
 
     builder: GraphBuilder
     node: Node

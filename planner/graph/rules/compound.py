@@ -30,10 +30,8 @@ def _batch_norm(b: Backward) -> Gradients:
     grad_weight, grad_bias = b.emit_all(
         "batch_norm_backward_reduce", (b.gradient, x, mean, var), "grad_parameters", eps=eps
     )
-    grad_x = None
-    if b.wanted[0]:
-        inputs = (b.gradient, x, mean, var, weight, grad_weight, grad_bias)
-        grad_x = b.emit("batch_norm_backward", inputs, 0, eps=eps, count=count)
+    inputs = (b.gradient, x, mean, var, weight, grad_weight, grad_bias)
+    grad_x = b.emit("batch_norm_backward", inputs, 0, eps=eps, count=count)
     return grad_x, None, None, grad_weight, grad_bias
 
 
@@ -55,11 +53,9 @@ def _normalize(b: Backward) -> Gradients:
     grad_weight, grad_bias = b.emit_all(
         "normalize_backward_weights", (b.gradient, x, mean, var), "grad_parameters", **attrs
     )
-    grad_x = None
-    if b.wanted[0]:
-        inputs = (b.gradient, x, mean, var, weight)
-        sums = b.emit_all("normalize_backward_statistics", inputs, "grad_statistics", **attrs)
-        grad_x = b.emit("normalize_backward", (*inputs, *sums), 0, **attrs, count=count)
+    inputs = (b.gradient, x, mean, var, weight)
+    sums = b.emit_all("normalize_backward_statistics", inputs, "grad_statistics", **attrs)
+    grad_x = b.emit("normalize_backward", (*inputs, *sums), 0, **attrs, count=count)
     return grad_x, None, None, grad_weight, grad_bias
 
 

@@ -51,33 +51,25 @@ def _narrow(b: Backward, gradient: str, operand: int) -> str:
 def _add(b: Backward) -> Gradients:
     if isinstance(b.arriving[0], float):
         return b.arriving * 2
-    return tuple(_narrow(b, b.gradient, operand) if b.wanted[operand] else None for operand in (0, 1))
+    return tuple(_narrow(b, b.gradient, operand) for operand in (0, 1))
 
 
 def _sub(b: Backward) -> Gradients:
-    first = _narrow(b, b.gradient, 0) if b.wanted[0] else None
-    second = b.emit("neg", (_narrow(b, b.gradient, 1),), 1) if b.wanted[1] else None
-    return first, second
+    return _narrow(b, b.gradient, 0), b.emit("neg", (_narrow(b, b.gradient, 1),), 1)
 
 
 def _mul(b: Backward) -> Gradients:
     left, right = b.node.inputs
-    first = second = None
-    if b.wanted[0]:
-        first = _narrow(b, b.emit("mul", (b.gradient, right), 0, **b.attrs("dims")), 0)
-    if b.wanted[1]:
-        dims = {"dims": b.node.attrs["a_dims"]} if "a_dims" in b.node.attrs else {}
-        second = _narrow(b, b.emit("mul", (b.gradient, left), 1, **dims), 1)
-    return first, second
+    dims = {"dims": b.node.attrs["a_dims"]} if "a_dims" in b.node.attrs else {}
+    first = b.emit("mul", (b.gradient, right), 0, **b.attrs("dims"))
+    return _narrow(b, first, 0), _narrow(b, b.emit("mul", (b.gradient, left), 1, **dims), 1)
 
 
 def _div(b: Backward) -> Gradients:
     quotient = b.emit("div", (b.gradient, b.node.inputs[1]), 0, **b.attrs("dims"))
-    second = None
-    if b.wanted[1]:
-        product = b.emit_step("mul", (quotient, b.result), 1, "product")
-        second = b.emit("neg", (_narrow(b, product, 1),), 1)
-    return _narrow(b, quotient, 0) if b.wanted[0] else None, second
+    product = b.emit_step("mul", (quotient, b.result), 1, "product")
+    second = b.emit("neg", (_narrow(b, product, 1),), 1)
+    return _narrow(b, quotient, 0), second
 
 
 def _of_row(op: str) -> Rule:
@@ -95,8 +87,8 @@ def _of_binary_row(op: str) -> Rule:
 
     def rule(b: Backward) -> Gradients:
         inputs, spread = (b.gradient, *b.node.inputs), b.attrs("dims", "a_dims")
-        found = b.emit_all(f"{op}_backward", inputs, "grad_operands", **spread)
-        return tuple(_narrow(b, found[operand], operand) if b.wanted[operand] else None for operand in (0, 1))
+        gradients = b.emit_all(f"{op}_backward", inputs, "grad_operands", **spread)
+        return tuple(_narrow(b, gradient, operand) for operand, gradient in enumerate(gradients))
 
     return rule
 
@@ -110,12 +102,8 @@ def _same(b: Backward, **replaced: Value) -> Gradients:
 
 def _where(b: Backward) -> Gradients:
     mask = b.node.inputs[0]
-    second = third = None
-    if b.wanted[1]:
-        second = _where_kept(b, b.emit_step("logical_not", (mask,), 1, "unmasked"), 1)
-    if b.wanted[2]:
-        third = _where_kept(b, mask, 2)
-    return None, second, third
+    unmasked = b.emit_step("logical_not", (mask,), 1, "unmasked")
+    return None, _where_kept(b, unmasked, 1), _where_kept(b, mask, 2)
 
 
 def _where_kept(b: Backward, hidden: str, operand: int) -> str:
@@ -128,8 +116,7 @@ def _where_kept(b: Backward, hidden: str, operand: int) -> str:
 def _lerp(b: Backward) -> Gradients:
     weight = number(b, "weight")
     return tuple(
-        b.emit("scale", (b.gradient,), operand, factor=factor) if b.wanted[operand] else None
-        for operand, factor in enumerate((1 - weight, weight))
+        b.emit("scale", (b.gradient,), operand, factor=factor) for operand, factor in enumerate((1 - weight, weight))
     )
 
 

@@ -10,31 +10,22 @@ from planner.graph.rules.base import Backward, Gradients, Rule, expand, integers
 
 def _matrix_product(b: Backward) -> Gradients:
     """Gradients of `mm` or `bmm`: products of the same kind."""
-    op = b.node.op
     left, right = b.node.inputs
-    transpose_a = bool(b.node.attrs.get("transpose_a", False))
-    transpose_b = bool(b.node.attrs.get("transpose_b", False))
-    first = second = None
-    if b.wanted[0]:
-        if transpose_a:
-            first = b.emit(op, (right, b.gradient), 0, transpose_a=transpose_b, transpose_b=True)
-        else:
-            first = b.emit(op, (b.gradient, right), 0, transpose_a=False, transpose_b=not transpose_b)
-    if b.wanted[1]:
-        if transpose_b:
-            second = b.emit(op, (b.gradient, left), 1, transpose_a=True, transpose_b=transpose_a)
-        else:
-            second = b.emit(op, (left, b.gradient), 1, transpose_a=not transpose_a, transpose_b=False)
-    return first, second
+    transpose_a, transpose_b = (bool(b.node.attrs.get(name, False)) for name in ("transpose_a", "transpose_b"))
+    first = (b.gradient, right), {"transpose_a": False, "transpose_b": not transpose_b}
+    second = (left, b.gradient), {"transpose_a": not transpose_a, "transpose_b": False}
+    if transpose_a:
+        first = (right, b.gradient), {"transpose_a": transpose_b, "transpose_b": True}
+    if transpose_b:
+        second = (b.gradient, left), {"transpose_a": True, "transpose_b": transpose_a}
+    return tuple(b.emit(b.node.op, inputs, at, **attrs) for at, (inputs, attrs) in enumerate((first, second)))
 
 
 def _einsum(b: Backward) -> Gradients:
     equation = cast("str", b.node.attrs["equation"])
     sources, target = equation.replace(" ", "").split("->")
     terms = sources.split(",")
-    return tuple(
-        _einsum_operand(b, terms, target, operand) if b.wanted[operand] else None for operand in range(len(terms))
-    )
+    return tuple(_einsum_operand(b, terms, target, operand) for operand in range(len(terms)))
 
 
 def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) -> str:
@@ -59,27 +50,22 @@ def _einsum_operand(b: Backward, terms: list[str], target: str, operand: int) ->
 def _convolution(b: Backward) -> Gradients:
     source, weight = b.node.inputs
     window = b.attrs("stride", "padding", "dilation", "groups")
-    first = second = None
-    if b.wanted[0]:
-        extents = dict(zip("yx", b.shape(0)[2:], strict=True))
-        first = b.emit("convolution_backward_input", (b.gradient, weight), 0, **window, extents=extents)
-    if b.wanted[1]:
-        extents = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
-        second = b.emit("convolution_backward_weight", (b.gradient, source), 1, **window, extents=extents)
-    return first, second
+    image, taps = dict(zip("yx", b.shape(0)[2:], strict=True)), dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
+    return (
+        b.emit("convolution_backward_input", (b.gradient, weight), 0, **window, extents=image),
+        b.emit("convolution_backward_weight", (b.gradient, source), 1, **window, extents=taps),
+    )
 
 
 def _transposed_convolution(b: Backward) -> Gradients:
     """Apply the convolution itself; image and gradient change places in its weight's gradient."""
     source, weight = b.node.inputs
     window = b.attrs("stride", "padding", "dilation", "groups")
-    first = second = None
-    if b.wanted[0]:
-        first = b.emit("convolution", (b.gradient, weight), 0, **window)
-    if b.wanted[1]:
-        extents = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
-        second = b.emit("convolution_backward_weight", (source, b.gradient), 1, **window, extents=extents)
-    return first, second
+    taps = dict(zip(("dy", "dx"), b.shape(1)[2:], strict=True))
+    return (
+        b.emit("convolution", (b.gradient, weight), 0, **window),
+        b.emit("convolution_backward_weight", (source, b.gradient), 1, **window, extents=taps),
+    )
 
 
 def _pool(b: Backward) -> Gradients:

@@ -43,7 +43,7 @@ def _variance(b: Backward) -> Gradients:
     dims = _dims(b) if "dims" in b.node.attrs else (0, 2, 3)
     gradient = b.emit("var_backward", (b.gradient, x, mean), 0, **b.attrs("count"), dims=dims)
     producer = b.producers.get(mean)
-    if not b.wanted[1] or (producer is not None and producer.op == "mean" and producer.inputs == (x,)):
+    if producer is not None and producer.op == "mean" and producer.inputs == (x,):
         return gradient, None
     summed = b.emit_step("sum", (gradient,), 1, "sum", dims=dims)
     return gradient, b.emit("neg", (summed,), 1)
@@ -54,10 +54,8 @@ def _sum_exp(b: Backward) -> Gradients:
     x, maximum = b.node.inputs
     dim = int(cast("int", b.node.attrs.get("dim", -1))) % b.rank()
     rows = tuple(other for other in range(b.rank()) if other != dim)
-    second = None
-    if b.wanted[1]:
-        product = b.emit_step("mul", (b.gradient, b.result), 1, "product")
-        second = b.emit("neg", (product,), 1)
+    product = b.emit_step("mul", (b.gradient, b.result), 1, "product")
+    second = b.emit("neg", (product,), 1)
     shifted = b.emit_step("sub", (x, maximum), 0, "shifted", dims=rows)
     exponential = b.emit_step("exp", (shifted,), 0, "exponential")
     return b.emit("mul", (exponential, b.gradient), 0, dims=rows), second

@@ -44,8 +44,6 @@ def _cat(b: Backward) -> Gradients:
     starts = [sum(sizes[:operand]) for operand in range(len(sizes))]
     return tuple(
         b.emit("slice", (b.gradient,), operand, **b.attrs("dim"), start=start, skip=total - start - size)
-        if b.wanted[operand]
-        else None
         for operand, (start, size) in enumerate(zip(starts, sizes, strict=True))
     )
 
