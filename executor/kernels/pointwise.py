@@ -16,7 +16,7 @@ from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import broadcast
 from executor.kernels.special import logistic, special
-from tdl.catalog.pointwise import SIXTH
+from tdl.catalog.pointwise import SIXTH, log_of
 
 
 def elu(xp: ModuleType, x: Array, alpha: float = 1.0, scale: float = 1.0) -> Array:
@@ -110,7 +110,7 @@ ROWS: dict[str, Callable[..., Array]] = {
     "log_sigmoid_backward": lambda xp, g, x: g * logistic(xp, -x),
     "reciprocal_backward": lambda xp, g, x: -g / (x * x),
     "rsqrt": lambda xp, x: 1 / xp.sqrt(x),
-    "rsqrt_backward": lambda xp, g, x: -0.5 * g * x**-1.5,
+    "rsqrt_backward": lambda xp, g, x: -0.5 * g * (1 / xp.sqrt(x)) ** 3,
     "silu": lambda xp, x: x * logistic(xp, x),
     "silu_backward": lambda xp, g, x: g * logistic(xp, x) * (1 + x * logistic(xp, -x)),
     "sin_backward": lambda xp, g, x: g * xp.cos(x),
@@ -138,9 +138,7 @@ ROWS: dict[str, Callable[..., Array]] = {
     "pow_scalar": lambda xp, a, value: a**value,
     "pow_scalar_backward": lambda xp, g, a, value: g * value * a ** (value - 1) if value else xp.zeros_like(g),
     "rpow_scalar": lambda xp, a, value: value**a,
-    "rpow_scalar_backward": lambda xp, g, a, value: (
-        g * value**a * math.log(value) if value else g * xp.where(a >= 0, 0, -math.inf)
-    ),
+    "rpow_scalar_backward": lambda xp, g, a, value: g * xp.where((a >= 0) & (value == 0), 0, value**a * log_of(value)),
     "fmod_scalar": lambda xp, a, value: xp.fmod(a, value),
     "remainder_scalar": lambda xp, a, value: xp.remainder(a, value),
     "lerp": lambda xp, a, b, weight: (1 - weight) * a + weight * b,

@@ -20,6 +20,7 @@ from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import GraphError
 from planner.graph.dropout import counter
+from planner.graph.infer import describe
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
@@ -35,6 +36,9 @@ LEAST_SHARE = 1e-3
 zero but for rounding has no digits."""
 
 GRADIENT = "gradient"
+
+SECONDS_PER_NODE, OPERATIONS_PER_SECOND = 4e-3, 2e9
+"""Of importing and running small operators, and of large ones in double precision, on two cores."""
 
 STEPS = 3
 """From the second on an optimizer's states and their constants take part, and what the module counts by itself."""
@@ -94,6 +98,17 @@ def verify(make: Callable[[], object], model: str) -> Verification:
     except (GraphError, RuntimeError) as error:  # a dtype may be written into the model
         reason = str(error).strip().partition("\n")[0]
         return replace(verified(user_model(make()), model), instead=f", as float64 failed: {reason}")
+
+
+def estimated_seconds(graph: Graph) -> float:
+    """Return about how long it takes to verify an imported graph: it is imported again, and trained three times."""
+    operations = 0.0
+    for node in graph.nodes:
+        description = describe(node, graph.tensors)
+        shapes = [graph.tensors[name].shape for name in node.inputs]
+        if not description.is_opaque:
+            operations += description.operations(description.extents(shapes, node.attrs))
+    return SECONDS_PER_NODE * len(graph.nodes) + 3 * STEPS * operations / OPERATIONS_PER_SECOND
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import WRITTEN
+from planner.pytorch.functional import WRITTEN, changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.tracing import Trace, is_data, is_parameter
@@ -125,6 +125,8 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     if any(operand not in known for operand in operands) or _is_random(node):
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    if changes_first(node):
+        arguments = (arguments[0].clone(), *arguments[1:])
     result = node.target(*arguments, **named)
     return result if all(isinstance(tensor, torch.Tensor) for tensor in leaves(result)) else None
 

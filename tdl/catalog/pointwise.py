@@ -82,8 +82,14 @@ def behind(a: Expr, b: Expr) -> Expr:
 
 
 def rpow_slope(a: Expr, *, value: float) -> Expr:
-    """Slope of a power of a number: at that of zero it is zero from 0 on, and has no bound before."""
-    return power(value, a) * math.log(value) if value else fn.where(a >= 0, 0, -math.inf)
+    """Slope of a power of a number; of zero's it is zero from 0 on."""
+    slope = power(value, a) * log_of(value)
+    return slope if value else fn.where(a >= 0, 0, slope)
+
+
+def log_of(value: float) -> float:
+    """Logarithm of any number, as that of an array's elements."""
+    return math.log(value) if value > 0 else math.nan if value < 0 else -math.inf
 
 
 PLAIN: Mapping[str, Function] = {

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from planner.errors import GraphError
 from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_file, write_json
+from planner.graph.ir import Graph
 from planner.model_source import function_of, source_files
 from planner.models import model_options
 from planner.plans.plan import Plan
@@ -49,6 +51,11 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
 EXPORT_HELP = f"Write a saved plan for another engine instead, to -o: {', '.join(TARGETS)}, or one of --operators."
+VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is planned
+is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
+MOST_SECONDS = 10.0
+"""How long a module may take to be verified unasked."""
+
 RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
@@ -69,7 +76,7 @@ Besides a search of little movement that does not prove its plan, {", ".join(RIV
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
-@click.option("--verify", is_flag=True, help="Run steps of PyTorch's module and of its graph instead, and compare.")
+@click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)
 @click.option("--export", metavar="NAME", help=EXPORT_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
@@ -80,6 +87,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
     shown: list[Shown]
+    plan: Plan | None = None
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
         compared = _compared(diff)
@@ -100,6 +108,8 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
+    if plan is not None and options["verify"] is None and _is_imported(plan, str(model)):
+        stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
     if options["export"] and options["output"] is not None:
         write_file(options["output"], exported.source(options["output"].stem).encode())
 
@@ -123,6 +133,25 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
     if verification.failure:
         raise JobError(verification.failure)
     context.exit(0)
+
+
+def _is_imported(plan: Plan, model: str) -> bool:
+    return bool(plan.graph.entries) and not is_saved_plan(model)
+
+
+def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
+    """Compare an imported module with its graph where that takes little time; return one line of what came of it."""
+    verification = import_module(VERIFICATION)
+    if (seconds := verification.estimated_seconds(graph)) > MOST_SECONDS:
+        return f"not compared with PyTorch, as that may take {seconds:.0f} s: --verify does"
+    try:
+        compared = verification.verify(function_of(model, **given_options(options)), model)
+    except GraphError as error:
+        return f"not compared with PyTorch: {error}"
+    if compared.failure:
+        raise JobError(compared.failure)
+    count, dtype = len(compared.compared), compared.dtype
+    return f"compared with PyTorch: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
 
 
 def _compared(paths: tuple[Path, Path]) -> PlanDifference:

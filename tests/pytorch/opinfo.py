@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import math
 import sys
-import traceback
 import warnings
 from collections import Counter
 from itertools import islice, product
@@ -22,12 +20,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, SampleInput, UnaryUfuncInfo
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from executor.torch.verification import STEPS, verified
-from planner.errors import GraphError
 from planner.pytorch.user_model import UserModel
+from tests.pytorch.outcomes import outcome_of, sgd, summary
 
-OUTCOMES = ("right", "refused", "wrong", "bare")
-SEED, RATE, MOST_ELEMENTS = 7, 1e-3, 20_000
+SEED, MOST_ELEMENTS = 7, 20_000
 
 
 class Sample(nn.Module):
@@ -87,36 +83,10 @@ def user_model(operator, sample, is_known):
     return UserModel(module, (*module.inputs, *weights), None, (), sgd(module))
 
 
-def sgd(module):
-    return torch.optim.SGD(module.parameters(), lr=RATE)
-
-
-def trains(model):
-    """Return True if PyTorch itself trains a model."""
-    optimizer = sgd(module := copy.deepcopy(model.module))
-    try:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            module(*model.inputs).backward()
-            optimizer.step()
-    except Exception:
-        return False
-    return True
-
-
 def outcome(operator, sample, is_known=False):
     """Return one of OUTCOMES, and why; None for what PyTorch itself cannot train."""
-    if (model := user_model(operator, sample, is_known)) is None:
-        return None
-    try:
-        failure = verified(model, "sample").failure
-    except GraphError as error:
-        return "refused", str(error)
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-        return ("bare", why) if trains(model) else None
-    return ("wrong", failure) if failure else ("right", "")
+    model = user_model(operator, sample, is_known)
+    return model and outcome_of(model)
 
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, -3.0, 6.0, -2.0, math.inf, -math.inf, math.nan)
@@ -196,7 +166,7 @@ def main():
                 print(f"{name_of(info)}[{number}] {kind}: {why[:300]}", flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(records, indent=1))
-    print(", ".join(f"{counts[kind]} {kind}" for kind in OUTCOMES))
+    print(summary(counts.elements()))
     sys.exit(counts["wrong"] + counts["bare"] > 0)
 
 

@@ -137,3 +137,32 @@ def test_a_dtype_that_the_module_insists_on_is_taken_and_said():
     assert found.dtype == "float32"
     assert re.match(r", as float64 failed: \S", found.instead)
     assert "\n" not in found.instead
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), r"compared with PyTorch: 9 tensors are equal after 3 steps in float64\n$"),
+        (("--no-verify",), r"^(?!.*compared with PyTorch)"),
+    ],
+)
+def test_what_is_planned_is_compared_unasked(file, capsys, options, line):
+    status, printed, said = command(capsys, f"{file}:make", "--workers", 2, *options)
+    assert (status, said) == (0, "")
+    assert re.search(line, printed, re.DOTALL)
+
+
+def test_what_is_planned_and_wrong_ends_the_command(file, capsys, monkeypatch):
+    def wrong(call):
+        call.outputs[0][...] = 1
+
+    monkeypatch.setitem(KERNELS, "relu", wrong)
+    status, _, said = command(capsys, f"{file}:make", "--workers", 2)
+    assert status == 1
+    assert re.fullmatch(r"error: \S+:make: \d+ of 9 tensors differ from PyTorch's.+\n", said)
+
+
+def test_what_takes_long_is_not_compared_unasked(file, capsys, monkeypatch):
+    monkeypatch.setattr("executor.torch.verification.OPERATIONS_PER_SECOND", 1.0)
+    _, printed, _ = command(capsys, f"{file}:make", "--workers", 2)
+    assert re.search(r"not compared with PyTorch, as that may take \d+ s: --verify does\n$", printed)
