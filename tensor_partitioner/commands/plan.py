@@ -51,8 +51,8 @@ SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
 EXPORT_HELP = f"Write a saved plan for another engine instead, to -o: {', '.join(TARGETS)}, or one of --operators."
-VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is planned
-is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
+VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is
+planned is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
 MOST_SECONDS = 10.0
 """How long a module may take to be verified unasked."""
 
