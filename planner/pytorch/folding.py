@@ -124,6 +124,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     operands = node.all_input_nodes
     if any(operand not in known for operand in operands) or _is_random(node):
         return None
+    arguments: Any
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
     if changes_first(node):
         arguments = (arguments[0].clone(), *arguments[1:])

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from planner.pytorch.graphs import leaves
 from planner.pytorch.user_model import UserModel
 from tests.pytorch.outcomes import outcome_of, sgd, summary
 
@@ -57,7 +58,7 @@ class Drawn(nn.Module):
             try:
                 with torch.no_grad():
                     result = step(self, x.clone()) if step else None
-            except (RuntimeError, IndexError, ValueError):
+            except (RuntimeError, IndexError, ValueError, AssertionError):
                 continue
             if result is not None and result.is_floating_point() and 0 < result.numel() < 4096:
                 self.steps.append(step)
@@ -91,7 +92,7 @@ def _layer(module):
             name = drawn.layer(module(rng, x))
         except (IndexError, ValueError, RuntimeError):
             return None
-        return lambda self, x: getattr(self, name)(x)
+        return lambda self, x: leaves(getattr(self, name)(x))[0]
 
     return draw
 
