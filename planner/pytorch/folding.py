@@ -68,7 +68,7 @@ def _is_random(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "select_scatter"))
+OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "select_scatter", "index_put", "scatter"))
 """Operators that do not depend on what their first operand holds, or where they write nothing."""
 
 

@@ -1,0 +1,120 @@
+"""What is read and written at indices, decomposed, called whole, or complex trains like eager."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from planner.errors import GraphError  # noqa: E402
+from planner.graph.opaque_ops import CALL  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+
+ROWS, COLUMNS = 4, 6
+
+
+class Weighted(nn.Module):
+    """A function of a weight and of inputs, every element of its result weighed differently."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.w, self.function = nn.Parameter(torch.randn(ROWS, COLUMNS, dtype=torch.float64)), function
+
+    def forward(self, i, j, x):
+        result = self.function(self.w, i, j, x)
+        return (result * torch.linspace(1, 2, result.numel(), dtype=torch.float64).view(result.shape)).sum()
+
+
+def inputs():
+    torch.manual_seed(0)
+    i, j = torch.randint(0, ROWS, (5,)), torch.randint(0, COLUMNS, (5,))
+    return [i, j, torch.randn(ROWS, COLUMNS, dtype=torch.float64)]
+
+
+def assigned(w, i, j, x):
+    z = w.clone()
+    z[:, j[:3]] = 0.0
+    z[x > 0] = 2.0
+    z[1:3, 2] = 5.0
+    return z
+
+
+def restored(w, i, j, x):
+    order = x[:, 0].argsort()
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(ROWS)
+    return w[order].exp()[inverse]
+
+
+def attended(w, i, j, x):
+    shown = torch.arange(ROWS)[None] < 1 + i[:, None] % 2
+    near = torch.ones(ROWS, ROWS, dtype=torch.bool).tril().triu(-1)
+    q, k, v = (rows.expand(5, -1, -1) for rows in (w @ x.mT, x[:, :ROWS], w))
+    return F.scaled_dot_product_attention(q, k, v, shown[:, None] & near)
+
+
+def turned(w, i, j, x):
+    pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
+    angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
+    return torch.view_as_real(pairs * angles).flatten(1)
+
+
+CASES = {
+    "pairs": lambda w, i, j, x: w[i, j],
+    "each by each": lambda w, i, j, x: w[i[None], j[:3, None]],
+    "row by row": lambda w, i, j, x: w[torch.arange(ROWS), j[:ROWS]],
+    "from the end": lambda w, i, j, x: w[torch.arange(ROWS), j[:ROWS] - 3],
+    "apart": lambda w, i, j, x: (w[..., None] * x[:, None])[i, :, j],
+    "put": lambda w, i, j, x: torch.zeros_like(x).index_put((torch.arange(ROWS), j[:ROWS]), w[:, 0]),
+    "put twice": lambda w, i, j, x: w.index_put((torch.tensor([1, 1, 0]),), x[:3]),
+    "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
+    "assigned": assigned,
+    "restored": restored,
+    "index_add": lambda w, i, j, x: w.index_add(0, i, w[:1] * x[:1].expand(5, -1)),
+    "index_fill": lambda w, i, j, x: w.index_fill(1, j, 0.5),
+    "scatter a number": lambda w, i, j, x: w.scatter(1, j[:ROWS, None], 1.0),
+    "scatter": lambda w, i, j, x: torch.zeros_like(w).scatter(1, x.argsort(1)[:, :2], w[:, :2]),
+    "scatter_add": lambda w, i, j, x: w.scatter_add(1, j[:ROWS, None].expand(ROWS, 2), w[:, :2]),
+    "argmax": lambda w, i, j, x: w[torch.arange(ROWS), x.argmax(-1)] + x.argmin(),
+    "take_along_dim": lambda w, i, j, x: w.take_along_dim(x.argsort(1), 1),
+    "repeat_interleave": lambda w, i, j, x: w.repeat_interleave(3, 1),
+    "relative shift": lambda w, i, j, x: F.pad(w, (1, 0)).view(COLUMNS + 1, ROWS)[1:].reshape(ROWS, COLUMNS),
+    "decomposed": lambda w, i, j, x: torch.logaddexp(w, x).tril().reshape_as(x),
+    "remainder": lambda w, i, j, x: w * (j[:ROWS, None] % 3),
+    "truth values": lambda w, i, j, x: w * ((x > 0) * (x < 1)),
+    "nothing to attend to": attended,
+    "turned": turned,
+    "transformed": lambda w, i, j, x: torch.fft.fft(torch.fft.fft(w), dim=-2).real,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trains_like_eager(name):
+    module, batch = Weighted(CASES[name]), inputs()
+    _, of_loss, of_parameters = differences(module, batch)
+    assert of_parameters.keys() == {"w"}
+    assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
+def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_not():
+    graph = from_torch(Weighted(lambda w, i, j, x: w * x.cummax(1)[0]), inputs())
+    assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.cummax.default"]
+    with pytest.raises(
+        GraphError, match=r"cummax has no operator here .* \(1 times, first at .*test_indexing\.py:\d+\)"
+    ):
+        from_torch(Weighted(lambda w, i, j, x: w.cummax(1)[0]), inputs())
+
+
+def test_parameters_that_no_gradient_reaches_stay():
+    class Router(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.layer = nn.Linear(6, 3, dtype=torch.float64), nn.Linear(6, 3, dtype=torch.float64)
+
+        def forward(self, x):
+            return F.cross_entropy(self.layer(x), self.gate(x).argmax(-1))
+
+    graph, of_loss, of_parameters = differences(Router(), [torch.randn(5, 6, dtype=torch.float64)])
+    assert of_parameters.keys() == {"layer.weight", "layer.bias"}
+    assert max(of_loss, *of_parameters.values()) < 1e-11
