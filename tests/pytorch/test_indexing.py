@@ -101,7 +101,7 @@ def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_not():
     graph = from_torch(Weighted(lambda w, i, j, x: w * x.cummax(1)[0]), inputs())
     assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.cummax.default"]
     with pytest.raises(
-        GraphError, match=r"cummax has no operator here .* \(1 times, first at .*test_indexing\.py:\d+\)"
+        GraphError, match=r"cummax has no operator here .*first at .*test_indexing\.py:\d+\)"
     ):
         from_torch(Weighted(lambda w, i, j, x: w.cummax(1)[0]), inputs())
 
@@ -115,6 +115,6 @@ def test_parameters_that_no_gradient_reaches_stay():
         def forward(self, x):
             return F.cross_entropy(self.layer(x), self.gate(x).argmax(-1))
 
-    graph, of_loss, of_parameters = differences(Router(), [torch.randn(5, 6, dtype=torch.float64)])
+    _, of_loss, of_parameters = differences(Router(), [torch.randn(5, 6, dtype=torch.float64)])
     assert of_parameters.keys() == {"layer.weight", "layer.bias"}
     assert max(of_loss, *of_parameters.values()) < 1e-11
