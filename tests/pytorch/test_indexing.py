@@ -100,9 +100,7 @@ def test_trains_like_eager(name):
 def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_not():
     graph = from_torch(Weighted(lambda w, i, j, x: w * x.cummax(1)[0]), inputs())
     assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.cummax.default"]
-    with pytest.raises(
-        GraphError, match=r"cummax has no operator here .*first at .*test_indexing\.py:\d+\)"
-    ):
+    with pytest.raises(GraphError, match=r"cummax has no operator here .*first at .*test_indexing\.py:\d+\)"):
         from_torch(Weighted(lambda w, i, j, x: w.cummax(1)[0]), inputs())
 
 
