@@ -63,7 +63,7 @@ WITHOUT_LOSS = ("pp_lcnet",)
 LEFT_OUT = ("dinat", "shieldgemma2")
 """Models of `transformers` that need a compiled library, or that are not trained as classifiers."""
 
-CONFIGURATION: Settings = {
+CONFIGURATION: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
     "intermediate_size": 64, "image_size": EXTENT, "vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4,
     "num_latents": 8, "d_latents": 32, "num_self_attends_per_block": 1, "projection_dim": 32,

@@ -57,6 +57,7 @@ LAYERS = {
     "transposed of sequences": (nn.ConvTranspose1d(4, 6, 4, 3, output_padding=2), SEQUENCE),
     "of volumes": (nn.Conv3d(4, 6, (2, 3, 2), (2, 1, 2), (1, 0, 1), dilation=(1, 2, 1), groups=2), VOLUME),
     "of volumes, patches": (nn.Conv3d(4, 6, 2, 2, bias=False), VOLUME),
+    "normalized elements": (nn.LayerNorm(1), (2, 4, 7, 1)),
     "normalized volumes": (nn.BatchNorm3d(4), VOLUME),
 }
 

@@ -74,7 +74,7 @@ def _normalized(
     along_weights = tuple(shape[dim] for dim in weighted)
     weight, bias = (operand and view(t, operand, along_weights) for operand in (weight, bias))
     x = view(t, call["input"], shape)
-    if weight is None or bias is None:
+    if weight is None or bias is None or not any(x.dims[dim] for dim in over):
         return _normalized_in_parts(t, x, over, call.number("eps"), [_spread(x, v, weighted) for v in (weight, bias)])
     for place, dim in enumerate(weighted):
         x, weight = aligned(t, x, dim, weight, place)
